@@ -1,0 +1,1 @@
+"""Dagster resources: they hand out what wiring built."""

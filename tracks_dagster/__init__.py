@@ -1,0 +1,1 @@
+"""Training runs that survive preemption and failure, as a Dagster code location."""

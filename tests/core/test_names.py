@@ -1,0 +1,69 @@
+"""Keys that people and Dagster write come back as what they name, and nothing else does."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("run_id", "attempt_id", "key"),
+    [
+        ("gpt-7", 1, "gpt-7/a01"),
+        ("gpt-7", 99, "gpt-7/a99"),
+        ("gpt-7", 100, "gpt-7/a100"),
+        ("a", 2, "a/a02"),
+    ],
+)
+def test_an_attempt_has_one_key_and_is_found_by_it(run_id: str, attempt_id: int, key: str) -> None:
+    assert names.attempt_key(run_id, attempt_id) == key
+    assert names.parse_attempt_key(key) == (run_id, attempt_id)
+
+
+def test_a_person_may_leave_out_the_zero() -> None:
+    assert names.parse_attempt_key("gpt-7/a2") == ("gpt-7", 2)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("", "gpt-7", "gpt-7/", "gpt-7/a", "gpt-7/01", "gpt-7/a00", "gpt-7/a0", "gpt-7/a-1"),
+        *("/a01", "gpt-7/a01/", "gpt-7/a01 ", "GPT/a01", "gpt-7/a²", "gpt-7/a٢", "x/gpt-7/a01"),
+    ],
+)
+def test_what_names_no_attempt_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInput, match=r"names no attempt; write RUN/aNN"):
+        names.parse_attempt_key(key)
+
+
+def test_a_checkpoint_and_an_eval_have_keys_below_their_run() -> None:
+    assert names.checkpoint_key("gpt-7", 2, 20) == "gpt-7/a02/step-20"
+    assert names.eval_key("gpt-7", "heldout-loss@40") == "gpt-7/heldout-loss@40"
+    assert names.parse_eval_key("gpt-7/heldout-loss@40") == ("gpt-7", "heldout-loss@40")
+    assert names.eval_attempt_key("gpt-7", "heldout-loss@40", 2) == "gpt-7/heldout-loss@40/2"
+
+
+@pytest.mark.parametrize("key", ["", "gpt-7", "gpt-7/a01", "/heldout-loss@40", "GPT/x@1"])
+def test_what_names_no_eval_is_refused(key: str) -> None:
+    with pytest.raises(InvalidInput, match="names no eval"):
+        names.parse_eval_key(key)
+
+
+@pytest.mark.parametrize("run_id", ["a", "7", "gpt-7", "x" * 40])
+def test_a_run_id_is_up_to_forty_small_letters_digits_and_hyphens(run_id: str) -> None:
+    assert names.check_run_id(run_id) == run_id
+
+
+@pytest.mark.parametrize("run_id", ["", "x" * 41, "GPT", "a b", "a/b", "a_b", "a.b", "ä", "a\n"])
+def test_another_run_id_is_refused(run_id: str) -> None:
+    with pytest.raises(InvalidInput, match="cannot name a training run"):
+        names.check_run_id(run_id)
+
+
+def test_every_sensor_job_and_partition_set_has_a_name_of_its_own() -> None:
+    values = [
+        value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)
+    ]
+    assert len(values) == len(set(values))

@@ -1,0 +1,257 @@
+"""Fakes written by hand: they honour the guarantees of the ports and fail where a test says so."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+
+from tracks_dagster.adapters.stores.keys import check_key
+from tracks_dagster.core.errors import GangError, OutcomeUnknown, StoreUnavailable
+from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.ports import (
+    EvalOutcome,
+    EvalSpec,
+    GangPhase,
+    GangReport,
+    GangSpec,
+    ObjectStore,
+    OrchestratorRun,
+)
+from tracks_dagster.core.records import Json
+
+
+class Fault(Enum):
+    """What goes wrong with one call."""
+
+    FAILS = "nothing happens, and the caller is told so"
+    LOST_BEFORE = "the request is lost on the way: nothing happens"
+    LOST_AFTER = "the reply is lost: the call took effect"
+    LOST_UNTIL_LATER = "the request is delayed: it takes effect after the next call"
+
+
+class FakeObjectStore:
+    """An object store in memory. `fail("create", 2, Fault.LOST_AFTER)` loses the reply of the
+    second creation from now; a lost creation is an OutcomeUnknown, anything else StoreUnavailable.
+
+    `calls` holds every call as (method, key), in order.
+    """
+
+    def __init__(self, url: str = "memory://fake") -> None:
+        self.url = url
+        self.objects: dict[str, bytes] = {}
+        self.calls: list[tuple[str, str]] = []
+        self._counts: Counter[str] = Counter()
+        self._faults: dict[tuple[str, int], Fault] = {}
+        self._delayed: list[tuple[str, bytes]] = []
+        self._lock = threading.RLock()
+
+    def fail(self, method: str, number: int, fault: Fault) -> None:
+        """Make the `number`-th call of `method` from now (1 is the next one) go wrong."""
+        self._faults[method, self._counts[method] + number] = fault
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            self._begin("get", key)
+            return self.objects.get(key)
+
+    def create(self, key: str, data: bytes) -> bool:
+        with self._lock:
+            fault = self._begin("create", key)
+            if fault is Fault.LOST_UNTIL_LATER:
+                self._delayed.append((key, data))
+            if fault in (Fault.LOST_BEFORE, Fault.LOST_UNTIL_LATER):
+                raise OutcomeUnknown(f"The reply to the creation of {key} was lost.")
+            created = key not in self.objects
+            self.objects.setdefault(key, bytes(data))
+            if fault is Fault.LOST_AFTER:
+                raise OutcomeUnknown(f"The reply to the creation of {key} was lost.")
+            return created
+
+    def put(self, key: str, data: bytes) -> None:
+        with self._lock:
+            fault = self._begin("put", key)
+            if fault in (None, Fault.LOST_AFTER):
+                self.objects[key] = bytes(data)
+            if fault is not None:
+                raise StoreUnavailable(f"The reply to the writing of {key} was lost.")
+
+    def list(self, prefix: str) -> Iterator[str]:
+        with self._lock:
+            self._begin("list", prefix)
+            return iter(sorted(key for key in self.objects if key.startswith(prefix)))
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        with self._lock:
+            self._begin("folders", prefix)
+            below = sorted(k.removeprefix(prefix) for k in self.objects if k.startswith(prefix))
+            return iter(dict.fromkeys(name.split("/")[0] for name in below if "/" in name))
+
+    def delete(self, key: str) -> None:
+        with self._lock:
+            fault = self._begin("delete", key)
+            if fault in (None, Fault.LOST_AFTER):
+                self.objects.pop(key, None)
+            if fault is not None:
+                raise StoreUnavailable(f"The reply to the deletion of {key} was lost.")
+
+    def _begin(self, method: str, key: str) -> Fault | None:
+        """Count the call; raise for a plain failure, else return the fault that it meets."""
+        if method not in ("list", "folders"):
+            check_key(key)
+        self.calls.append((method, key))
+        self._counts[method] += 1
+        fault = self._faults.pop((method, self._counts[method]), None)
+        self._settle_delayed(method)
+        if fault is Fault.FAILS or (fault is not None and method in ("get", "list", "folders")):
+            raise StoreUnavailable(f"The {method} of {key} failed, as the test wants it.")
+        return fault
+
+    def _settle_delayed(self, method: str) -> None:
+        """Let delayed creations arrive; a get that finds nothing yet comes before them."""
+        if method == "get":
+            return
+        for key, data in self._delayed:
+            self.objects.setdefault(key, data)
+        self._delayed.clear()
+
+
+class FakeClock:
+    """A clock that moves when a test says so; `tick` moves it a little at every reading."""
+
+    def __init__(
+        self,
+        at: datetime = datetime(2026, 1, 31, 2, 0, tzinfo=UTC),
+        *,
+        tick: timedelta = timedelta(0),
+    ) -> None:
+        self.at = at
+        self._tick = tick
+
+    def __call__(self) -> datetime:
+        self.at += self._tick
+        return self.at
+
+    def advance(self, seconds: float) -> None:
+        """Let `seconds` pass."""
+        self.at += timedelta(seconds=seconds)
+
+
+class SequentialUids:
+    """Uids in order, 32 hex digits each: 000…1, 000…2."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self) -> str:
+        self._count += 1
+        return f"{self._count:032x}"
+
+
+class FakeEvaluator:
+    """An evaluator that leaves what the test gives it, one answer a call; the last one repeats.
+
+    An answer is the result to store, the message of a failure, or an error to raise.
+    """
+
+    def __init__(self, store: FakeObjectStore, *answers: Mapping[str, Json] | str | Exception):
+        self.specs: list[EvalSpec] = []
+        self._store = store
+        self._answers = list(answers)
+
+    def run(self, spec: EvalSpec) -> EvalOutcome:
+        """Answer; a result is in the store before the outcome says so."""
+        self.specs.append(spec)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if not isinstance(answer, str):
+            self._store.put(spec.result_key, json.dumps(answer).encode())
+        return EvalOutcome(
+            exit_code=1 if isinstance(answer, str) else 0,
+            message=answer if isinstance(answer, str) else "",
+            started_at="2026-01-31T02:00:00.000000Z",
+            finished_at="2026-01-31T02:00:05.000000Z",
+        )
+
+
+class FakeOrchestrator:
+    """Dagster as services see it: runs that the test puts there, by the key they were asked for."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, list[OrchestratorRun]] = {}
+
+    def put(self, key: str, dagster_run_id: str, *, is_finished: bool = False) -> None:
+        """Let there be a newest run of `key`, or let the one of that id change."""
+        run = OrchestratorRun(
+            dagster_run_id=dagster_run_id,
+            is_finished=is_finished,
+            is_canceling=False,
+            is_failed=is_finished,
+        )
+        others = [r for r in self.runs.get(key, []) if r.dagster_run_id != dagster_run_id]
+        self.runs[key] = [run, *others]
+
+    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
+        return self.runs.get(attempt_key, [])
+
+    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
+        return self.runs.get(eval_attempt_key, [])
+
+    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
+        every = (run for runs in self.runs.values() for run in runs)
+        return next((run for run in every if run.dagster_run_id == dagster_run_id), None)
+
+
+class FakeGangs:
+    """Gangs that a test moves by hand: `reports[run_id, attempt_id]` is what is observed.
+
+    A started gang is alive; `kill` makes it gone, with SIGKILL for every rank that had not ended.
+    `calls` holds every call that changes something as (method, run_id, attempt_id), in order.
+    """
+
+    def __init__(self, node: str = "node-1") -> None:
+        self.node = node
+        self.reports: dict[tuple[str, int], GangReport] = {}
+        self.specs: list[GangSpec] = []
+        self.calls: list[tuple[str, str, int]] = []
+        self.start_problem: str | None = None
+
+    def start(self, spec: GangSpec) -> bool:
+        key = (spec.run_id, spec.attempt_id)
+        self.calls.append(("start", *key))
+        if self.start_problem is not None:
+            raise GangError(self.start_problem)
+        if key in self.reports:
+            return False
+        self.specs.append(spec)
+        ranks = tuple(RankEnd(rank=rank) for rank in range(spec.ranks))
+        self.reports[key] = GangReport(phase=GangPhase.ALIVE, ranks=ranks, where=self.node)
+        return True
+
+    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+        never = GangReport(phase=GangPhase.NEVER_STARTED, where=self.node)
+        return self.reports.get((run_id, attempt_id), never)
+
+    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+        self.calls.append(("drain", run_id, attempt_id))
+
+    def kill(self, run_id: str, attempt_id: int) -> None:
+        self.calls.append(("kill", run_id, attempt_id))
+        report = self.reports.get((run_id, attempt_id))
+        if report is not None:
+            self.end(run_id, attempt_id, *(RankEnd(rank=r.rank, signal=9) for r in report.ranks))
+
+    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+        self.calls.append(("ship", run_id, attempt_id))
+
+    def end(self, run_id: str, attempt_id: int, *ends: RankEnd) -> None:
+        """Let the gang be gone, its ranks ended as `ends` say; what had ended before stays."""
+        report = self.reports[run_id, attempt_id]
+        before = {rank.rank: rank for rank in report.ranks if rank.has_ended}
+        ranks = tuple(before.get(end.rank, end) for end in ends)
+        self.reports[run_id, attempt_id] = replace(report, phase=GangPhase.GONE, ranks=ranks)

@@ -1,0 +1,156 @@
+"""What the actors of the append model say: drafts with real bodies, and whose they are."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from tracks_dagster.core.bodies import (
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    CheckpointCadence,
+    CheckpointCommitted,
+    CheckpointDecision,
+    CodeVersion,
+    ComputeRequest,
+    Note,
+    RunDeclared,
+    RunFinished,
+    SnapshotRef,
+)
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
+from tracks_dagster.core.records import Draft, Kind, Record
+
+RUN_ID = "modelled"
+LAUNCH = "launch-"  # a launch's uids begin with it and its name
+SNAPSHOT = SnapshotRef(dataset="d", snapshot_id="s")
+
+RUN_DECLARED_DRAFT = Draft(
+    uid="person",
+    kind=Kind.RUN_DECLARED,
+    body=to_json(
+        RunDeclared(
+            run_id=RUN_ID,
+            model_family="gpt",
+            config={},
+            snapshot=SNAPSHOT,
+            code=CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1"),
+            owner="o",
+            team="t",
+            stage="smoke",
+            intent="to be modelled",
+            compute=ComputeRequest(),
+            cadence=CheckpointCadence(),
+            estimated_device_s=1.0,
+        )
+    ),
+)
+
+
+def author(record: Record) -> str | None:
+    """Return the launch that wrote `record`, or None when it was no launch."""
+    if not record.uid.startswith(LAUNCH):
+        return None
+    return record.uid.removeprefix(LAUNCH).partition(" ")[0]
+
+
+@cache
+def placed(launch: str, attempt_id: int) -> Draft:
+    """A launch takes its attempt."""
+    body = AttemptPlaced(
+        launch_id=launch,
+        world_size=1,
+        ranks=(),
+        image=None,
+        environment={},
+        environment_sha256="",
+    )
+    uid = f"{LAUNCH}{launch} placed"
+    return Draft(uid=uid, kind=Kind.ATTEMPT_PLACED, body=to_json(body), attempt_id=attempt_id)
+
+
+@cache
+def committed(launch: str, attempt_id: int, step: int, chunks_from: frozenset[str]) -> Draft:
+    """A launch commits a checkpoint that names chunks of other checkpoints' manifests."""
+    body = CheckpointCommitted(
+        launch_id=launch,
+        ref=CheckpointRef(
+            run_id=RUN_ID,
+            attempt_id=attempt_id,
+            step=step,
+            object_prefix=object_prefix(RUN_ID, attempt_id, launch, step),
+            manifest_sha256=f"manifest {launch} {step} {len(chunks_from)}",
+        ),
+        cursor=0,
+        epoch=0,
+        trigger="interval",
+        total_bytes=0,
+        written_bytes=0,
+        blocking_s=0.0,
+    )
+    uid = f"{LAUNCH}{launch} commit {step} {len(chunks_from)}"
+    data = to_json(body) | {"chunks_from": sorted(chunks_from)}
+    return Draft(uid=uid, kind=Kind.CHECKPOINT_COMMITTED, body=data, attempt_id=attempt_id)
+
+
+@cache
+def quarantined(uid: str, manifest_sha256: str, attempt_id: int | None) -> Draft:
+    """A sensor or a restoring launch finds a checkpoint unfit."""
+    body = CheckpointDecision(manifest_sha256=manifest_sha256, by=uid, why="")
+    return Draft(
+        uid=uid, kind=Kind.CHECKPOINT_QUARANTINED, body=to_json(body), attempt_id=attempt_id
+    )
+
+
+@cache
+def opened(uid: str, attempt_id: int, resume: CheckpointRef | None) -> Draft:
+    """A sensor opens the next attempt."""
+    body = AttemptOpened(
+        cause="retry",
+        decided_by=uid,
+        decision="",
+        config={},
+        compute=ComputeRequest(),
+        snapshot=SNAPSHOT,
+        resume=resume,
+    )
+    return Draft(uid=uid, kind=Kind.ATTEMPT_OPENED, body=to_json(body), attempt_id=attempt_id)
+
+
+@cache
+def ended(uid: str, attempt_id: int) -> Draft:
+    """A sensor ends an attempt."""
+    body = AttemptEnded(
+        reason="preempted",
+        confidence=1.0,
+        rule="model",
+        lines=(),
+        classifier_version="1",
+        evidence_key="",
+        evidence_sha256="",
+        device_seconds=0.0,
+        accelerator="cpu",
+        started_at=None,
+        finished_at=None,
+        last_step=None,
+        first_line_ran=True,
+        root_message="",
+        fingerprint="",
+        closed_by=uid,
+    )
+    return Draft(uid=uid, kind=Kind.ATTEMPT_ENDED, body=to_json(body), attempt_id=attempt_id)
+
+
+@cache
+def finished(uid: str) -> Draft:
+    """A sensor finishes the run."""
+    body = RunFinished(stop_cause="step_budget", why="", decided_by=uid, final=None)
+    return Draft(uid=uid, kind=Kind.RUN_FINISHED, body=to_json(body))
+
+
+@cache
+def note() -> Draft:
+    """A person leaves a note."""
+    body = Note(by="person", text="seen")
+    return Draft(uid="note", kind=Kind.NOTE, body=to_json(body))

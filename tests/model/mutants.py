@@ -1,0 +1,196 @@
+"""The rules of append, each with one taken out: what the model has to catch.
+
+A mutant is a variant of a product machine or of one of its predicates. A newer attempt and the end
+of the run are a second line of defence: the end of the own attempt always stands before them in the
+log, so each is taken out together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from tests.model.actors import Config, Last, Rules
+from tests.model.world import AT, Log, Machine
+from tracks_dagster.core import append, run_fold
+from tracks_dagster.core.append import (
+    Authority,
+    Created,
+    Done,
+    Outcome,
+    Walk,
+    fences,
+    quarantines,
+)
+from tracks_dagster.core.records import Draft, Kind, Record, parse
+from tracks_dagster.core.run_state import RunState
+
+SMALL = Config(gangs=(1, 1), losses=0)
+THE_RULES = Rules()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One rule taken out. fences, quarantines: stand in for the product's predicates."""
+
+    name: str
+    breaks: str
+    config: Config = SMALL
+    rules: Rules = THE_RULES
+    fences: Callable[[Record, Authority], bool] = fences
+    quarantines: Callable[[Record, frozenset[str]], bool] = quarantines
+
+
+def fences_but_by(*kinds: Kind) -> Callable[[Record, Authority], bool]:
+    """The product's fences, without those of some kinds of record."""
+    return lambda record, authority: record.kind not in kinds and fences(record, authority)
+
+
+def _walking_decision(draft: Draft, log: Log) -> Machine:
+    """A decision that goes forward like a note when its place is taken."""
+    seq = len(log.data)
+    return Walk(draft=draft, at=AT, seq=seq, prev_sha256=log.sha256_before(seq))
+
+
+def _check_without_end(state: RunState | None, draft: Draft) -> Draft:
+    """The product's check, but an attempt may be opened while another is open."""
+    return draft if draft.kind is Kind.ATTEMPT_OPENED else run_fold.check(state, draft)
+
+
+class WalkWithoutUid(Walk):
+    """Does not know its own record when it meets it."""
+
+    def advance(self, reply: append.Reply) -> Walk | Done:
+        if isinstance(reply, bytes) and parse(reply, seq=self.seq).uid == self.draft.uid:
+            return replace(self, seq=self.seq + 1, prev_sha256=parse(reply, seq=self.seq).sha256)
+        return super().advance(reply)
+
+
+class WalkWithNewUidEachTry(Walk):
+    """Takes a lost reply for a failure and begins anew with another uid."""
+
+    def advance(self, reply: append.Reply) -> Walk | Done:
+        if reply is Created.UNKNOWN:
+            again = replace(self.draft, uid=self.draft.uid + " again")
+            return replace(self, draft=again, creating=False)
+        return super().advance(reply)
+
+
+class WalkThatTrustsSilence(Walk):
+    """Takes a lost reply for success."""
+
+    def advance(self, reply: append.Reply) -> Walk | Done:
+        return super().advance(Created.YES if reply is Created.UNKNOWN else reply)
+
+
+class WalkThatGivesUp(Walk):
+    """Takes a lost reply for the loss of its place and reports failure without reading back."""
+
+    def advance(self, reply: append.Reply) -> Walk | Done:
+        if reply is Created.UNKNOWN:
+            return Done(outcome=Outcome.TAKEN, record=self._own_record())
+        return super().advance(reply)
+
+
+class WalkByListing(Walk):
+    """Lists the track, looks at its last record only, and takes the seq after it."""
+
+    @property
+    def request(self) -> append.Request | Last:  # type: ignore[override]
+        return super().request if self.creating else Last()
+
+    def advance(self, reply: append.Reply | Record) -> Walk | Done:
+        if isinstance(reply, Record):
+            if reply.uid == self.draft.uid:
+                return Done(outcome=Outcome.APPENDED, record=reply)
+            if self.authority is not None and append.fences(reply, self.authority):
+                return Done(outcome=Outcome.FENCED, record=reply)
+            return replace(self, creating=True, seq=reply.seq + 1, prev_sha256=reply.sha256)
+        return super().advance(reply)
+
+
+MUTANTS = [
+    Mutant(
+        name="a walk starts at the tail",
+        breaks="a launch wrote after the end of its attempt",
+        rules=Rules(first_seq=lambda log, seq: len(log.data)),
+        config=replace(SMALL, sensors=1, reduced=False),
+    ),
+    Mutant(
+        name="a walk lists and picks",
+        breaks="a launch wrote after a newer attempt was opened",
+        rules=Rules(walk=WalkByListing),
+    ),
+    Mutant(
+        name="a decision is appended by walking",
+        breaks="an attempt was opened twice, or before the end of the one before",
+        rules=Rules(decision=_walking_decision),
+    ),
+    Mutant(
+        name="an attempt may be opened before the end of the one before",
+        breaks="an attempt was opened twice, or before the end of the one before",
+        rules=Rules(check=_check_without_end),
+    ),
+    Mutant(
+        name="an end does not fence",
+        breaks="a launch wrote after the end of its attempt",
+        fences=fences_but_by(Kind.ATTEMPT_ENDED),
+    ),
+    Mutant(
+        name="two launches of one attempt are allowed",
+        breaks="two launches of one attempt were placed",
+        config=replace(SMALL, gangs=(2,)),
+        fences=fences_but_by(Kind.ATTEMPT_PLACED),
+    ),
+    Mutant(
+        name="a launch commits without being placed first",
+        breaks="the fold refuses the record",
+        rules=Rules(places_first=False),
+    ),
+    Mutant(
+        name="a walk does not know its own uid",
+        breaks="a record landed twice",
+        config=replace(SMALL, losses=1),
+        rules=Rules(walk=WalkWithoutUid),
+    ),
+    Mutant(
+        name="a repeated append draws a new uid",
+        breaks="a record landed twice",
+        config=replace(SMALL, losses=1),
+        rules=Rules(walk=WalkWithNewUidEachTry),
+    ),
+    Mutant(
+        name="a lost reply counts as success",
+        breaks="an actor was told that its record stands, and it does not",
+        config=replace(SMALL, losses=1),
+        rules=Rules(walk=WalkThatTrustsSilence),
+    ),
+    Mutant(
+        name="a lost reply counts as failure",
+        breaks="an actor was told that its record does not stand, and it does",
+        config=replace(SMALL, losses=1),
+        rules=Rules(walk=WalkThatGivesUp),
+    ),
+    Mutant(
+        name="a quarantine does not stop a commit that takes its chunks",
+        breaks="a commit names chunks of a checkpoint in quarantine",
+        config=replace(SMALL, quarantines=True),
+        quarantines=lambda record, sources: False,
+    ),
+    Mutant(
+        name="neither an end nor a newer attempt fences",
+        breaks="a launch wrote after a newer attempt was opened",
+        fences=fences_but_by(Kind.ATTEMPT_ENDED, Kind.ATTEMPT_OPENED),
+    ),
+    Mutant(
+        name="neither an end nor the end of the run fences",
+        breaks="the run went on after it was finished",
+        fences=fences_but_by(Kind.ATTEMPT_ENDED, Kind.RUN_FINISHED),
+    ),
+    Mutant(
+        name="a note fences",
+        breaks="the launch of the open attempt was fenced",
+        config=replace(SMALL, note=True),
+        fences=lambda record, authority: record.kind is Kind.NOTE or fences(record, authority),
+    ),
+]

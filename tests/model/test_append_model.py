@@ -1,0 +1,97 @@
+"""The rules of append hold in every interleaving, and each of them is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest.mock import patch
+
+import pytest
+
+from tests.model.actors import Config
+from tests.model.explorer import Model, Report
+from tests.model.mutants import MUTANTS, SMALL, Mutant, fences_but_by
+from tracks_dagster.core import append
+from tracks_dagster.core.records import Kind
+
+WORLDS = {
+    "three attempts of two gangs each, a lost reply": Config(gangs=(2, 2, 2)),
+    "four lost replies": Config(gangs=(2, 1), losses=4),
+    "two commits of a gang, and a person's note": Config(gangs=(2,), commits=2, note=True),
+    "checkpoints in quarantine": Config(gangs=(1, 2), quarantines=True, losses=0),
+    "three sensors": Config(gangs=(1, 1), sensors=3, losses=0),
+}
+
+FULL_WORLDS = {
+    "four attempts of two commits each": Config(gangs=(2, 1, 1, 1), commits=2, losses=0),
+    "two gangs, two commits, two lost replies": Config(gangs=(2, 2), commits=2, losses=2),
+    "two commits, a note and a lost reply": Config(gangs=(2, 1), commits=2, note=True),
+    "quarantine and a lost reply": Config(gangs=(1, 2), quarantines=True),
+}
+
+
+def search(name: str, config: Config) -> Report:
+    report = Model(config).run()
+    print(f"\n{name}: {report.states} states, {len(report.logs)} logs")
+    return report
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_every_property_holds_in_every_interleaving(name: str) -> None:
+    report = search(name, WORLDS[name])
+    assert report.broken == {}
+    assert report.states > 1000
+
+
+@pytest.mark.full
+@pytest.mark.timeout(1200)  # the first takes three minutes and 2 GB on an idle core
+@pytest.mark.parametrize("name", FULL_WORLDS)
+def test_every_property_holds_in_larger_worlds(name: str) -> None:
+    assert search(name, FULL_WORLDS[name]).broken == {}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_rule_taken_out_is_caught(mutant: Mutant) -> None:
+    with (
+        patch.object(append, "fences", mutant.fences),
+        patch.object(append, "quarantines", mutant.quarantines),
+    ):
+        report = Model(mutant.config, mutant.rules).run()
+    assert mutant.breaks in report.broken, f"broken were only: {sorted(report.broken)}"
+
+
+@pytest.mark.parametrize("config", dict.fromkeys(mutant.config for mutant in MUTANTS), ids=str)
+def test_where_a_mutant_is_caught_the_product_is_not(config: Config) -> None:
+    assert Model(config).run().broken == {}
+
+
+@pytest.mark.parametrize("kind", [Kind.ATTEMPT_OPENED, Kind.RUN_FINISHED])
+def test_the_second_line_of_defence_is_not_reached_while_the_first_holds(kind: Kind) -> None:
+    with patch.object(append, "fences", fences_but_by(kind)):
+        assert Model(SMALL).run().broken == {}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(gangs=(2,), sensors=1, reduced=False),
+        Config(gangs=(1, 1), sensors=1, losses=0, reduced=False),
+        Config(gangs=(1, 1), losses=0, reduced=False),
+        Config(gangs=(1,), sensors=2, losses=1, reduced=False),
+        Config(gangs=(1,), sensors=1, losses=2, note=True, reduced=False),
+        Config(gangs=(1, 1), sensors=1, losses=0, quarantines=True, reduced=False),
+    ],
+    ids=str,
+)
+def test_taking_settled_steps_at_once_reaches_the_same_logs(config: Config) -> None:
+    every_step, reduced = Model(config).run(), Model(replace(config, reduced=True)).run()
+    print(f"\n{every_step.states} states without the reduction, {reduced.states} with it")
+    assert every_step.broken == reduced.broken == {}
+    assert every_step.logs == reduced.logs
+
+
+def test_a_world_without_faults_has_the_logs_that_one_counts_by_hand() -> None:
+    """One gang and one sensor: it opens; the gang places and commits, or not yet, or never; it ends
+    the attempt and finishes the run. 1 declared + 3 open + 3 ended + 3 finished = 10 logs.
+    """
+    report = Model(Config(gangs=(1,), sensors=1, losses=0)).run()
+    assert len(report.logs) == 10

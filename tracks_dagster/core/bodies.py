@@ -1,0 +1,451 @@
+"""What the body of each kind of record holds, as frozen dataclasses.
+
+`body_json` turns them into JSON and back. Times inside bodies are text as `records.format_time` writes
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.records import Json
+
+# --- what a run is made of ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRef:
+    """One committed snapshot of a dataset; `snapshot_id` is the sha256 of its manifest's bytes."""
+
+    dataset: str
+    snapshot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeVersion:
+    """Where the code stood. `branch` is None on a detached HEAD; all None outside a checkout."""
+
+    git_commit: str | None
+    branch: str | None
+    dirty: bool | None
+    package_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeRequest:
+    """What an attempt asks a launcher for. ranks: processes, one device each."""
+
+    launcher: str = "local"
+    ranks: int = 1
+    device_class: str = "cpu"
+    memory_bytes: int | None = None
+    excluded_nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCadence:
+    """Save every N steps or T seconds, whichever comes first; None switches one of the two off."""
+
+    every_steps: int | None = None
+    every_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequirement:
+    """An eval that must be done, or waived in words, before the run is over."""
+
+    suite: str
+    suite_version: str
+    snapshot: SnapshotRef
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRule:
+    """Give `alias` to the final checkpoint when `metric` of `suite` meets `threshold`.
+
+    direction: "min" (metric at most threshold) or "max" (at least).
+    """
+
+    alias: str
+    suite: str
+    metric: str
+    direction: str
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    """A fault played on purpose. step: 1-based step it fires at (0: before the first)."""
+
+    kind: str
+    step: int
+    grace_s: float = 30.0
+    micro_batch_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDeclared:
+    """`run_declared`: the whole intent of a training run, before its first attempt.
+
+    config: flat, JSON scalars only; `micro_batch × accumulation × ranks == global_batch`.
+    trainer: "family" for the shipped families, else the key of the stored script.
+    estimated_device_s: device seconds that an undisturbed run is expected to take.
+    """
+
+    run_id: str
+    model_family: str
+    config: Mapping[str, Json]
+    snapshot: SnapshotRef
+    code: CodeVersion
+    owner: str
+    team: str
+    stage: str
+    intent: str
+    compute: ComputeRequest
+    cadence: CheckpointCadence
+    estimated_device_s: float
+    evals: tuple[EvalRequirement, ...] = ()
+    promotion: PromotionRule | None = None
+    drills: tuple[Drill, ...] = ()
+    trainer: str = "family"
+
+
+# --- an attempt -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debit:
+    """What an opened attempt costs. amount is 0 for what is free, with `why`."""
+
+    reason: str
+    amount: float
+    fingerprint: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One changed key of the config, and why."""
+
+    key: str
+    before: Json
+    after: Json
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOpened:
+    """`attempt_opened`: decision, debit and remediation in one record.
+
+    cause: "first", "retry" or "manual_retry". decided_by: the sensor's or the person's name.
+    decision: one or two sentences; counted_seqs: the records that the decision counted.
+    config: the whole config of this attempt, as remedied.
+    """
+
+    cause: str
+    decided_by: str
+    decision: str
+    config: Mapping[str, Json]
+    compute: ComputeRequest
+    snapshot: SnapshotRef
+    resume: CheckpointRef | None
+    debit: Debit | None = None
+    remediation: tuple[ConfigChange, ...] = ()
+    counted_seqs: tuple[int, ...] = ()
+    policy_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSupervised:
+    """`attempt_supervised`: a Dagster run claims the attempt; only the newest claim may act."""
+
+    dagster_run_id: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where one rank runs. `device` is "cpu" or the GPU's UUID; `pid_started` tells pids apart."""
+
+    rank: int
+    node: str
+    pid: int
+    pid_started: float
+    boot_id: str
+    device: str
+    accelerator: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlaced:
+    """`attempt_placed`: rank 0 of a launch has its gang together. At most one per attempt.
+
+    environment: versions of python, torch, numpy, the platform; digest: sha256 of them.
+    """
+
+    launch_id: str
+    world_size: int
+    ranks: tuple[RankPlace, ...]
+    image: str | None
+    environment: Mapping[str, Json]
+    environment_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRestored:
+    """`attempt_restored`: what the launch really restored; `step` is 0 when it began afresh.
+
+    fallback_why is set when that differs from what the attempt was opened with.
+    """
+
+    launch_id: str
+    step: int
+    checkpoint: CheckpointRef | None
+    cursor: int
+    fallback_why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
+
+    cursor: global samples consumed. trigger: "interval", "time", "sigterm" or "final".
+    total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
+    """
+
+    launch_id: str
+    ref: CheckpointRef
+    cursor: int
+    epoch: int
+    trigger: str
+    total_bytes: int
+    written_bytes: int
+    blocking_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded:
+    """`attempt_ended`: the verdict, what it rests on, and what was measured.
+
+    evidence_key, evidence_sha256: the stored evidence; lines: what decided, shortened.
+    device_seconds: ranks times seconds, from each rank's start to its end.
+    steps_run: steps finished by this attempt; last_step: the last of them, None when there is none.
+    first_line_ran: whether any rank ran its first line (an attempt without is free).
+    """
+
+    reason: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    classifier_version: str
+    evidence_key: str
+    evidence_sha256: str
+    device_seconds: float
+    accelerator: str
+    started_at: str | None
+    finished_at: str | None
+    last_step: int | None
+    first_line_ran: bool
+    root_message: str
+    fingerprint: str
+    closed_by: str
+    cursor_from: int | None = None
+    cursor_to: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReclassified:
+    """`attempt_reclassified`: a later reading of an ended attempt; the debit moves with it."""
+
+    reason: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    classifier_version: str
+    evidence_sha256: str
+    why: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRefused:
+    """`retry_refused`: no automatic retry; names the limit and the records that exhausted it.
+
+    limit: "reason", "fingerprint", "device_hours", "never_started", or "remediation" where nothing is
+    left to change.
+    """
+
+    reason: str
+    limit: str
+    decision: str
+    counted_seqs: tuple[int, ...]
+    what_to_do: str
+    decided_by: str
+    policy_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """`stop_requested`: mode "stop" ends the run, "drain" ends only the open attempt."""
+
+    by: str
+    why: str
+    mode: str
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDecision:
+    """`checkpoint_quarantined`, `_superseded`, `_deleted`, `_pinned`, `_unpinned`.
+
+    pin: who holds it ("eval:…", "promotion:…", "branch:…", "hold:…"), for pins only.
+    chunks: keys that a deletion removes.
+    """
+
+    manifest_sha256: str
+    by: str
+    why: str
+    pin: str | None = None
+    chunks: tuple[str, ...] = ()
+
+
+# --- evals, promotion, the rest -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOpened:
+    """`eval_opened`: one attempt at one eval. eval_id is "<suite>@<step>", number is 1-based."""
+
+    eval_id: str
+    number: int
+    checkpoint: CheckpointRef
+    suite: str
+    suite_version: str
+    snapshot: SnapshotRef
+    seed: int
+    decision: str
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalEnded:
+    """`eval_ended`: "completed" with metrics, or a termination reason with its evidence."""
+
+    eval_id: str
+    number: int
+    reason: str
+    metrics: Mapping[str, float]
+    sample_count: int
+    environment: Mapping[str, Json]
+    environment_sha256: str
+    started_at: str
+    finished_at: str
+    device_seconds: float
+    message: str = ""
+    dagster_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalWaived:
+    """`eval_waived`: a person lets a required eval go, in words."""
+
+    suite: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionDecided:
+    """`promotion_decided`: everything that the decision rests on; promoted False is a refusal."""
+
+    alias: str
+    promoted: bool
+    checkpoint: CheckpointRef
+    eval_id: str
+    eval_number: int
+    suite: str
+    suite_version: str
+    snapshot: SnapshotRef
+    seed: int
+    environment_sha256: str
+    metrics: Mapping[str, float]
+    metric: str
+    direction: str
+    threshold: float
+    decided_by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """`note`: words of a person or a part; data: what a program may want of it."""
+
+    by: str
+    text: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """`alert`: something that a person should look at, once."""
+
+    rule: str
+    text: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """`run_finished`: stop_cause is converged, step_budget, early_stop, cost_stop or user."""
+
+    stop_cause: str
+    why: str
+    decided_by: str
+    final: CheckpointRef | None
+
+
+# --- a dataset's track ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDeclared:
+    """`dataset_declared`: what the dataset is, once."""
+
+    dataset: str
+    description: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCommitted:
+    """`snapshot_committed`: a snapshot that passed its checks.
+
+    snapshot_id: sha256 of the manifest's stored bytes; manifest_key: where they lie;
+    logical_sha256: of the rows' values in order, stable over Parquet writers.
+    """
+
+    dataset: str
+    snapshot_id: str
+    manifest_key: str
+    row_count: int
+    total_bytes: int
+    shard_count: int
+    logical_sha256: str
+    source: str
+    checks: tuple[str, ...]
+    dagster_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDecision:
+    """`snapshot_quarantined`, `snapshot_released`."""
+
+    snapshot_id: str
+    by: str
+    why: str

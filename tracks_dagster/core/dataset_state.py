@@ -1,0 +1,78 @@
+"""The state of a dataset: a pure fold over the records of its track."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tracks_dagster.core.bodies import DatasetDeclared, SnapshotCommitted, SnapshotDecision
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.records import Kind, Record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotState:
+    """One committed snapshot; `quarantined_why` is None while it may be used."""
+
+    seq: int
+    at: datetime
+    body: SnapshotCommitted
+    quarantined_why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetState:
+    """A dataset and its snapshots, oldest first. `head` is the last record folded."""
+
+    head: Record
+    declared: DatasetDeclared
+    declared_at: datetime
+    snapshots: tuple[SnapshotState, ...] = ()
+
+    def snapshot(self, snapshot_id: str) -> SnapshotState | None:
+        """Return the snapshot of that id, or None."""
+        return next((s for s in self.snapshots if s.body.snapshot_id == snapshot_id), None)
+
+    @property
+    def newest_usable(self) -> SnapshotState | None:
+        """The newest snapshot that is not quarantined."""
+        usable = [s for s in self.snapshots if s.quarantined_why is None]
+        return usable[-1] if usable else None
+
+
+def fold(records: Iterable[Record], state: DatasetState | None = None) -> DatasetState | None:
+    """Return the state after `records`; None for an empty track."""
+    for record in records:
+        state = apply(state, record)
+    return state
+
+
+def apply(state: DatasetState | None, record: Record) -> DatasetState:
+    """Return the state after one more record; raises TrackBroken for one that cannot stand there."""
+    if (state is None) != (record.kind is Kind.DATASET_DECLARED):
+        raise TrackBroken(
+            f"Record {record.seq} ({record.kind}) cannot stand there: the first record of a "
+            "dataset, and only the first, is dataset_declared."
+        )
+    if state is None:
+        declared = from_json(DatasetDeclared, record.body)
+        return DatasetState(head=record, declared=declared, declared_at=record.at)
+    match record.kind:
+        case Kind.SNAPSHOT_COMMITTED:
+            body = from_json(SnapshotCommitted, record.body)
+            added = SnapshotState(seq=record.seq, at=record.at, body=body)
+            return replace(state, head=record, snapshots=(*state.snapshots, added))
+        case Kind.SNAPSHOT_QUARANTINED | Kind.SNAPSHOT_RELEASED:
+            decision = from_json(SnapshotDecision, record.body)
+            why = decision.why if record.kind is Kind.SNAPSHOT_QUARANTINED else None
+            snapshots = tuple(
+                replace(s, quarantined_why=why) if s.body.snapshot_id == decision.snapshot_id else s
+                for s in state.snapshots
+            )
+            return replace(state, head=record, snapshots=snapshots)
+        case Kind.NOTE | Kind.ALERT:
+            return replace(state, head=record)
+        case _:
+            raise TrackBroken(f"{record.kind} does not belong to a dataset's track.")

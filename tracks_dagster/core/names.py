@@ -1,0 +1,115 @@
+"""Names that several layers must agree on: jobs, sensors, partition sets, tags, environment, keys.
+
+Sensors may not import assets, so they name jobs and partitions by these strings.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tracks_dagster.core.errors import InvalidInput
+
+RUN_ID_PATTERN = re.compile(r"[a-z0-9-]{1,40}")
+_ATTEMPT_KEY = re.compile(r"(?P<run_id>[a-z0-9-]{1,40})/a(?P<number>0*[1-9][0-9]*)")
+
+# Dagster jobs
+TRAIN_ATTEMPT_JOB = "train_attempt"
+EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
+DECLARE_TRAINING_RUN_JOB = "declare_training_run"
+RETRAINING_JOB = "retrain_on_newest_snapshot"
+
+# Dagster sensors
+RETRY_PREEMPTED = "retry_preempted"
+RETRY_OOM = "retry_oom"
+WATCH_ATTEMPTS = "watch_attempts"
+LAUNCH_ATTEMPTS = "launch_attempts"
+RUN_EVALS = "run_evals"
+
+# Dagster partition sets (dynamic)
+ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
+CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
+EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>
+
+# Dagster assets without partitions
+PROMOTIONS = "promotions"
+
+# Dagster run tags
+TAG_TRAINING_RUN = "tracks/training_run_id"
+TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
+TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
+TAG_REASON = "tracks/termination_reason"
+TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
+TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is
+
+# The launcher's environment for a rank, besides torchrun's own variables
+ENV_STORE = "TRACKS_STORE"
+ENV_RUN_ID = "TRACKS_RUN_ID"
+ENV_ATTEMPT_ID = "TRACKS_ATTEMPT_ID"
+ENV_OPENED_SEQ = "TRACKS_OPENED_SEQ"
+ENV_WORK = "TRACKS_WORK"  # the gang's folder on this machine
+ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
+
+# Exit code of a local gang's parent
+EXIT_STARTED_BEFORE = 3  # the attempt has had its gang; the caller adopts what there is
+
+# Exit codes of a rank
+EXIT_DRAINED = 75  # SIGTERM was obeyed: the step was finished and saved (EX_TEMPFAIL)
+EXIT_FENCED = 76  # the launch gave way to a newer one
+
+
+def attempt_key(run_id: str, attempt_id: int) -> str:
+    """Return the partition key of an attempt, `<run_id>/a<NN>` with at least two digits."""
+    return f"{run_id}/a{attempt_id:02d}"
+
+
+def parse_attempt_key(key: str) -> tuple[str, int]:
+    """Return (run_id, attempt_id) of an attempt's key.
+
+    Raises InvalidInput for anything else.
+    """
+    match = _ATTEMPT_KEY.fullmatch(key)
+    if match is None:
+        raise InvalidInput(f"{key!r} names no attempt; write RUN/aNN, for example my-run/a02.")
+    return match["run_id"], int(match["number"])
+
+
+def checkpoint_key(run_id: str, attempt_id: int, step: int) -> str:
+    """Return the partition key of a checkpoint."""
+    return f"{attempt_key(run_id, attempt_id)}/step-{step}"
+
+
+def snapshot_asset(dataset: str) -> str:
+    """Return the asset that makes the snapshots of a dataset; Dagster takes no "-" in its name."""
+    return dataset.replace("-", "_")
+
+
+def eval_key(run_id: str, eval_id: str) -> str:
+    """Return the partition key of an eval; `eval_id` is `<suite>@<step>`."""
+    return f"{run_id}/{eval_id}"
+
+
+def parse_eval_key(key: str) -> tuple[str, str]:
+    """Return (run_id, eval_id) of an eval's key.
+
+    Raises InvalidInput for anything else.
+    """
+    run_id, separator, eval_id = key.partition("/")
+    if not separator or "@" not in eval_id or not RUN_ID_PATTERN.fullmatch(run_id):
+        raise InvalidInput(
+            f"{key!r} names no eval; write RUN/SUITE@STEP, for example my-run/heldout-loss@40."
+        )
+    return run_id, eval_id
+
+
+def eval_attempt_key(run_id: str, eval_id: str, number: int) -> str:
+    """Return the key of one attempt at an eval: its Dagster run key and tag."""
+    return f"{eval_key(run_id, eval_id)}/{number}"
+
+
+def check_run_id(run_id: str) -> str:
+    """Return `run_id` if it can name a training run; raises InvalidInput otherwise."""
+    if not RUN_ID_PATTERN.fullmatch(run_id):
+        raise InvalidInput(
+            f"{run_id!r} cannot name a training run: use 1 to 40 of a-z, 0-9 and '-'."
+        )
+    return run_id

@@ -1,0 +1,274 @@
+"""The seams between decisions and the world: what the adapters implement, and what callers may trust.
+
+A port speaks core types and documents atomicity, idempotence and errors. Fakes that honour the same
+guarantees live in `tests/fakes.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from tracks_dagster.core.bodies import DatasetDeclared, SnapshotRef
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.evidence import Condition, RankEnd
+from tracks_dagster.core.records import Json
+from tracks_dagster.core.snapshots import PreparedSnapshot
+
+Clock = Callable[[], datetime]  # an aware UTC datetime
+NewUid = Callable[[], str]  # a fresh random identity, 32 hex digits
+
+
+class ObjectStore(Protocol):
+    """Named objects of bytes. Keys are relative, "/"-separated, of `[A-Za-z0-9._=@-]` parts.
+
+    Every method may raise StoreUnavailable; all are safe to call from several threads.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where this store is, without credentials, for people and for the gang's environment."""
+        ...
+
+    def get(self, key: str) -> bytes | None:
+        """Return the object's bytes, or None when there is none. Reads see completed writes."""
+        ...
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Create the object durably if there is none; True when this call created it.
+
+        Atomic: readers see nothing or all of it, and of all creators of one key exactly one is told
+        True. False when the key was taken (perhaps by an earlier try of one's own). Raises
+        OutcomeUnknown when the reply was lost or contradictory: read back.
+        """
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write the object durably, replacing what was there. Atomic for readers, idempotent."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[str]:
+        """Yield the keys that begin with `prefix`, in ascending order. Never used to decide."""
+        ...
+
+    def folders(self, prefix: str) -> Iterator[str]:
+        """Yield what follows `prefix` up to the next "/", once each, in the order of keys.
+
+        `prefix` is empty or ends with "/". Cheap: what lies in the folders is not listed. May name
+        a folder whose objects were all deleted.
+        """
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove the object; nothing happens when there is none."""
+        ...
+
+
+class Datasets(Protocol):
+    """The datasets that snapshots are made of. Writes nothing outside a folder for its own use."""
+
+    def describe(self, dataset: str) -> DatasetDeclared:
+        """Return what the dataset is; raises UnknownRun naming those that exist."""
+        ...
+
+    def prepare(
+        self, dataset: str, source: Path | None = None
+    ) -> AbstractContextManager[PreparedSnapshot]:
+        """Read, check and shard what a snapshot would hold; the shards live until the exit.
+
+        source: a file or folder of a person's own, None for what ships. The same data gives the
+        same shards. Raises InvalidInput when it cannot be read as this dataset, DataRejected
+        naming the bad rows.
+        """
+        ...
+
+
+Row = Mapping[str, Json | datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a track has been projected: `seq` and sha256 of the last record taken in."""
+
+    seq: int
+    sha256: str
+
+
+class Ledger(Protocol):
+    """The SQL projection of all tracks. It can be lost: `tracks reindex` rebuilds it.
+
+    Every method may raise LedgerError.
+    """
+
+    def cursor(self, track: str) -> Cursor | None:
+        """Return how far `track` has been projected, or None."""
+        ...
+
+    def apply(
+        self,
+        track: str,
+        *,
+        expected: Cursor | None,
+        advanced: Cursor,
+        rows: Mapping[str, Sequence[Row]],
+    ) -> bool:
+        """Upsert `rows` by table and move the cursor, in one transaction, if it stands at `expected`.
+
+        False, with nothing written, when another projector was faster.
+        """
+        ...
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Json] | None = None
+    ) -> list[dict[str, Json]]:
+        """Return the rows of one read-only SELECT with `:name` parameters."""
+        ...
+
+    def clear(self) -> None:
+        """Remove every row, cursors included."""
+        ...
+
+
+class GangPhase(Enum):
+    """Whether the processes of an attempt's gang exist."""
+
+    NEVER_STARTED = "no gang of this attempt was ever started here"
+    ALIVE = "its processes, or the parent that watches them, live"
+    GONE = "it was started and nothing of it lives any more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSpec:
+    """What to start: one gang of `ranks` processes for one attempt.
+
+    trainer: "family", or the name of a trainer of one's own; `script` is its source then.
+    opened_seq: the seq of the attempt's `attempt_opened`, for the trainer's walk.
+    environment: more variables for each rank (never secrets: these stay in the parent's own).
+    """
+
+    run_id: str
+    attempt_id: int
+    opened_seq: int
+    ranks: int
+    device_class: str
+    store_url: str
+    trainer: str
+    script: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangReport:
+    """What a launcher knows of a gang now; ranks and conditions grow as things happen.
+
+    where: the node that was asked; boot_ids: node → the identity of its boot now.
+    """
+
+    phase: GangPhase
+    ranks: tuple[RankEnd, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    started_at: str | None = None
+    ended_at: str | None = None
+    where: str = ""
+    boot_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+class GangLauncher(Protocol):
+    """Starts and watches the gang of an attempt; at most one gang per attempt, ever.
+
+    Every method may raise GangError and is safe from two processes at once.
+    """
+
+    def start(self, spec: GangSpec) -> bool:
+        """Start the gang; False when one of this attempt was started before (adopt it)."""
+        ...
+
+    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+        """Return what is known now. Cheap: called every second or so."""
+        ...
+
+    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+        """Ask every rank to save and end (SIGTERM); what lives after `grace_s` is killed. Returns
+        at once; idempotent."""
+        ...
+
+    def kill(self, run_id: str, attempt_id: int) -> None:
+        """End every process of the gang now and return when they are seen gone (bounded)."""
+        ...
+
+    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+        """Bring what a gone gang left on its machine (the journals' tails) into the store."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSpec:
+    """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`."""
+
+    store_url: str
+    run_id: str
+    checkpoint: CheckpointRef
+    config: Mapping[str, Json]
+    family: str
+    snapshot: SnapshotRef
+    suite: str
+    suite_version: str
+    seed: int
+    result_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOutcome:
+    """How the evaluator's process ended. message: the last lines it wrote, cleaned of secrets.
+
+    exit_code: None when a signal or the time limit ended it. Only 0 promises a stored result.
+    """
+
+    exit_code: int | None
+    message: str
+    started_at: str
+    finished_at: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the result stands in the store."""
+        return self.exit_code == 0
+
+
+class Evaluator(Protocol):
+    """Runs one evaluation apart from training, so that it can fail without harm."""
+
+    def run(self, spec: EvalSpec) -> EvalOutcome:
+        """Evaluate and return how it ended; bounded by a time limit. Safe to repeat."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestratorRun:
+    """A Dagster run, as far as decisions need it."""
+
+    dagster_run_id: str
+    is_finished: bool
+    is_canceling: bool
+    is_failed: bool
+
+
+class Orchestrator(Protocol):
+    """What services ask of Dagster."""
+
+    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return every Dagster run that carries this attempt's tag, newest first."""
+        ...
+
+    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return every Dagster run that was asked for this attempt at an eval, newest first."""
+        ...
+
+    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
+        """Return the Dagster run of that id, or None when it was deleted."""
+        ...

@@ -1,0 +1,306 @@
+"""The state of a training run as a pure fold over the records of its track.
+
+Fold a prefix to get what was known then. A record that the state before it does not allow is a
+TrackBroken naming it; what was folded up to there still holds. `check` is the same rule asked before
+an append, so that no writer of ours puts such a record there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TypeVar
+
+from tracks_dagster.core.bodies import (
+    Alert,
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    AttemptReclassified,
+    AttemptRestored,
+    AttemptSupervised,
+    CheckpointCommitted,
+    CheckpointDecision,
+    EvalEnded,
+    EvalOpened,
+    EvalWaived,
+    Note,
+    PromotionDecided,
+    RetryRefused,
+    RunDeclared,
+    RunFinished,
+    StopRequested,
+)
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.errors import InvalidDecision, TrackBroken
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.run_state import (
+    AttemptState,
+    CheckpointState,
+    Dated,
+    EvalState,
+    RunState,
+    Supervision,
+)
+
+B = TypeVar("B")
+
+AFTER_FINISH = frozenset(
+    {
+        Kind.NOTE,
+        Kind.ALERT,
+        Kind.EVAL_OPENED,
+        Kind.EVAL_ENDED,
+        Kind.EVAL_WAIVED,
+        Kind.PROMOTION_DECIDED,
+        Kind.CHECKPOINT_QUARANTINED,
+        Kind.CHECKPOINT_SUPERSEDED,
+        Kind.CHECKPOINT_DELETED,
+        Kind.CHECKPOINT_PINNED,
+        Kind.CHECKPOINT_UNPINNED,
+        Kind.ATTEMPT_RECLASSIFIED,
+    }
+)
+
+
+def fold(records: Iterable[Record], state: RunState | None = None) -> RunState | None:
+    """Return the state after `records`, going on from `state`; None for an empty track.
+
+    Raises TrackBroken at the first record that the state before it does not allow.
+    """
+    for record in records:
+        state = apply(state, record)
+    return state
+
+
+def apply(state: RunState | None, record: Record) -> RunState:
+    """Return the state after one more record."""
+    problem = _objection(state, record.kind, record.attempt_id, record.body.get("launch_id"))
+    if problem is not None:
+        raise TrackBroken(f"Record {record.seq} ({record.kind}) cannot stand there: {problem}.")
+    if state is None:
+        declared = from_json(RunDeclared, record.body)
+        return RunState(head=record, declared=declared, declared_at=record.at)
+    return replace(_APPLIERS[record.kind](state, record), head=record)
+
+
+def check(state: RunState | None, draft: Draft) -> Draft:
+    """Return `draft` if `state` allows it as the next record.
+
+    Raises InvalidDecision otherwise.
+    """
+    problem = _objection(state, draft.kind, draft.attempt_id, draft.body.get("launch_id"))
+    if problem is not None:
+        raise InvalidDecision(f"Cannot append {draft.kind}: {problem}.")
+    return draft
+
+
+def _objection(
+    state: RunState | None, kind: Kind, attempt_id: int | None, launch_id: str | None
+) -> str | None:
+    """Say why a record of this kind may not come next, or None."""
+    if (state is None) != (kind is Kind.RUN_DECLARED):
+        return "the first record of a run, and only the first, is run_declared"
+    if state is None:
+        return None
+    if kind not in _APPLIERS:
+        return f"{kind} does not belong to a run's track"
+    if state.finished is not None and kind not in AFTER_FINISH:
+        return f"the run was finished ({state.finished.stop_cause})"
+    current = state.open_attempt
+    if kind is Kind.ATTEMPT_OPENED:
+        if current is not None:
+            return f"attempt {current.attempt_id} is still open"
+        if attempt_id != len(state.attempts) + 1:
+            return f"the next attempt is {len(state.attempts) + 1}, not {attempt_id}"
+        return None
+    if kind is Kind.RUN_FINISHED:
+        return None if current is None else f"attempt {current.attempt_id} is still open"
+    if kind in _OF_THE_OPEN_ATTEMPT:
+        if current is None or current.attempt_id != attempt_id:
+            return f"attempt {attempt_id} is not the open one"
+        if kind is Kind.ATTEMPT_PLACED and current.placed is not None:
+            return f"attempt {attempt_id} was placed by launch {current.placed.launch_id}"
+        if kind in _OF_THE_PLACED_LAUNCH and (
+            current.placed is None or current.placed.launch_id != launch_id
+        ):
+            return f"launch {launch_id} is not the one that was placed"
+        return None
+    if kind in (Kind.ATTEMPT_RECLASSIFIED, Kind.RETRY_REFUSED):
+        attempt = state.attempt(attempt_id or 0)
+        return None if attempt and attempt.ended else f"attempt {attempt_id} has not ended"
+    return None
+
+
+_OF_THE_OPEN_ATTEMPT = frozenset(
+    {
+        Kind.ATTEMPT_SUPERVISED,
+        Kind.ATTEMPT_PLACED,
+        Kind.ATTEMPT_RESTORED,
+        Kind.CHECKPOINT_COMMITTED,
+        Kind.ATTEMPT_ENDED,
+    }
+)
+_OF_THE_PLACED_LAUNCH = frozenset({Kind.ATTEMPT_RESTORED, Kind.CHECKPOINT_COMMITTED})
+
+
+def _open(state: RunState, record: Record) -> RunState:
+    attempt = AttemptState(
+        attempt_id=len(state.attempts) + 1,
+        opened=from_json(AttemptOpened, record.body),
+        opened_seq=record.seq,
+        opened_at=record.at,
+    )
+    return replace(state, attempts=(*state.attempts, attempt))
+
+
+def _with_attempt(state: RunState, attempt: AttemptState) -> RunState:
+    index = attempt.attempt_id - 1
+    return replace(state, attempts=(*state.attempts[:index], attempt, *state.attempts[index + 1 :]))
+
+
+def _attempt_of(state: RunState, record: Record) -> AttemptState:
+    attempt = state.attempt(record.attempt_id or 0)
+    if attempt is None:
+        raise TrackBroken(
+            f"Record {record.seq} speaks of attempt {record.attempt_id}; none opened."
+        )
+    return attempt
+
+
+def _supervise(state: RunState, record: Record) -> RunState:
+    attempt = _attempt_of(state, record)
+    claim = Supervision(
+        seq=record.seq, at=record.at, body=from_json(AttemptSupervised, record.body)
+    )
+    return _with_attempt(state, replace(attempt, claims=(*attempt.claims, claim)))
+
+
+def _place(state: RunState, record: Record) -> RunState:
+    placed = from_json(AttemptPlaced, record.body)
+    attempt = _attempt_of(state, record)
+    return _with_attempt(
+        state, replace(attempt, placed=placed, placed_seq=record.seq, placed_at=record.at)
+    )
+
+
+def _restore(state: RunState, record: Record) -> RunState:
+    restored = from_json(AttemptRestored, record.body)
+    attempt = _attempt_of(state, record)
+    return _with_attempt(state, replace(attempt, restored=restored, restored_at=record.at))
+
+
+def _commit(state: RunState, record: Record) -> RunState:
+    body = from_json(CheckpointCommitted, record.body)
+    checkpoint = CheckpointState(seq=record.seq, at=record.at, body=body)
+    return replace(state, checkpoints=(*state.checkpoints, checkpoint))
+
+
+def _end(state: RunState, record: Record) -> RunState:
+    ended = from_json(AttemptEnded, record.body)
+    _check_reason(record, ended.reason)
+    attempt = _attempt_of(state, record)
+    return _with_attempt(
+        state, replace(attempt, ended=ended, ended_seq=record.seq, ended_at=record.at)
+    )
+
+
+def _reclassify(state: RunState, record: Record) -> RunState:
+    reading = from_json(AttemptReclassified, record.body)
+    _check_reason(record, reading.reason)
+    attempt = _attempt_of(state, record)
+    return _with_attempt(state, replace(attempt, reclassified=reading, reclassified_seq=record.seq))
+
+
+def _check_reason(record: Record, reason: str) -> None:
+    if reason not in _REASONS:
+        raise TrackBroken(
+            f"Record {record.seq} names the reason {reason!r}, which this version does not know: a "
+            "newer one wrote it. Update this checkout; the records before it still hold."
+        )
+
+
+_REASONS = frozenset(reason.value for reason in TerminationReason)
+
+
+def _decide_checkpoint(state: RunState, record: Record) -> RunState:
+    body = from_json(CheckpointDecision, record.body)
+
+    def decided(checkpoint: CheckpointState) -> CheckpointState:
+        if checkpoint.ref.manifest_sha256 != body.manifest_sha256:
+            return checkpoint
+        match record.kind:
+            case Kind.CHECKPOINT_QUARANTINED:
+                return replace(checkpoint, quarantined=True)
+            case Kind.CHECKPOINT_SUPERSEDED:
+                return replace(checkpoint, superseded=True)
+            case Kind.CHECKPOINT_DELETED:
+                return replace(checkpoint, deleted=True)
+            case Kind.CHECKPOINT_PINNED:
+                return replace(checkpoint, pins=checkpoint.pins | {body.pin or body.by})
+            case _:
+                return replace(checkpoint, pins=checkpoint.pins - {body.pin or body.by})
+
+    return replace(state, checkpoints=tuple(decided(c) for c in state.checkpoints))
+
+
+def _open_eval(state: RunState, record: Record) -> RunState:
+    opened = from_json(EvalOpened, record.body)
+    evaluation = EvalState(opened=opened, opened_seq=record.seq, opened_at=record.at)
+    return replace(state, evals=(*state.evals, evaluation))
+
+
+def _end_eval(state: RunState, record: Record) -> RunState:
+    ended = from_json(EvalEnded, record.body)
+
+    def closed(evaluation: EvalState) -> EvalState:
+        same = (evaluation.opened.eval_id, evaluation.opened.number) == (
+            ended.eval_id,
+            ended.number,
+        )
+        if not same or evaluation.ended is not None:
+            return evaluation  # the first end counts; a repeated one changes nothing
+        return replace(evaluation, ended=ended, ended_seq=record.seq, ended_at=record.at)
+
+    return replace(state, evals=tuple(closed(e) for e in state.evals))
+
+
+def _dated(body: type[B], record: Record) -> Dated[B]:
+    return Dated(
+        seq=record.seq,
+        at=record.at,
+        attempt_id=record.attempt_id,
+        body=from_json(body, record.body),
+    )
+
+
+def _finish(state: RunState, record: Record) -> RunState:
+    return replace(state, finished=from_json(RunFinished, record.body), finished_at=record.at)
+
+
+_APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
+    Kind.ATTEMPT_OPENED: _open,
+    Kind.ATTEMPT_SUPERVISED: _supervise,
+    Kind.ATTEMPT_PLACED: _place,
+    Kind.ATTEMPT_RESTORED: _restore,
+    Kind.CHECKPOINT_COMMITTED: _commit,
+    Kind.ATTEMPT_ENDED: _end,
+    Kind.ATTEMPT_RECLASSIFIED: _reclassify,
+    Kind.RETRY_REFUSED: lambda s, r: replace(s, refusals=(*s.refusals, _dated(RetryRefused, r))),
+    Kind.STOP_REQUESTED: lambda s, r: replace(s, stops=(*s.stops, _dated(StopRequested, r))),
+    Kind.CHECKPOINT_QUARANTINED: _decide_checkpoint,
+    Kind.CHECKPOINT_SUPERSEDED: _decide_checkpoint,
+    Kind.CHECKPOINT_DELETED: _decide_checkpoint,
+    Kind.CHECKPOINT_PINNED: _decide_checkpoint,
+    Kind.CHECKPOINT_UNPINNED: _decide_checkpoint,
+    Kind.EVAL_OPENED: _open_eval,
+    Kind.EVAL_ENDED: _end_eval,
+    Kind.EVAL_WAIVED: lambda s, r: replace(s, waivers=(*s.waivers, _dated(EvalWaived, r))),
+    Kind.PROMOTION_DECIDED: lambda s, r: replace(
+        s, promotions=(*s.promotions, _dated(PromotionDecided, r))
+    ),
+    Kind.NOTE: lambda s, r: replace(s, notes=(*s.notes, _dated(Note, r))),
+    Kind.ALERT: lambda s, r: replace(s, alerts=(*s.alerts, _dated(Alert, r))),
+    Kind.RUN_FINISHED: _finish,
+}

@@ -1,0 +1,212 @@
+"""What is known of a training run, its attempts, checkpoints and evals: plain values.
+
+`run_fold` makes them of the records of a track; nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from tracks_dagster.core.bodies import (
+    Alert,
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    AttemptReclassified,
+    AttemptRestored,
+    AttemptSupervised,
+    CheckpointCommitted,
+    EvalEnded,
+    EvalOpened,
+    EvalWaived,
+    Note,
+    PromotionDecided,
+    RetryRefused,
+    RunDeclared,
+    RunFinished,
+    StopRequested,
+)
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Record
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """One claim of an attempt by a Dagster run."""
+
+    seq: int
+    at: datetime
+    body: AttemptSupervised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptState:
+    """All that the track says of one attempt."""
+
+    attempt_id: int
+    opened: AttemptOpened
+    opened_seq: int
+    opened_at: datetime
+    claims: tuple[Supervision, ...] = ()
+    placed: AttemptPlaced | None = None
+    placed_seq: int | None = None
+    placed_at: datetime | None = None
+    restored: AttemptRestored | None = None
+    restored_at: datetime | None = None
+    ended: AttemptEnded | None = None
+    ended_seq: int | None = None
+    ended_at: datetime | None = None
+    reclassified: AttemptReclassified | None = None
+    reclassified_seq: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the attempt has not ended."""
+        return self.ended is None
+
+    @property
+    def reason(self) -> TerminationReason | None:
+        """The newest reading of why it ended; None while it is open."""
+        if self.ended is None:
+            return None
+        newest = self.reclassified.reason if self.reclassified else self.ended.reason
+        return TerminationReason(newest)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of its failure, by the newest reading."""
+        if self.ended is None:
+            return None
+        return self.reclassified.fingerprint if self.reclassified else self.ended.fingerprint
+
+    @property
+    def resumed_step(self) -> int:
+        """The step it really began from: what was restored, else what was asked for, else 0."""
+        if self.restored is not None:
+            return self.restored.step
+        return self.opened.resume.step if self.opened.resume else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """One committed checkpoint and what was decided about it since."""
+
+    seq: int
+    at: datetime
+    body: CheckpointCommitted
+    quarantined: bool = False
+    superseded: bool = False
+    deleted: bool = False
+    pins: frozenset[str] = frozenset()
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """Its public reference."""
+        return self.body.ref
+
+    @property
+    def is_resumable(self) -> bool:
+        """Committed (superseded or not), neither quarantined nor deleted."""
+        return not self.quarantined and not self.deleted
+
+    @property
+    def status(self) -> str:
+        """One word for people: committed, superseded, quarantined or deleted."""
+        if self.deleted:
+            return "deleted"
+        if self.quarantined:
+            return "quarantined"
+        return "superseded" if self.superseded else "committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalState:
+    """One attempt at one eval."""
+
+    opened: EvalOpened
+    opened_seq: int
+    opened_at: datetime
+    ended: EvalEnded | None = None
+    ended_seq: int | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dated(Generic[B]):
+    """A body with the seq and the time of its record."""
+
+    seq: int
+    at: datetime
+    attempt_id: int | None
+    body: B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A training run as its track tells it. `head` is the last record folded."""
+
+    head: Record
+    declared: RunDeclared
+    declared_at: datetime
+    attempts: tuple[AttemptState, ...] = ()
+    checkpoints: tuple[CheckpointState, ...] = ()
+    evals: tuple[EvalState, ...] = ()
+    waivers: tuple[Dated[EvalWaived], ...] = ()
+    promotions: tuple[Dated[PromotionDecided], ...] = ()
+    refusals: tuple[Dated[RetryRefused], ...] = ()
+    stops: tuple[Dated[StopRequested], ...] = ()
+    notes: tuple[Dated[Note], ...] = ()
+    alerts: tuple[Dated[Alert], ...] = ()
+    finished: RunFinished | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The training run's id."""
+        return self.declared.run_id
+
+    @property
+    def open_attempt(self) -> AttemptState | None:
+        """The attempt that has not ended, if there is one; only the newest can be open."""
+        if self.attempts and self.attempts[-1].is_open:
+            return self.attempts[-1]
+        return None
+
+    @property
+    def last_attempt(self) -> AttemptState | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def resumable(self) -> list[CheckpointRef]:
+        """What `resume_target` may choose from."""
+        return [c.ref for c in self.checkpoints if c.is_resumable]
+
+    @property
+    def refusal(self) -> Dated[RetryRefused] | None:
+        """The refusal that stands: made after the newest attempt ended."""
+        if not self.refusals or not self.attempts or self.attempts[-1].is_open:
+            return None
+        newest = self.refusals[-1]
+        return newest if newest.attempt_id == self.attempts[-1].attempt_id else None
+
+    def attempt(self, attempt_id: int) -> AttemptState | None:
+        """Return the attempt of that id, or None."""
+        if 1 <= attempt_id <= len(self.attempts):
+            return self.attempts[attempt_id - 1]
+        return None
+
+    def checkpoint(self, manifest_sha256: str) -> CheckpointState | None:
+        """Return the committed checkpoint with that manifest, or None."""
+        return next((c for c in self.checkpoints if c.ref.manifest_sha256 == manifest_sha256), None)
+
+    def stop_for(self, attempt: AttemptState) -> Dated[StopRequested] | None:
+        """Return the stop that concerns `attempt`: asked for after it, and before the next, opened."""
+        following = self.attempt(attempt.attempt_id + 1)
+        until = following.opened_seq if following else self.head.seq + 1
+        return next((s for s in self.stops if attempt.opened_seq < s.seq < until), None)

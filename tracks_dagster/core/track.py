@@ -1,0 +1,197 @@
+"""A track in an object store: read it, and append to it by the rules of `append`.
+
+The effects are thin: every step is one get or one create of `<track>/log/<seq:012d>.json`. Records
+never change, so what was read once is kept; a reader asks only for what comes after. How a gang
+appends, which can be fenced, is `trainer_track`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tracks_dagster.core.append import (
+    Claim,
+    Create,
+    Created,
+    Done,
+    Outcome,
+    Reply,
+    Request,
+    Walk,
+)
+from tracks_dagster.core.errors import Contended, OutcomeUnknown, StoreUnavailable, TrackBroken
+from tracks_dagster.core.ports import Clock, ObjectStore
+from tracks_dagster.core.records import Draft, Record, parse
+
+TRIES_AT_ONE_SEQ_MAX = 8  # creations whose outcome stays open before the store counts as down
+DECISIONS_MAX = 64  # places lost in a row before a decision gives up; each is another's success
+RECORDS_MAX = 1_000_000  # no track is ever that long; a bound for the reading loop
+
+
+def log_key(track: str, seq: int) -> str:
+    """Return the key of the record `seq` of `track`."""
+    return f"{track}/log/{seq:012d}.json"
+
+
+def run_track(run_id: str) -> str:
+    """Return the name of a training run's track."""
+    return f"runs/{run_id}"
+
+
+def dataset_track(name: str) -> str:
+    """Return the name of a dataset's track."""
+    return f"datasets/{name}"
+
+
+class Track:
+    """One track. Not safe for several threads; several processes are what it is made for."""
+
+    def __init__(self, store: ObjectStore, name: str, *, now: Clock) -> None:
+        self.name = name
+        self._store = store
+        self._now = now
+        self._records: list[Record] = []
+
+    @property
+    def known(self) -> list[Record]:
+        """The records read so far, in order."""
+        return self._records
+
+    def refresh(self) -> list[Record]:
+        """Read what was appended since, and return all records.
+
+        Raises TrackBroken when a record does not parse or does not chain to the one before.
+        """
+        for _ in range(RECORDS_MAX):
+            seq = len(self._records)
+            data = self._store.get(log_key(self.name, seq))
+            if data is None:
+                break
+            record = parse(data, seq=seq)
+            check_chain(self.name, self._records[-1] if self._records else None, record)
+            self._records.append(record)
+        return self._records
+
+    def note(self, draft: Draft) -> Record:
+        """Append a note, alert or eval's end: it carries no attempt's authority and always lands.
+
+        Safe to repeat with the same draft: its uid is found again.
+        """
+        self.refresh()
+        if (landed := self._find(draft.uid)) is not None:
+            return landed
+        done = self._drive(
+            Walk(
+                draft=draft,
+                at=self._now(),
+                seq=len(self._records),
+                prev_sha256=self._records[-1].sha256 if self._records else None,
+            )
+        )
+        return done.record
+
+    def decide(self, choose: Callable[[list[Record]], Draft | None]) -> Record | None:
+        """Append what `choose` makes of all records, at exactly the seq after the last of them.
+
+        `choose` is asked again after every lost place; None means that nothing is left to do.
+        Raises Contended when the place was lost 64 times in a row.
+        """
+        for _ in range(DECISIONS_MAX):
+            records = self.refresh()
+            draft = choose(records)
+            if draft is None:
+                return None
+            claim = Claim(
+                draft=draft,
+                at=self._now(),
+                seq=len(records),
+                prev_sha256=records[-1].sha256 if records else None,
+            )
+            done = self._drive(claim)
+            if done.outcome is Outcome.APPENDED:
+                return done.record
+        raise Contended(
+            f"A decision for {self.name} lost its place {DECISIONS_MAX} times in a row; "
+            "nothing was written, the next tick decides again."
+        )
+
+    def _find(self, uid: str) -> Record | None:
+        return next((record for record in self._records if record.uid == uid), None)
+
+    def _drive(self, machine: Walk | Claim) -> Done:
+        return drive(self._store, self.name, machine)
+
+
+def read_records(store: ObjectStore, name: str, *, after: Record | None = None) -> Iterator[Record]:
+    """Yield the records of a track, or those that follow `after`, checking the chain as they come."""
+    previous = after
+    for seq in range(after.seq + 1 if after else 0, RECORDS_MAX):
+        data = store.get(log_key(name, seq))
+        if data is None:
+            return
+        record = parse(data, seq=seq)
+        check_chain(name, previous, record)
+        yield record
+        previous = record
+
+
+def check_chain(name: str, previous: Record | None, record: Record) -> None:
+    """Raise TrackBroken unless `record` names the sha256 of the record before it."""
+    _check_follows(name, previous.sha256 if previous is not None else None, record)
+
+
+def _check_follows(name: str, expected: str | None, record: Record) -> None:
+    if record.prev_sha256 != expected:
+        raise TrackBroken(
+            f"The chain of {name} breaks at record {record.seq}: it follows {record.prev_sha256}, "
+            f"the record before it is {expected}. One of the two was edited after it was written."
+        )
+
+
+def drive(
+    store: ObjectStore,
+    name: str,
+    machine: Walk | Claim,
+    *,
+    met: Callable[[Record], None] = lambda record: None,
+) -> Done:
+    """Run an append to its end; `met` is told of every record on the way, its own included.
+
+    Raises StoreUnavailable when the outcome at one seq is still open after 8 tries, TrackBroken at
+    a record that does not follow the one before it.
+    """
+    tries, tried_seq = 0, machine.seq
+    for _ in range(RECORDS_MAX):
+        request = machine.request
+        if request.seq != tried_seq:
+            tries, tried_seq = 0, request.seq
+        tries += isinstance(request, Create)
+        if tries > TRIES_AT_ONE_SEQ_MAX:
+            break
+        reply = _perform(store, name, request)
+        record = parse(reply, seq=request.seq) if isinstance(reply, bytes) else None
+        if record is not None:
+            _check_follows(name, machine.prev_sha256, record)
+        state = machine.advance(reply)
+        if isinstance(state, Done):
+            if state.outcome is not Outcome.TAKEN:
+                met(state.record)
+            return state
+        if record is not None:
+            met(record)
+        machine = state
+    raise StoreUnavailable(
+        f"Cannot append to {name}: after {TRIES_AT_ONE_SEQ_MAX} tries the store has not said "
+        f"whether record {tried_seq} was created. It may stand in the track; the same append, "
+        "repeated, finds it."
+    )
+
+
+def _perform(store: ObjectStore, name: str, request: Request) -> Reply:
+    key = log_key(name, request.seq)
+    if isinstance(request, Create):
+        try:
+            return Created.YES if store.create(key, request.data) else Created.TAKEN
+        except OutcomeUnknown:
+            return Created.UNKNOWN
+    return store.get(key)

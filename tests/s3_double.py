@@ -1,0 +1,126 @@
+"""A small HTTP server in front of a real S3 server that misbehaves where a test says so.
+
+It stands where the network does, so what is tested is the SDK's and our own reading of the wire.
+"""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+
+@dataclass
+class Misbehaviour:
+    """What to do wrong. `count` is how many requests that meet `concerns` do; the rest pass.
+
+    status, code: answer this instead of forwarding. drop_reply: forward, then cut the connection.
+    drop_request: cut the connection at once. stall: answer only when the test ends.
+    cut_body: announce the whole body and send half. strip: leave this header out when forwarding.
+    """
+
+    concerns: Callable[[str], bool] = lambda method: True
+    count: int = 1_000_000
+    status: int | None = None
+    code: str = ""
+    drop_reply: bool = False
+    drop_request: bool = False
+    stall: bool = False
+    cut_body: bool = False
+    strip: str | None = None
+
+
+@dataclass
+class S3Double:
+    """The running double: its address, what it does wrong, and the methods that it was asked."""
+
+    endpoint: str
+    misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
+    methods: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+
+
+@contextmanager
+def s3_double(behind: str) -> Iterator[S3Double]:
+    """Serve on a free port what the S3 server at `behind` says."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
+    server.daemon_threads = True
+    double = S3Double(endpoint=f"http://127.0.0.1:{server.server_port}")
+    server.double, server.behind = double, urlsplit(behind).netloc  # type: ignore[attr-defined]
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield double
+    finally:
+        double.over.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def _serve(self) -> None:
+        double: S3Double = self.server.double  # type: ignore[attr-defined]
+        double.methods.append(self.command)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        wrong = double.misbehaviour
+        if not wrong.concerns(self.command) or wrong.count <= 0:
+            wrong = Misbehaviour()
+        else:
+            wrong.count -= 1
+        if wrong.stall:
+            double.over.wait(timeout=60)
+        if wrong.drop_request or wrong.stall:
+            self._cut()
+        elif wrong.status is not None:
+            error = f"<Error><Code>{wrong.code}</Code><Message>as the test wants</Message></Error>"
+            self._answer(wrong.status, {"Content-Type": "application/xml"}, error.encode())
+        else:
+            status, headers, reply = self._forward(body, wrong.strip)
+            if wrong.drop_reply:
+                self._cut()
+            else:
+                self._answer(
+                    status, headers, reply, sent=len(reply) // (2 if wrong.cut_body else 1)
+                )
+                self.close_connection = wrong.cut_body
+
+    do_GET = do_PUT = do_DELETE = do_HEAD = do_POST = _serve  # noqa: N815 - the base class's names
+
+    def _forward(self, body: bytes, strip: str | None) -> tuple[int, dict[str, str], bytes]:
+        headers = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in ((strip or "").lower(), "expect", "connection")
+        }
+        connection = http.client.HTTPConnection(self.server.behind, timeout=30)  # type: ignore[attr-defined]
+        try:
+            connection.request(self.command, self.path, body=body, headers=headers)
+            reply = connection.getresponse()
+            return reply.status, dict(reply.getheaders()), reply.read()
+        finally:
+            connection.close()
+
+    def _answer(
+        self, status: int, headers: dict[str, str], body: bytes, *, sent: int | None = None
+    ) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[:sent])
+
+    def _cut(self) -> None:
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""

@@ -1,0 +1,64 @@
+"""Object stores behind the port `ObjectStore`: a local folder or S3.
+
+`open_store` is the way in for everybody, ranks included. It refuses what cannot keep the port's
+promises; what the objects mean is no concern of this package.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from tracks_dagster.adapters.stores.format_file import check_format, make_format
+from tracks_dagster.adapters.stores.local import LocalStore, make_root
+from tracks_dagster.adapters.stores.probe import probe_conditions
+from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.core.ports import ObjectStore
+
+
+def open_store(url: str, *, probe: bool = True) -> ObjectStore:
+    """Return the store at `url`: a path, a file URL or `s3://bucket/prefix`.
+
+    probe: create the store when there is none yet, and prove that it honours conditional writes.
+    Without it nothing is written: for the ranks of a gang, whose supervisor has done it before.
+
+    Raises StoreUnavailable when it cannot be reached, StoreUnsuitable when it ignores conditions or
+    has another format version, SettingsError when `url` names no store.
+    """
+    store = _s3(url) if url.startswith("s3:") else _local(url, make=probe)
+    known = check_format(store, must_exist=not probe)
+    if probe:
+        probe_conditions(store)
+        if not known:
+            make_format(store)
+    return store
+
+
+def _local(url: str, *, make: bool) -> ObjectStore:
+    scheme, separator, rest = url.partition("://")
+    if separator and scheme != "file":
+        raise SettingsError(
+            f"{scheme}:// is no kind of object store; give a folder or s3://bucket/prefix."
+        )
+    path = unquote(rest.removeprefix("localhost")) if separator else url
+    if not path or (separator and not path.startswith("/")):
+        raise SettingsError(f"{url!r} names no folder; write /path/to/store or s3://bucket/prefix.")
+    root = Path(path).absolute()
+    if make:
+        make_root(root)
+    return LocalStore(root)
+
+
+def _s3(url: str) -> ObjectStore:
+    parts = urlsplit(url)
+    if "@" in parts.netloc:
+        raise SettingsError(
+            "An s3:// URL holds no credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+            "or any other way that the AWS tools know."
+        )
+    if not url.startswith("s3://") or not parts.netloc or parts.query or parts.fragment:
+        raise SettingsError(f"{url!r} names no bucket; write s3://bucket/prefix.")
+    # boto3 takes a third of a second to import, which nobody with a local store should pay.
+    from tracks_dagster.adapters.stores.s3 import S3Store
+
+    return S3Store(parts.netloc, parts.path.strip("/"))

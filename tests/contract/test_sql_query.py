@@ -1,0 +1,214 @@
+"""`tracks sql` over SQLite and a real Postgres: the same text, the same answer, and no way to write."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tests.random_histories import random_dataset, random_run
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.adapters.sql_parse import parse_select
+from tracks_dagster.adapters.sql_query import run_sql
+from tracks_dagster.core.errors import InvalidInput, LedgerError
+from tracks_dagster.services.projector import Projector
+
+SEVEN_DAYS = """
+    select termination_reason, count(*) as attempts, sum(gpu_seconds) / 3600 as gpu_hours
+    from training_attempts
+    where model_family = 'reasoning' and started_at >= now() - interval '7 days'
+    group by termination_reason order by gpu_hours desc;
+"""
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest) -> str:
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+def fill(url: str, histories: list[History], store: FakeObjectStore) -> None:
+    for history in histories:
+        history.write_to(store)
+    random_dataset(Random(1)).write_to(store)
+    Projector(store, open_ledger(url)).scan()
+
+
+def ended_run(run_id: str, reason: str, *, ago: timedelta, device_seconds: float) -> History:
+    """A run of the family `reasoning` with one attempt that ended so long ago."""
+    history = History(run_id, begin=datetime.now(UTC) - ago).declare(model_family="reasoning")
+    history.open().place().restore().commit(10)
+    return history.end(reason, last_step=13, device_seconds=device_seconds)
+
+
+def reasoning_runs() -> list[History]:
+    day = timedelta(days=1)
+    return [
+        ended_run("r-1", "preempted", ago=1 * day, device_seconds=3600.0),
+        ended_run("r-2", "preempted", ago=6 * day, device_seconds=1800.0),
+        ended_run("r-3", "gpu_oom", ago=2 * day, device_seconds=7200.0),
+        ended_run("r-4", "gpu_oom", ago=8 * day, device_seconds=7200.0),  # too long ago
+        *(random_run(Random(seed), f"other-{seed}") for seed in range(5)),
+    ]
+
+
+def test_the_cost_of_the_last_seven_days_by_reason_runs_as_it_stands(
+    ledger_url: str, store: FakeObjectStore
+) -> None:
+    fill(ledger_url, reasoning_runs(), store)
+    assert run_sql(ledger_url, SEVEN_DAYS) == (
+        ["termination_reason", "attempts", "gpu_hours"],
+        [("gpu_oom", 1, 2.0), ("preempted", 2, 1.5)],
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from training_runs order by run_id",
+        "select * from training_attempts order by run_id, attempt_id",
+        "select * from checkpoints order by run_id, attempt_id, step",
+        "select * from evals order by run_id, eval_id, number",
+        "select * from promotions order by run_id, seq",
+        "select * from notes order by run_id, seq",
+        "select * from datasets",
+        "select * from snapshots order by committed_at",
+        "select track, seq from track_cursors order by track",
+        "select count(*) as n from training_attempts",
+        "select max(ended_at) as m, bool_or(first_line_ran) as b, sum(kept_steps) as k from "
+        "training_attempts",
+        "select run_id, a.attempt_id, c.step from training_attempts a join checkpoints c "
+        "using (run_id) where c.attempt_id = a.attempt_id order by run_id, c.step",
+        "with lost as (select run_id, sum(lost_steps) as n from training_attempts group by 1) "
+        "select state, n from lost join training_runs using (run_id) order by run_id",
+        "select run_id from training_runs where intent like '%run%' order by 1; -- ends; here",
+        "select date_trunc('day', declared_at) as d, count(*) as n from training_runs "
+        "group by 1 order by 1",
+    ],
+)
+def test_sqlite_and_postgres_answer_alike(
+    query: str, sqlite_url: str, postgres_url: str, store: FakeObjectStore
+) -> None:
+    histories = [random_run(Random(seed), f"r-{seed:02d}") for seed in range(6)]
+    fill(sqlite_url, histories, store)
+    fill(postgres_url, histories, store)
+    columns, rows = run_sql(sqlite_url, query)
+    assert rows
+    assert (columns, rows) == run_sql(postgres_url, query)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("select 1; select 2", "one SELECT and changes nothing; got: SELECT, SELECT"),
+        ("insert into notes values (1)", "got: INSERT"),
+        ("delete from notes", "got: DELETE"),
+        ("drop table notes", "got: DROP"),
+        ("pragma database_list", "got: PRAGMA"),
+        ("copy notes to 'notes.csv'", "got: COPY"),
+        ("attach 'x.db'", "got: ATTACH"),
+        ("set search_path = 'x'", "got: SET"),
+        ("commit", "got: TRANSACTION"),
+        ("", "got: nothing"),
+        ("-- nothing at all", "got: nothing"),
+        ("selec 1", 'The query cannot be read: syntax error at or near "selec"'),
+        ("select 1; commit; delete from notes", "got: SELECT, TRANSACTION, DELETE"),
+        (
+            "select * from nope",
+            "nope.* does not exist.*The ledger has the tables checkpoints, data",
+        ),
+        ("select nope from notes", "nope.* notes has run_id, seq, kind, attempt_id, author, text"),
+        ("select cast('x' as int)", "The query cannot be answered: .*'?x'?"),
+    ],
+)
+def test_what_is_not_one_select_over_the_ledger_is_refused(
+    ledger_url: str, query: str, message: str
+) -> None:
+    open_ledger(ledger_url)
+    with pytest.raises(InvalidInput, match=message):
+        run_sql(ledger_url, query)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from read_text('{secret}')",
+        "select * from read_csv('{secret}')",
+        "select * from '{secret}'",
+        "select * from glob('{folder}/*')",
+        "select * from secret_of_this_process",
+    ],
+)
+def test_an_embedded_query_reads_nothing_but_the_ledger(
+    query: str, sqlite_url: str, tmp_path: Path
+) -> None:
+    secret_of_this_process = [1]
+    secret = tmp_path / "secret.csv"
+    secret.write_text("a,b\n1,2\n")
+    open_ledger(sqlite_url)
+    with pytest.raises(InvalidInput, match="The query cannot be answered"):
+        run_sql(sqlite_url, query.format(secret=secret, folder=tmp_path))
+    assert secret_of_this_process
+
+
+def test_a_function_that_writes_is_refused_by_postgres(postgres_url: str) -> None:
+    open_ledger(postgres_url)
+    with pytest.raises(InvalidInput, match="read-only transaction"):
+        run_sql(postgres_url, "select lo_create(0)")
+
+
+def test_numbers_that_json_cannot_say_come_as_text(postgres_url: str) -> None:
+    open_ledger(postgres_url)
+    _, rows = run_sql(postgres_url, "select 'Infinity'::numeric, 'NaN'::numeric, 1.50::numeric")
+    assert rows == [("Infinity", "NaN", 1.5)]
+
+
+def test_a_ledger_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match=r"no\.db.*`tracks reindex` builds it"):
+        run_sql(f"sqlite:///{tmp_path / 'no.db'}", "select * from notes")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_column_that_begins_with_thousands_of_nulls_keeps_its_type(
+    sqlite_url: str, store: FakeObjectStore
+) -> None:
+    many = History("r-1").declare()
+    for _ in range(3000):
+        many.note()
+    many.note("of attempt 1", attempt_id=1)
+    fill(sqlite_url, [many], store)
+    query = "select max(attempt_id), typeof(max(attempt_id)), max(noted_at) from notes"
+    _, rows = run_sql(sqlite_url, query)
+    assert rows == [(1, "BIGINT", many.records[-1].at)]
+
+
+@pytest.mark.parametrize(
+    ("query", "read"),
+    [
+        ("select count(*) from notes", {"notes": 1}),
+        ("select n.author, seq from notes n where text like '%x%'", {"notes": 3}),
+        ("select * from notes", {"notes": 8}),
+        ("select n.* from notes n", {"notes": 8}),
+        ("from notes", {"notes": 8}),
+        ("select n from notes n", {"notes": 8}),
+        ("select a from notes n(a, b)", {"notes": 8}),
+        ("select #2 from notes", {"notes": 8}),
+        ("select columns('_json$') from notes", {"notes": 8}),
+        ("select 1 from notes natural join datasets", {"notes": 8, "datasets": 6}),
+        ("select (select max(seq) from notes)", {"notes": 1}),
+        ("with x as (select Seq, AUTHOR from NOTES) select 1 from x", {"notes": 2}),
+        ("select 1", {}),
+    ],
+)
+def test_only_the_columns_that_a_query_may_read_are_read(query: str, read: dict[str, int]) -> None:
+    select = parse_select(query)
+    assert {table.name: len(select.columns(table)) for table in select.tables} == read

@@ -1,0 +1,190 @@
+"""The projector, on a real SQLite ledger and a store in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tests.random_histories import random_dataset, random_run
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
+from tracks_dagster.core.errors import LedgerError, TrackBroken
+from tracks_dagster.core.records import canonical_json
+from tracks_dagster.core.track import log_key
+from tracks_dagster.services.projector import Projector
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> SqlLedger:
+    return open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+
+
+def trained() -> History:
+    return History().declare().open().place().restore().commit(10)
+
+
+def test_a_track_that_is_not_there_projects_to_nothing(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    Projector(store, ledger).project("runs/r-1")
+    assert ledger.cursor("runs/r-1") is None
+
+
+def test_projecting_again_changes_nothing_and_reads_only_what_is_new(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    history = trained()
+    history.write_to(store)
+    projector = Projector(store, ledger)
+    projector.project(history.name)
+    dump = ledger.dump()
+    store.calls.clear()
+    projector.project(history.name)
+    assert ledger.dump() == dump
+    assert store.calls == [("get", log_key(history.name, 5))]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_two_projectors_in_turn_leave_what_one_from_scratch_does(
+    seed: int, store: FakeObjectStore, ledger: SqlLedger, tmp_path: Path
+) -> None:
+    history = random_run(Random(seed), records_max=30)
+    projectors = [Projector(store, ledger), Projector(store, ledger)]
+    for count in range(len(history.records) + 1):
+        history.write_to(store, count=count)
+        projectors[count % 3 % 2].project(history.name)
+    history.write_to(store)
+    projectors[0].project(history.name)
+
+    fresh = open_ledger(f"sqlite:///{tmp_path / 'fresh.db'}")
+    assert Projector(store, fresh).scan() == 1
+    assert ledger.dump() == fresh.dump()
+
+
+def test_a_scan_finds_every_track_and_nothing_else(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    histories = [
+        *(random_run(Random(n), run_id) for n, run_id in enumerate(["a", "a-b", "ab"])),
+        random_dataset(Random(0), "text"),
+    ]
+    for history in histories:
+        history.write_to(store)
+    store.put("runs/a/attempts/1/l/step-3/chunks/00", b"")
+    store.put("runs/only-bytes/attempts/1/early/x/exit.json", b"")
+    store.put("datasets/text/log.txt", b"")
+    assert Projector(store, ledger).scan() == 4
+    assert {row["track"] for row in ledger.query("select track from track_cursors")} == {
+        history.name for history in histories
+    }
+
+
+def test_another_process_that_cleared_the_ledger_does_not_confuse_a_projector(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    history = trained()
+    history.write_to(store)
+    projector = Projector(store, ledger)
+    projector.project(history.name)
+    dump = ledger.dump()
+    ledger.clear()
+    projector.project(history.name)
+    assert ledger.dump() == dump
+
+
+def newer_record(history: History, **changes: Any) -> bytes:
+    """The bytes of a next record as a newer version may write it."""
+    stored = {
+        "seq": len(history.records),
+        "uid": "f" * 32,
+        "at": "2026-01-31T03:00:00.000000Z",
+        "kind": "note",
+        "prev_sha256": history.records[-1].sha256,
+        "body": {},
+    }
+    return canonical_json(stored | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "attempt_teleported"}, "kind 'attempt_teleported', which this version does not"),
+        ({"kind": "node_struck"}, "node_struck does not belong to a run's track"),
+        (
+            {"kind": "attempt_ended", "attempt_id": 1, "body": {"reason": "bored"}},
+            "A body is no AttemptEnded",
+        ),
+    ],
+)
+def test_a_record_of_a_newer_version_is_named_and_those_before_it_are_projected(
+    changes: dict[str, Any], message: str, store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    history, other = trained(), History("r-2").declare()
+    history.write_to(store)
+    other.write_to(store)
+    store.create(log_key(history.name, 5), newer_record(history, **changes))
+    projector = Projector(store, ledger)
+
+    with pytest.raises(TrackBroken, match=message):
+        projector.project(history.name)
+    with pytest.raises(TrackBroken, match=f"1 of 2 tracks could not be projected whole.*{message}"):
+        projector.scan()
+
+    assert {row["run_id"] for row in ledger.query("select run_id from training_runs")} == {
+        "r-1",
+        "r-2",
+    }
+    cursor = ledger.cursor(history.name)
+    assert cursor is not None
+    assert cursor.seq == 4
+
+
+def test_a_ledger_of_another_store_is_refused(store: FakeObjectStore, ledger: SqlLedger) -> None:
+    history = trained()
+    history.write_to(store)
+    Projector(store, ledger).project(history.name)
+
+    other = FakeObjectStore()
+    History().declare(owner="bob").open().place().restore().commit(10).write_to(other)
+    with pytest.raises(LedgerError, match=r"ledger is of another store.*`tracks reindex`"):
+        Projector(other, ledger).project(history.name)
+
+    shorter = FakeObjectStore()
+    history.write_to(shorter, count=3)
+    with pytest.raises(LedgerError, match="the store holds records up to 2, and not that one"):
+        Projector(shorter, ledger).project(history.name)
+
+    with pytest.raises(LedgerError, match="the store holds none that can be read"):
+        Projector(FakeObjectStore(), ledger).project(history.name)
+    assert Projector(other, ledger).reindex() == 1
+    assert ledger.query("select owner from training_runs") == [{"owner": "bob"}]
+
+
+def test_a_projector_that_always_loses_gives_up_and_says_so(store: FakeObjectStore) -> None:
+    class Contended:
+        def cursor(self, track: str) -> None:
+            return None
+
+        def apply(self, track: str, **_: Any) -> bool:
+            return False
+
+    trained().write_to(store)
+    with pytest.raises(LedgerError, match="other projectors were faster 64 times"):
+        Projector(store, Contended()).project("runs/r-1")  # type: ignore[arg-type]
+
+
+def test_a_scan_reads_only_the_end_of_a_track_that_the_ledger_holds(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    history = trained()
+    history.write_to(store)
+    Projector(store, ledger).scan()
+    store.calls.clear()
+    assert Projector(store, ledger).scan() == 1  # another process, which remembers nothing
+    gets = [key for method, key in store.calls if method == "get"]
+    assert gets == [log_key(history.name, seq) for seq in (0, 4, 5)]  # there is one; its end

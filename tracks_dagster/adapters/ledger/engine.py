@@ -1,0 +1,118 @@
+"""Connections to the ledger's database: transactions that are meant to write take their lock at once,
+those that are not cannot write, and every wait has an end.
+
+A connection is closed after each transaction: appends are rare, a closed connection cannot go stale,
+and a forked worker inherits none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
+
+from tracks_dagster.core.errors import LedgerError, SettingsError
+
+CONNECT_S_MAX = 10  # for a Postgres to answer
+BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite file
+READ_S_MAX = 60  # for one reading query on Postgres
+
+
+def make_engine(url: str) -> Engine:
+    """Return an engine for `url`, without connecting; raises SettingsError for what is none."""
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise SettingsError(
+            "The ledger's URL cannot be read; write sqlite:///PATH or "
+            "postgresql+psycopg2://user:password@host:port/database."
+        ) from error
+    match parsed.get_backend_name():
+        case "sqlite":
+            return _sqlite_engine(parsed)
+        case "postgresql":
+            timeout = {"connect_timeout": parsed.query.get("connect_timeout", CONNECT_S_MAX)}
+            return sa.create_engine(parsed, poolclass=NullPool, connect_args=timeout)
+        case other:
+            raise SettingsError(f"The ledger cannot live in {other!r}; use SQLite or Postgres.")
+
+
+@contextmanager
+def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connection]:
+    """Give a connection within a transaction, committed at the end and rolled back on an error.
+
+    write: False makes every attempt to write an error. Raises LedgerError: "Cannot `what` …".
+    """
+    try:
+        with engine.connect().execution_options(write=write) as connection, connection.begin():
+            if engine.dialect.name == "postgresql":
+                _limit_postgres(connection, write=write)
+            yield connection
+    except SQLAlchemyError as error:
+        where = f"the ledger at {place(engine.url)}"
+        raise LedgerError(f"Cannot {what} {where}: {reason(error)}") from error
+
+
+def place(url: URL) -> str:
+    """Return where the ledger lives, for people: without user, password and options."""
+    if url.get_backend_name() == "sqlite":
+        return str(url.database)
+    host = url.host or url.query.get("host") or "the local socket"
+    port = f":{url.port}" if url.port else ""
+    return f"postgresql://{host}{port}/{url.database or ''}"
+
+
+def reason(error: SQLAlchemyError) -> str:
+    """Say in one sentence what went wrong, and what to do where that is known."""
+    found = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
+    line = (str(found).strip().splitlines() or [type(found).__name__])[0].rstrip(".")
+    if line.startswith("connection to server"):
+        _, server_said, words = line.partition("FATAL:")
+        if server_said:
+            return f"{words.strip()}; correct TRACKS_POSTGRES_URL, or create what is missing."
+        return f"{line}; see that the server is up and TRACKS_POSTGRES_URL right."
+    if "could not translate host name" in line:
+        return f"{line}; correct the host in TRACKS_POSTGRES_URL."
+    if "not a database" in line or "malformed" in line:
+        return f"{line}; move the file away and run `tracks reindex`, which builds it anew."
+    return f"{line}."
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise SettingsError("The ledger needs a file: write sqlite:///PATH.")
+    if not Path(url.database).absolute().parent.is_dir():
+        raise SettingsError(f"The ledger's folder does not exist: {Path(url.database).parent}.")
+    engine = sa.create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_S_MAX})
+
+    @event.listens_for(engine, "connect")
+    def _connect(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # the driver begins no transaction of its own: we do
+        connection.execute("PRAGMA journal_mode = WAL")  # readers and a writer work side by side
+        connection.execute("PRAGMA synchronous = NORMAL")  # a reindex restores what a crash takes
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        # A transaction that reads first and writes later would fail on a busy file, not wait.
+        if connection.get_execution_options().get("write"):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+        else:
+            connection.exec_driver_sql("PRAGMA query_only = ON")
+            connection.exec_driver_sql("BEGIN")
+
+    return engine
+
+
+def _limit_postgres(connection: Connection, *, write: bool) -> None:
+    if write:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{BUSY_S_MAX}s'")
+    else:
+        connection.exec_driver_sql("SET TRANSACTION READ ONLY")
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = '{READ_S_MAX}s'")

@@ -1,0 +1,1 @@
+"""One file a migration; `down_revision` names the one before."""

@@ -1,0 +1,133 @@
+"""The port `Ledger` over SQLite or Postgres: one schema, one set of statements for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine
+
+from tracks_dagster.adapters.ledger.column_types import UtcTime, as_utc
+from tracks_dagster.adapters.ledger.engine import transaction
+from tracks_dagster.adapters.ledger.tables import metadata, track_cursors
+from tracks_dagster.core.ports import Cursor, Row
+from tracks_dagster.core.records import Json
+
+_COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
+_TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)}
+_BOOLEANS = {column.name for column in _COLUMNS if isinstance(column.type, sa.Boolean)}
+
+
+class SqlLedger:
+    """A ledger whose schema is up to date. Safe from several threads and processes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def cursor(self, track: str) -> Cursor | None:
+        """Return how far `track` has been projected, or None."""
+        query = sa.select(track_cursors.c.seq, track_cursors.c.sha256).where(
+            track_cursors.c.track == track
+        )
+        with transaction(self._engine, "read", write=False) as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else Cursor(seq=row.seq, sha256=row.sha256)
+
+    def apply(
+        self,
+        track: str,
+        *,
+        expected: Cursor | None,
+        advanced: Cursor,
+        rows: Mapping[str, Sequence[Row]],
+    ) -> bool:
+        """Upsert `rows` and move the cursor in one transaction, if it stands at `expected`."""
+        with transaction(self._engine, f"project {track} into", write=True) as connection:
+            # First the cursor: whoever loses the race waits on its row, then sees that it moved.
+            if not _moved(connection, track, expected, advanced):
+                return False
+            for name, table_rows in rows.items():
+                _upsert(connection, metadata.tables[name], table_rows)
+        return True
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Json] | None = None
+    ) -> list[dict[str, Json]]:
+        """Return the rows of one read-only SELECT with `:name` parameters.
+
+        A column that is named as one of the ledger's times or truths comes as a datetime or a bool.
+        """
+        with transaction(self._engine, "read", write=False) as connection:
+            rows = connection.execute(sa.text(sql), dict(parameters or {})).mappings().all()
+        return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
+
+    def clear(self) -> None:
+        """Remove every row, cursors included."""
+        with transaction(self._engine, "clear", write=True) as connection:
+            for table in metadata.tables.values():
+                connection.execute(table.delete())
+
+    def dump(self) -> dict[str, list[dict[str, Json]]]:
+        """Return every row of every table, by table and in the order of primary keys.
+
+        Two ledgers of the same tracks have equal dumps, on whichever database.
+        """
+        with transaction(self._engine, "read", write=False) as connection:
+            return {table.name: _dumped(connection, table) for table in metadata.sorted_tables}
+
+
+def _moved(connection: Connection, track: str, expected: Cursor | None, advanced: Cursor) -> bool:
+    """Move the cursor of `track` from `expected` to `advanced`; False when it stands elsewhere."""
+    values = {"seq": advanced.seq, "sha256": advanced.sha256}
+    statement: sa.Update | sqlite.Insert | postgresql.Insert
+    if expected is None:
+        created = _insert(connection, track_cursors).values(track=track, **values)
+        statement = created.on_conflict_do_nothing()
+    else:
+        statement = (
+            sa.update(track_cursors)
+            .where(track_cursors.c.track == track)
+            .where(track_cursors.c.seq == expected.seq)
+            .where(track_cursors.c.sha256 == expected.sha256)
+            .values(values)
+        )
+    return connection.execute(statement).rowcount == 1
+
+
+def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    keys = [column.name for column in table.primary_key]
+    # One row a key: Postgres refuses to write a row twice in one statement.
+    newest = list({tuple(row[key] for key in keys): dict(row) for row in rows}.values())
+    if not newest:
+        return
+    statement = _insert(connection, table)
+    others = {c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key}
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=others), newest)
+
+
+def _insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def _dumped(connection: Connection, table: sa.Table) -> list[dict[str, Json]]:
+    rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+    # Sorted here: databases order text by collations of their own.
+    return sorted(rows, key=lambda row: [row[column.name] for column in table.primary_key])
+
+
+def _plain(name: str, value: Any) -> Json:
+    """Return a value of a query as it is on both databases."""
+    if value is None:
+        return None
+    if name in _TIMES:
+        return as_utc(value)
+    if name in _BOOLEANS:
+        return bool(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value

@@ -1,0 +1,96 @@
+"""What a query of `tracks sql` is: one SELECT, and which of the ledger's tables and columns it names.
+
+DuckDB's parser tells; nothing is executed here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import sqlalchemy as sa
+
+from tracks_dagster.adapters.ledger.tables import metadata
+from tracks_dagster.core.errors import InvalidInput
+
+# Parts of a query that stand for columns without naming them.
+_NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """One SELECT. tables: those of the ledger that it may read.
+
+    words: every name and literal in it, in lower case; None when any column may be read.
+    """
+
+    query: str
+    tables: tuple[sa.Table, ...]
+    words: frozenset[str] | None
+
+    def columns(self, table: sa.Table) -> list[sa.Column[Any]]:
+        """Return the columns of `table` that the query may read, at least one."""
+        named = [c for c in table.columns if self.words is None or c.name in self.words]
+        return named or list(table.primary_key)[:1]
+
+
+def parse_select(query: str) -> Select:
+    """Return what `query` is; raises InvalidInput when it is not one SELECT."""
+    with closing(duckdb.connect()) as connection:
+        try:
+            statements = connection.extract_statements(query)
+        except duckdb.Error as error:
+            raise InvalidInput(f"The query cannot be read: {first_line(error)}.") from error
+        if len(statements) != 1 or statements[0].type is not duckdb.StatementType.SELECT:
+            found = ", ".join(s.type.name for s in statements) or "nothing"
+            raise InvalidInput(
+                f"`tracks sql` answers one SELECT and changes nothing; got: {found}."
+            )
+        [(tree,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
+    nodes = list(_nodes(json.loads(tree)))
+    words = {word.lower() for node in nodes for word in _words(node)}
+    tables = tuple(table for table in metadata.sorted_tables if table.name in words)
+    return Select(
+        query=query,
+        tables=tables,
+        words=None if _reads_unnamed(nodes) else frozenset(words),
+    )
+
+
+def first_line(error: duckdb.Error) -> str:
+    """Return what DuckDB says, without the kind of error and the picture below it."""
+    line = str(error).strip().splitlines()[0]
+    return line.partition("Error: ")[2].rstrip("!.") or line
+
+
+def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
+    """Yield every object of a tree of JSON."""
+    if isinstance(tree, dict):
+        yield tree
+    for child in tree.values() if isinstance(tree, dict) else tree:
+        if isinstance(child, dict | list):
+            yield from _nodes(child)
+
+
+def _words(node: dict[str, Any]) -> Iterator[str]:
+    for value in node.values():
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, str))
+
+
+def _reads_unnamed(nodes: list[dict[str, Any]]) -> bool:
+    """Tell whether a column may be read that the query does not name."""
+    if any(node.get("error") or _NAMELESS & {*map(str, node.values())} for node in nodes):
+        return True
+    tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
+    if any(table.get("column_name_alias") for table in tables):
+        return True  # from notes as n(a, b, c): renamed by position
+    rows = {str(table.get(key)).lower() for table in tables for key in ("alias", "table_name")}
+    names = [node["column_names"] for node in nodes if "column_names" in node]
+    return any(len(path) == 1 and path[0].lower() in rows for path in names)  # a row as a value

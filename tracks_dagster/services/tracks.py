@@ -1,0 +1,137 @@
+"""Every track of one store, and the rule that whoever appends also projects.
+
+This is the one door through which services read and write tracks. Records never change, so a track
+once read is kept in memory and only its new records are fetched; one process's cache can be stale
+but never wrong, and an append on a stale state loses its place and decides again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from tracks_dagster.core import dataset_state, run_fold
+from tracks_dagster.core.bodies import RunDeclared
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
+from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track import Track, dataset_track, run_track
+
+TRACKS_CACHED_MAX = 1024  # tracks kept in memory by one process; the oldest used goes first
+
+Project = Callable[[str], None]  # brings one track's new records into the ledger
+
+
+class Tracks:
+    """Reads, folds and appends; calls `project` with the track's name after each append.
+
+    Safe for several threads, one of which works at a time: sensors tick in threads of one process.
+    """
+
+    def __init__(
+        self, store: ObjectStore, *, now: Clock, new_uid: NewUid, project: Project
+    ) -> None:
+        self.store = store
+        self.now = now
+        self.new_uid = new_uid
+        self._project = project
+        self._lock = threading.RLock()
+        self._tracks: dict[str, Track] = {}
+        self._run_states: dict[str, RunState] = {}
+
+    def draft(self, kind: Kind, body: object, *, attempt_id: int | None = None) -> Draft:
+        """Return a draft with a fresh uid; `body` is one of the dataclasses of `core.bodies`."""
+        return Draft(uid=self.new_uid(), kind=kind, body=to_json(body), attempt_id=attempt_id)
+
+    def find_run(self, run_id: str) -> RunState | None:
+        """Return the run's state now, or None when there is no such run."""
+        with self._lock:
+            track = self._track(run_track(run_id))
+            return self._folded(track.name, track.refresh())
+
+    def run(self, run_id: str) -> RunState:
+        """Return the run's state now; raises UnknownRun."""
+        state = self.find_run(run_id)
+        if state is None:
+            raise UnknownRun(f"There is no training run {run_id!r}; `tracks status` lists them.")
+        return state
+
+    def records(self, track_name: str) -> list[Record]:
+        """Return every record of a track as it stands now."""
+        with self._lock:
+            return list(self._track(track_name).refresh())
+
+    def decide_run(
+        self, run_id: str, choose: Callable[[RunState | None], Draft | None]
+    ) -> Record | None:
+        """Append the decision that `choose` makes of the run's state; None when there is none.
+
+        `choose` may be called several times and must be pure. Raises InvalidDecision when it makes
+        one that the state does not allow.
+        """
+        name = run_track(run_id)
+
+        def chosen(records: list[Record]) -> Draft | None:
+            state = self._folded(name, records)
+            draft = choose(state)
+            return None if draft is None else run_fold.check(state, draft)
+
+        with self._lock:
+            record = self._track(name).decide(chosen)
+        return self._projected(name, record)
+
+    def declare_run(self, declared: RunDeclared) -> Record | None:
+        """Append `run_declared`; None when the run exists already."""
+        draft = self.draft(Kind.RUN_DECLARED, declared)
+        return self.decide_run(declared.run_id, lambda state: draft if state is None else None)
+
+    def note_run(self, run_id: str, draft: Draft) -> Record:
+        """Append a note, an alert or the end of an eval; raises UnknownRun."""
+        self.run(run_id)
+        with self._lock:
+            record = self._track(run_track(run_id)).note(draft)
+        self._project(run_track(run_id))
+        return record
+
+    def find_dataset(self, name: str) -> DatasetState | None:
+        """Return the dataset's state now, or None."""
+        with self._lock:
+            return dataset_state.fold(self._track(dataset_track(name)).refresh())
+
+    def decide_dataset(
+        self, name: str, choose: Callable[[DatasetState | None], Draft | None]
+    ) -> Record | None:
+        """Append the decision that `choose` makes of the dataset's state; None when none."""
+        with self._lock:
+            track = self._track(dataset_track(name))
+            record = track.decide(lambda records: choose(dataset_state.fold(records)))
+        return self._projected(track.name, record)
+
+    def project(self, track_name: str) -> None:
+        """Bring a track's new records into the ledger (what ranks append reaches it this way)."""
+        self._project(track_name)
+
+    def _projected(self, track_name: str, record: Record | None) -> Record | None:
+        if record is not None:
+            self._project(track_name)
+        return record
+
+    def _track(self, name: str) -> Track:
+        track = self._tracks.pop(name, None) or Track(self.store, name, now=self.now)
+        self._tracks[name] = track
+        if len(self._tracks) > TRACKS_CACHED_MAX:
+            oldest = next(iter(self._tracks))
+            del self._tracks[oldest]
+            self._run_states.pop(oldest, None)
+        return track
+
+    def _folded(self, name: str, records: list[Record]) -> RunState | None:
+        state = self._run_states.get(name)
+        known = state.head.seq + 1 if state is not None else 0
+        state = run_fold.fold(records[known:], state)
+        if state is not None:
+            self._run_states[name] = state
+        return state

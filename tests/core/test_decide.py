@@ -1,0 +1,519 @@
+"""What follows on the state of a run: tables with the arithmetic on the row."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.bodies import BEGIN
+from tests.histories import History
+from tracks_dagster.core.bodies import ComputeRequest
+from tracks_dagster.core.decide import Decision, Finish, Refuse, Retry, Wait, decide
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.records import Kind
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+FAR = timedelta(days=30)  # after every backoff
+GPU_CONFIG = {"micro_batch": 8, "accumulation": 3, "global_batch": 48}
+
+
+def begun(**declared: Any) -> History:
+    """Return a run whose first attempt is under way."""
+    return History().declare(**declared).open().place().restore()
+
+
+def failed(history: History, reason: str, **changes: Any) -> History:
+    """End the open attempt; by default it ran steps and its failure is the same every time."""
+    return history.end(reason, **{"last_step": 3} | changes)
+
+
+def answer(history: History, *, policy: RetryPolicy = DEFAULT_POLICY) -> Decision:
+    """Return the decision once every backoff is over."""
+    decision = decide(history.state, policy, history.at)
+    if isinstance(decision, Wait) and decision.until is not None:
+        history.at = max(history.at, decision.until)
+        decision = decide(history.state, policy, history.at)
+    return decision
+
+
+def retried(history: History, *, policy: RetryPolicy = DEFAULT_POLICY) -> History:
+    """Open the attempt that the decision wants."""
+    decision = answer(history, policy=policy)
+    assert isinstance(decision, Retry), decision
+    history.open(
+        config=decision.config,
+        compute=decision.compute,
+        debit=decision.debit,
+        remediation=decision.remediation,
+        resume=decision.resume,
+    )
+    return history.place().restore()
+
+
+def retries_of(reason: str, *, gap_s: float = 0.0, **changes: Any) -> int:
+    """Return how many retries an unbroken row of such ends gets, each with its own fingerprint."""
+    history = begun(estimated_device_s=1e9)
+    for count in range(40):
+        failed(history, reason, fingerprint=f"{count}", **changes)
+        history.at += timedelta(seconds=gap_s)
+        if not isinstance(answer(history), Retry):
+            return count
+        retried(history)
+    return 40
+
+
+@pytest.mark.parametrize(
+    ("reason", "gap_s", "retries"),
+    [
+        ("unknown", 0, 2),
+        ("native_crash", 0, 2),
+        ("rank_lost_secondary", 0, 2),
+        ("node_failure", 0, 5),
+        ("network_fabric", 0, 5),
+        ("hang", 0, 3),
+        ("walltime_timeout", 0, 3),
+        ("walltime_timeout", 30 * DAY, 3),  # without a window nothing is ever forgotten
+        ("silent_corruption", 0, 1),
+        ("bad_input_data", 0, 1),
+        ("code_error", 0, 1),
+        ("checkpoint_corrupt", 0, 0),
+        ("disk_full", 0, 2),
+        ("unknown", 11 * HOUR, 2),  # debits at 11 and 22 h, both in the 24 h before 33 h
+        ("unknown", 13 * HOUR, 40),  # at 39 h only the debit at 26 h is younger than 24 h
+        ("node_failure", 33 * HOUR, 5),  # debits at 33 to 165 h, all in the 168 h before 198 h
+        ("node_failure", 35 * HOUR, 40),  # at 210 h that at 35 h is 175 h old
+        ("preempted", 0, 40),
+        ("node_drained", 0, 40),
+        ("orchestrator_lost", 0, 40),
+    ],
+)
+def test_each_reason_has_its_number_of_retries_in_its_window(
+    reason: str, gap_s: float, retries: int
+) -> None:
+    assert retries_of(reason, gap_s=gap_s) == retries
+
+
+@pytest.mark.parametrize(
+    "reason", ["code_error", "config_error", "dependency_mismatch", "permission_denied"]
+)
+def test_what_fails_before_its_first_step_is_refused_at_once(reason: str) -> None:
+    assert retries_of(reason, last_step=None) == 0
+    assert retries_of(reason, last_step=None, first_line_ran=False) == 0
+    assert retries_of(reason, last_step=3) == 1
+
+
+def test_a_code_error_is_refused_with_its_message_and_what_to_change() -> None:
+    history = failed(begun(), "code_error", last_step=None, root_message="ValueError: 3 is not 4")
+    refusal = answer(history)
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "reason"
+    assert "before the first step" in refusal.decision
+    assert "ValueError: 3 is not 4. Correct the training code." in refusal.what_to_do
+    assert "tracks retry r-1" in refusal.what_to_do
+    assert refusal.counted_seqs == (history.state.head.seq,)
+
+
+def test_a_script_of_ones_own_needs_a_new_run() -> None:
+    history = failed(begun(trainer="runs/r-1/trainer/a.py"), "code_error", last_step=None)
+    refusal = answer(history)
+    assert isinstance(refusal, Refuse)
+    assert "declare a new run" in refusal.what_to_do
+
+
+# --- refunds ---------------------------------------------------------------------------------------
+
+
+def spent_twice() -> History:
+    """Return a run with both debits for `unknown` spent, in its third attempt; best step 20."""
+    history = begun().commit(20)
+    for count in range(2):
+        retried(failed(history, "unknown", fingerprint=f"{count}"))
+    return history
+
+
+def test_a_checkpoint_beyond_all_before_it_gives_debits_back() -> None:
+    history = failed(spent_twice().commit(30), "unknown", fingerprint="c")
+    assert isinstance(answer(history), Retry)  # 2 spent − 2 refunded = 0 of 2
+
+
+@pytest.mark.parametrize("step", [10, 20])
+def test_a_checkpoint_that_is_no_further_gives_nothing_back(step: int) -> None:
+    history = failed(spent_twice().commit(step), "unknown", fingerprint="c")
+    assert isinstance(answer(history), Refuse)
+
+
+def test_a_quarantined_checkpoint_is_no_progress() -> None:
+    history = spent_twice().commit(30)
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref)
+    assert isinstance(answer(failed(history, "unknown", fingerprint="c")), Refuse)
+
+
+def test_progress_before_a_debit_does_not_pay_for_it() -> None:
+    history = spent_twice()  # its commit of step 20 stands before both debits
+    assert isinstance(answer(failed(history, "unknown", fingerprint="c")), Refuse)
+
+
+def test_a_full_disk_gets_half_of_a_debit_back() -> None:
+    history = begun()
+    for step in (10, 20, 30):
+        retried(failed(history, "disk_full", fingerprint=f"{step}")).commit(step)
+    # 3 debits, each half refunded: 1.5 of 2 are spent, and the fourth needs a whole one
+    assert isinstance(answer(failed(history, "disk_full", fingerprint="d")), Refuse)
+
+
+def test_numerics_are_refunded_only_beyond_the_onset() -> None:
+    history = begun()
+    for count in range(3):
+        retried(failed(history, "nan_loss", last_step=25, fingerprint=f"{count}"))
+    before = failed(history.commit(20), "nan_loss", last_step=25, fingerprint="x")
+    assert isinstance(answer(before), Refuse)  # 20 is progress, but not past the NaN of step 25
+
+
+def test_numerics_past_the_onset_are_refunded() -> None:
+    history = begun()
+    for count in range(3):
+        retried(failed(history, "nan_loss", last_step=25, fingerprint=f"{count}"))
+    past = failed(history.commit(30), "nan_loss", last_step=31, fingerprint="x")
+    assert isinstance(answer(past), Retry)
+
+
+# --- the three limits ------------------------------------------------------------------------------
+
+
+def test_the_same_failure_is_not_paid_for_more_than_three_times() -> None:
+    history = begun()
+    for _ in range(3):
+        retried(failed(history, "node_failure", fingerprint="same"))
+    refusal = answer(failed(history, "node_failure", fingerprint="same"))
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "fingerprint"  # 3 of 5 by reason, 3 of 3 by fingerprint
+    opened = [a.opened_seq for a in history.state.attempts[1:]]
+    assert set(opened) < set(refusal.counted_seqs)
+
+
+def test_progress_forgives_the_same_failure() -> None:
+    history = begun()
+    for _ in range(3):
+        retried(failed(history, "node_failure", fingerprint="same"))
+    assert isinstance(answer(failed(history.commit(10), "node_failure", fingerprint="same")), Retry)
+
+
+@pytest.mark.parametrize(
+    ("estimate_s", "used_s", "is_refused"),
+    [
+        (600, 3599, False),  # the cap is an hour: 1.5 × 600 = 900 is below it
+        (600, 3600, True),
+        (4000, 5999, False),  # 1.5 × 4000 = 6000
+        (4000, 6000, True),
+    ],
+)
+def test_all_attempts_together_stay_below_the_device_hours(
+    estimate_s: float, used_s: float, is_refused: bool
+) -> None:
+    history = begun(estimated_device_s=estimate_s)
+    retried(failed(history, "preempted", device_seconds=used_s / 2))
+    decision = answer(failed(history, "preempted", device_seconds=used_s / 2))
+    assert isinstance(decision, Refuse) == is_refused
+    if isinstance(decision, Refuse):
+        assert decision.limit == "device_hours"
+        assert len(decision.counted_seqs) == 2
+
+
+def test_attempts_of_a_person_use_device_hours_but_no_automatic_budget() -> None:
+    history = begun()
+    for count in range(2):
+        retried(failed(history, "unknown", fingerprint=f"{count}"))
+    failed(history, "unknown", fingerprint="c").refuse()
+    failed(history.open(cause="manual_retry").place(), "unknown", fingerprint="d")
+    refusal = answer(history)
+    assert isinstance(refusal, Refuse)
+    assert "2 of 2" in refusal.decision
+
+
+def test_a_refusal_names_every_limit_that_is_exhausted() -> None:
+    history = failed(begun(), "code_error", last_step=None, device_seconds=4000.0)
+    refusal = answer(history)
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "reason"
+    assert "1.11 of 1.00 device-hours" in refusal.decision  # 4000 s / 3600 s
+
+
+# --- free retries, budgets by time -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["unknown", "preempted", "node_failure"])
+def test_an_attempt_that_never_started_is_free_twenty_times(reason: str) -> None:
+    free = {"last_step": None, "first_line_ran": False, "device_seconds": 0.0}
+    assert retries_of(reason, **free) == 20
+
+
+def test_a_free_retry_is_debited_with_nothing_and_says_why() -> None:
+    retry = answer(failed(begun(), "unknown", last_step=None, first_line_ran=False))
+    assert isinstance(retry, Retry)
+    assert retry.debit.amount == 0
+    assert "first line" in retry.debit.why
+
+
+@pytest.mark.parametrize(
+    ("reason", "waited_h", "is_refused"),
+    [
+        ("scheduling_timeout", 23, False),
+        ("scheduling_timeout", 24, True),
+        ("image_pull", 0.9, False),
+        ("image_pull", 1, True),
+    ],
+)
+def test_waiting_for_a_machine_or_an_image_is_limited_by_time(
+    reason: str, waited_h: float, is_refused: bool
+) -> None:
+    history = History().declare().open()
+    history.at = history.state.attempts[0].opened_at + timedelta(hours=waited_h)
+    failed(history, reason, last_step=None, first_line_ran=False, device_seconds=0.0)
+    history.at = history.state.attempts[0].opened_at + timedelta(hours=waited_h)
+    decision = decide(history.state, DEFAULT_POLICY, history.at)
+    assert isinstance(decision, Refuse) == is_refused
+
+
+def test_many_short_waits_are_not_limited_by_number() -> None:
+    history = History().declare().open()
+    never_placed = {"last_step": None, "first_line_ran": False, "device_seconds": 0.0}
+    for _ in range(30):
+        failed(history, "scheduling_timeout", **never_placed)
+        decision = answer(history)  # the backoff grows to half an hour: 30 of them are under 15 h
+        assert isinstance(decision, Retry)
+        history.open(debit=decision.debit)
+
+
+# --- reclassified ----------------------------------------------------------------------------------
+
+
+def test_a_reclassification_moves_the_debit() -> None:
+    history = begun()
+    retried(failed(history, "unknown", fingerprint="a"))
+    retried(failed(history, "unknown", fingerprint="b"))
+    history.reclassify(1, "node_failure")
+    decision = answer(failed(history, "unknown", fingerprint="c"))
+    assert isinstance(decision, Retry)  # one of the two is now a node failure's
+
+
+def test_a_preemption_that_was_something_else_is_debited_after_all() -> None:
+    history = begun()
+    retried(failed(history, "preempted"))
+    retried(failed(history, "preempted"))
+    history.reclassify(1, "unknown").reclassify(2, "unknown")
+    assert isinstance(answer(failed(history, "unknown", fingerprint="c")), Refuse)
+
+
+# --- remedies --------------------------------------------------------------------------------------
+
+
+def test_a_gpu_oom_halves_the_micro_batch_three_times_and_never_repeats_a_config() -> None:
+    history = History().declare(config=GPU_CONFIG).open().place()
+    seen = []
+    for expected in (4, 2, 1):
+        seen.append(dict(history.state.attempts[-1].opened.config))
+        retried(failed(history, "gpu_oom", fingerprint=f"{expected}"))
+        config = history.state.attempts[-1].opened.config
+        assert config["micro_batch"] == expected
+        assert config["micro_batch"] * config["accumulation"] * 2 == 48
+        assert dict(config) not in seen
+    refusal = answer(failed(history, "gpu_oom", fingerprint="x"))
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "reason"  # 3 of 3
+
+
+def test_a_gpu_oom_with_nothing_left_to_change_is_refused_for_that() -> None:
+    history = failed(begun(config={"micro_batch": 1, "accumulation": 24}), "gpu_oom")
+    refusal = answer(history)
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "remediation"
+    assert "micro-batch" in refusal.decision
+
+
+def test_other_retries_keep_the_remedied_config() -> None:
+    history = History().declare(config=GPU_CONFIG).open().place()
+    retried(failed(history, "gpu_oom"))
+    retry = answer(failed(history, "preempted"))
+    assert isinstance(retry, Retry)
+    assert retry.config["micro_batch"] == 4
+    assert retry.remediation == ()
+
+
+def test_a_failed_node_is_left_at_once_and_a_preempting_one_after_three_in_an_hour() -> None:
+    cluster = ComputeRequest(launcher="k8s", ranks=2)
+    retry = answer(failed(begun(compute=cluster), "node_failure"))
+    assert isinstance(retry, Retry)
+    assert retry.compute.excluded_nodes == ("node-1",)
+    history = begun(compute=cluster)
+    for _ in range(2):
+        retried(failed(history, "preempted"))
+        assert history.state.attempts[-1].opened.compute.excluded_nodes == ()
+    third = answer(failed(history, "preempted"))
+    assert isinstance(third, Retry)
+    assert third.compute.excluded_nodes == ("node-1",)
+
+
+def test_a_host_oom_gets_half_more_memory() -> None:
+    compute = ComputeRequest(launcher="k8s", memory_bytes=1000)
+    retry = answer(failed(begun(compute=compute), "host_oom"))
+    assert isinstance(retry, Retry)
+    assert retry.compute.memory_bytes == 1500
+
+
+# --- what a retry holds ----------------------------------------------------------------------------
+
+
+def test_a_retry_resumes_from_the_newest_checkpoint_and_names_its_records() -> None:
+    history = failed(begun().commit(10).commit(20), "preempted", last_step=23)
+    retry = answer(history)
+    assert isinstance(retry, Retry)
+    assert retry.resume == history.state.checkpoints[-1].ref
+    assert "resumes from step 20 of attempt 1" in retry.decision
+    assert "0.03 of 1.00 device-hours" in retry.decision  # 120 s of 3600 s
+    assert history.state.head.seq in retry.counted_seqs
+
+
+def test_a_retry_without_a_checkpoint_starts_afresh() -> None:
+    retry = answer(failed(begun(), "preempted"))
+    assert isinstance(retry, Retry)
+    assert retry.resume is None
+    assert "starts afresh" in retry.decision
+
+
+def test_a_preemption_is_retried_at_once() -> None:
+    history = failed(begun(), "preempted")
+    assert isinstance(decide(history.state, DEFAULT_POLICY, history.at), Retry)
+
+
+def test_backoff_doubles_and_stays_within_its_bounds() -> None:
+    history, delays = begun(), []
+    for count in range(5):
+        failed(history, "node_failure", fingerprint=f"{count}")
+        wait = decide(history.state, DEFAULT_POLICY, history.state.head.at)
+        assert isinstance(wait, Wait)
+        assert wait.until is not None
+        delays.append((wait.until - history.state.head.at).total_seconds())
+        retried(history)
+    for count, delay_s in enumerate(delays):
+        assert 2.5 * 2**count <= delay_s <= 5.0 * 2**count  # 5 s × 2^count × (0.5 to 1)
+
+
+def test_a_clock_that_is_behind_the_records_does_not_wait_longer() -> None:
+    history = failed(begun(), "preempted")
+    assert decide(history.state, DEFAULT_POLICY, BEGIN - FAR) == decide(
+        history.state, DEFAULT_POLICY, history.state.head.at
+    )
+
+
+# --- everything but a retry ------------------------------------------------------------------------
+
+
+def completed() -> History:
+    return begun().commit(40).end("completed", last_step=40)
+
+
+def test_a_completed_run_waits_for_its_evals_and_its_promotion_then_finishes() -> None:
+    history = completed()
+    waits = answer(history)
+    assert isinstance(waits, Wait)
+    assert "heldout-loss@40" in waits.why
+    history.open_eval(history.state.checkpoints[-1].ref)
+    opened = history.state.evals[-1].opened
+    history.end_eval(opened)
+    waits = answer(history)
+    assert isinstance(waits, Wait)
+    assert "promotion" in waits.why
+    finish = answer(history.promote(opened))
+    assert isinstance(finish, Finish)
+    assert (finish.stop_cause, finish.final) == ("step_budget", opened.checkpoint)
+
+
+def test_a_waived_eval_holds_nothing_up() -> None:
+    finish = answer(completed().waive_eval())
+    assert isinstance(finish, Finish)
+
+
+def test_an_early_stop_says_so() -> None:
+    history = begun(evals=(), promotion=None).commit(20).end("early_stopped", last_step=20)
+    finish = answer(history)
+    assert isinstance(finish, Finish)
+    assert finish.stop_cause == "early_stop"
+
+
+def test_a_stopped_run_finishes_when_its_attempt_has_ended() -> None:
+    history = begun().commit(20).stop()
+    assert isinstance(answer(history), Wait)
+    finish = answer(failed(history, "user_cancelled"))
+    assert isinstance(finish, Finish)
+    assert (finish.stop_cause, finish.final) == ("user", history.state.checkpoints[-1].ref)
+
+
+def test_a_refused_run_can_still_be_stopped() -> None:
+    history = failed(begun(), "code_error", last_step=None).refuse().stop()
+    assert isinstance(answer(history), Finish)
+
+
+@pytest.mark.parametrize("reason", ["user_cancelled", "preempted"])
+def test_a_drained_run_waits_for_a_person(reason: str) -> None:
+    waits = answer(failed(begun().stop("drain"), reason))
+    assert isinstance(waits, Wait)
+    assert waits.until is None
+    assert "ann" in waits.why
+    assert "tracks retry r-1" in waits.why
+
+
+def test_a_drain_does_not_hold_the_attempts_that_a_person_opens_after_it() -> None:
+    history = failed(begun().stop("drain"), "user_cancelled")
+    history.open(cause="manual_retry").place()
+    assert isinstance(answer(failed(history, "preempted")), Retry)
+
+
+def test_a_refusal_stands_until_a_person_goes_on() -> None:
+    history = failed(begun(), "code_error", last_step=None).refuse()
+    history.at += FAR
+    assert isinstance(answer(history), Wait)
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        History().declare(),
+        History().declare().open(),
+        begun().commit(40).end("completed", last_step=40).waive_eval().finish(),
+    ],
+    ids=["declared", "open", "finished"],
+)
+def test_nothing_is_due_on_a_run_that_is_not_between_attempts(history: History) -> None:
+    assert isinstance(answer(history), Wait)
+
+
+def test_device_hours_that_ran_out_during_an_attempt_are_refused() -> None:
+    refusal = answer(failed(begun(), "budget_exhausted"))
+    assert isinstance(refusal, Refuse)
+    assert refusal.limit == "device_hours"
+
+
+def test_another_policy_decides_otherwise() -> None:
+    rules = tuple(
+        dataclasses.replace(r, count=0) if r.reason == "unknown" else r
+        for r in DEFAULT_POLICY.rules
+    )
+    strict = dataclasses.replace(DEFAULT_POLICY, rules=rules)
+    history = failed(begun(), "unknown")
+    assert isinstance(answer(history), Retry)
+    assert isinstance(answer(history, policy=strict), Refuse)
+
+
+def test_now_stands_in_the_decision() -> None:
+    retry = decide(
+        failed(begun(), "preempted").state,
+        DEFAULT_POLICY,
+        datetime.max.replace(tzinfo=BEGIN.tzinfo, microsecond=0),
+    )
+    assert isinstance(retry, Retry)
+    assert "Decided as of 9999-12-31" in retry.decision

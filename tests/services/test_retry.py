@@ -1,0 +1,287 @@
+"""Decisions become records: once, whoever asks, however many ask at the same time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
+from tests.histories import History
+from tracks_dagster.core.bodies import EvalWaived, Note
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.names import RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
+from tracks_dagster.core.policy import reasons_of
+from tracks_dagster.core.records import Kind
+from tracks_dagster.services.retry import Settled, retry_by_person, settle
+from tracks_dagster.services.tracks import Tracks
+
+CONFIG = {
+    "steps": 40,
+    "seed": 7,
+    "global_batch": 48,
+    "micro_batch": 4,
+    "accumulation": 6,
+    "heads": 4,
+    "d_model": 64,
+}
+
+
+def settled(tracks: Tracks, *, sensor: str | None = None) -> Settled:
+    """Settle run r-1 in the name of a sensor, or of nobody in particular."""
+    reasons = None if sensor is None else reasons_of(sensor)
+    return settle(
+        tracks, "r-1", reasons=reasons, decided_by=sensor or "tests", policy=DEFAULT_POLICY
+    )
+
+
+@pytest.fixture
+def tracks(store: FakeObjectStore, clock: FakeClock, new_uid: SequentialUids) -> Tracks:
+    """Tracks that nothing projects: no decision reads the ledger."""
+    return Tracks(store, now=clock, new_uid=new_uid, project=lambda name: None)
+
+
+@pytest.fixture
+def told(store: FakeObjectStore, clock: FakeClock, tracks: Tracks) -> Callable[..., Tracks]:
+    """Return a function that stores a run whose first attempt ended so, and its tracks."""
+
+    def tell(reason: str, **changes: Any) -> Tracks:
+        history = History().declare(config=CONFIG).open().place().restore().commit(20)
+        history.end(reason, **{"last_step": 23} | changes)
+        history.write_to(store)
+        clock.at = history.at
+        clock.advance(60)  # past the backoff of a first retry
+        return tracks
+
+    return tell
+
+
+def test_a_preemption_opens_the_next_attempt_with_its_debit(told: Callable[..., Tracks]) -> None:
+    tracks = told("preempted")
+    result = settled(tracks, sensor=RETRY_PREEMPTED)
+    assert result.what == "opened"
+    opened = tracks.run("r-1").attempts[-1].opened
+    assert (opened.cause, opened.decided_by) == ("retry", RETRY_PREEMPTED)
+    assert opened.config == CONFIG
+    assert opened.resume == tracks.run("r-1").checkpoints[0].ref
+    assert opened.debit is not None
+    assert opened.debit.amount == 0
+    assert opened.policy_version == DEFAULT_POLICY.version
+    assert opened.decision == result.why
+
+
+def test_an_oom_opens_it_with_half_the_micro_batch(told: Callable[..., Tracks]) -> None:
+    tracks = told("gpu_oom")
+    assert settled(tracks, sensor=RETRY_OOM).what == "opened"
+    opened = tracks.run("r-1").attempts[-1].opened
+    assert (opened.config["micro_batch"], opened.config["accumulation"]) == (2, 12)
+    assert [change.key for change in opened.remediation] == ["micro_batch", "accumulation"]
+
+
+def test_a_code_error_is_refused_in_a_record(told: Callable[..., Tracks]) -> None:
+    tracks = told("code_error", last_step=None, root_message="ValueError: no")
+    result = settled(tracks, sensor=WATCH_ATTEMPTS)
+    assert result.what == "refused"
+    refusal = tracks.run("r-1").refusal
+    assert refusal is not None
+    assert refusal.attempt_id == 1
+    assert "ValueError: no" in refusal.body.what_to_do
+    assert settled(tracks, sensor=WATCH_ATTEMPTS).what == "waiting"
+
+
+@pytest.mark.parametrize("sensor", [RETRY_OOM, WATCH_ATTEMPTS])
+def test_a_sensor_leaves_the_reasons_of_others_alone(
+    told: Callable[..., Tracks], sensor: str
+) -> None:
+    tracks = told("preempted")
+    result = settled(tracks, sensor=sensor)
+    assert (result.what, result.record) == ("waiting", None)
+    assert sensor in result.why
+    assert len(tracks.run("r-1").attempts) == 1
+
+
+def test_a_stop_is_obeyed_by_any_sensor(
+    told: Callable[..., Tracks], store: FakeObjectStore
+) -> None:
+    history = History("r-2").declare(config=CONFIG).open().stop().end("preempted")
+    history.write_to(store)
+    tracks = told("preempted")
+    result = settle(
+        tracks,
+        "r-2",
+        reasons=reasons_of(WATCH_ATTEMPTS),
+        decided_by=WATCH_ATTEMPTS,
+        policy=DEFAULT_POLICY,
+    )
+    assert result.what == "finished"
+    finished = tracks.run("r-2").finished
+    assert finished is not None
+    assert finished.stop_cause == "user"
+
+
+def test_settling_again_finds_nothing_left_to_do(told: Callable[..., Tracks]) -> None:
+    tracks = told("preempted")
+    assert settled(tracks).what == "opened"
+    assert settled(tracks) == Settled(what="waiting", record=None, why="Attempt 2 is open.")
+
+
+def test_a_backoff_writes_nothing(told: Callable[..., Tracks], clock: FakeClock) -> None:
+    tracks = told("unknown")
+    clock.at = tracks.run("r-1").head.at
+    result = settled(tracks)
+    assert (result.what, result.record) == ("waiting", None)
+    assert "backoff" in result.why
+    clock.advance(60)
+    assert settled(tracks).what == "opened"
+
+
+def test_a_lost_reply_does_not_open_two_attempts(
+    told: Callable[..., Tracks], store: FakeObjectStore
+) -> None:
+    tracks = told("preempted")
+    store.fail("create", 1, Fault.LOST_AFTER)
+    assert settled(tracks).what == "opened"
+    assert len(tracks.run("r-1").attempts) == 2
+
+
+def test_a_place_that_is_lost_is_decided_again(
+    told: Callable[..., Tracks], store: FakeObjectStore, clock: FakeClock
+) -> None:
+    tracks = told("preempted")
+    tracks.run("r-1")
+    other = Tracks(store, now=clock, new_uid=lambda: "f" * 32, project=lambda name: None)
+    create = store.create
+
+    def after_a_note(key: str, data: bytes) -> bool:
+        store.create = create  # type: ignore[method-assign]
+        other.note_run("r-1", other.draft(Kind.NOTE, Note(by="ann", text="Look at this.")))
+        return create(key, data)
+
+    store.create = after_a_note  # type: ignore[method-assign]
+    result = settled(tracks)
+    assert result.record is not None
+    assert [r.kind for r in tracks.records("runs/r-1")][-2:] == [Kind.NOTE, Kind.ATTEMPT_OPENED]
+
+
+def test_two_settlers_at_once_open_exactly_one_attempt(
+    told: Callable[..., Tracks], store: FakeObjectStore, clock: FakeClock
+) -> None:
+    for _ in range(20):
+        store.objects.clear()
+        told("preempted")
+        results = race(store, clock, count=4)
+        assert sorted(result.what for result in results) == [
+            "opened",
+            "waiting",
+            "waiting",
+            "waiting",
+        ]
+        assert len([key for key in store.objects if "/log/" in key]) == 7  # 6 told, 1 opened
+
+
+def race(store: FakeObjectStore, clock: FakeClock, *, count: int) -> list[Settled]:
+    """Let `count` processes, each with tracks of its own, settle the run at once."""
+    barrier = threading.Barrier(count)
+    results: list[Settled] = []
+
+    def work(number: int) -> None:
+        uids = iter(f"{number:016x}{n:016x}" for n in range(1000))
+        tracks = Tracks(store, now=clock, new_uid=lambda: next(uids), project=lambda name: None)
+        tracks.run("r-1")
+        barrier.wait()
+        results.append(settled(tracks))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+
+
+# --- a person's retry ------------------------------------------------------------------------------
+
+
+def by_ann(tracks: Tracks, **changes: Any) -> Any:
+    retry_by_person(tracks, "r-1", by="ann", why="The node is fine again.", changes=changes)
+    return tracks.run("r-1").attempts[-1].opened
+
+
+def test_a_person_goes_on_after_a_refusal_and_spends_no_budget(
+    told: Callable[..., Tracks],
+) -> None:
+    tracks = told("code_error", last_step=None)
+    settled(tracks)
+    opened = by_ann(tracks)
+    assert (opened.cause, opened.decided_by) == ("manual_retry", "ann")
+    assert opened.decision == "The node is fine again."
+    assert opened.debit is None
+    assert opened.resume == tracks.run("r-1").checkpoints[0].ref
+
+
+def test_a_person_may_change_the_config_and_the_accumulation_follows(
+    told: Callable[..., Tracks],
+) -> None:
+    opened = by_ann(told("user_cancelled"), micro_batch=6)
+    assert opened.config["accumulation"] == 4  # 6 × 4 × 2 ranks = 48
+    changed = {c.key: (c.before, c.after) for c in opened.remediation}
+    assert changed["micro_batch"] == (4, 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"micro_bach": 2}, "no key 'micro_bach'"),
+        ({"accumulation": 2}, "follows from"),
+        ({"micro_batch": 7}, "cannot be divided"),
+        ({"micro_batch": "2"}, "is no int"),
+    ],
+)
+def test_a_change_that_cannot_be_used_writes_nothing(
+    told: Callable[..., Tracks], changes: dict[str, Any], words: str
+) -> None:
+    tracks = told("user_cancelled")
+    with pytest.raises(InvalidInput, match=words):
+        by_ann(tracks, **changes)
+    assert len(tracks.run("r-1").attempts) == 1
+
+
+def test_an_open_attempt_cannot_be_retried(told: Callable[..., Tracks]) -> None:
+    tracks = told("preempted")
+    settled(tracks)
+    with pytest.raises(InvalidInput, match=r"Attempt 2 .* has not ended"):
+        by_ann(tracks)
+
+
+def test_a_finished_run_cannot_be_retried(told: Callable[..., Tracks]) -> None:
+    tracks = told("completed", last_step=40)
+    waived = EvalWaived(suite="heldout-loss", by="ann", why="not needed")
+    tracks.note_run("r-1", tracks.draft(Kind.EVAL_WAIVED, waived))
+    assert settled(tracks).what == "finished"
+    with pytest.raises(InvalidInput, match="is finished"):
+        by_ann(tracks)
+
+
+def test_a_run_that_has_all_its_steps_is_only_retried_for_more(told: Callable[..., Tracks]) -> None:
+    tracks = told("completed", last_step=40)
+    with pytest.raises(InvalidInput, match="has all its steps"):
+        by_ann(tracks)
+    assert by_ann(tracks, steps=80).config["steps"] == 80
+
+
+def test_a_run_that_is_being_stopped_cannot_be_retried(
+    store: FakeObjectStore, tracks: Tracks
+) -> None:
+    History().declare(config=CONFIG).open().end("user_cancelled").stop().write_to(store)
+    with pytest.raises(InvalidInput, match="was stopped"):
+        by_ann(tracks)
+
+
+def test_a_run_that_does_not_exist_can_be_neither_settled_nor_retried(tracks: Tracks) -> None:
+    with pytest.raises(UnknownRun):
+        settled(tracks)
+    with pytest.raises(UnknownRun):
+        by_ann(tracks)

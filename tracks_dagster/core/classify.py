@@ -1,0 +1,96 @@
+"""Why an attempt ended, from its evidence alone. Pure.
+
+Each rule looks for one kind of signal; `RULES` is their order, by the weights of design section 6.
+The first that finds something gives the verdict. The others are asked as well, and where they would
+have said otherwise, that is kept in `against`. To teach it a new cause, add a row to `rules_text`
+(words in logs and last words) or to `rules_control` (words of control planes and kernels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracks_dagster.core import rules_control, rules_ranks, rules_text
+from tracks_dagster.core.evidence import Evidence, Verdict
+from tracks_dagster.core.finding import LINE_CHARACTERS_MAX, LINES_MAX, Finding, Weight
+from tracks_dagster.core.reasons import TerminationReason
+
+CLASSIFIER_VERSION = "1"
+
+AGAINST_MAX = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One kind of signal: what it weighs, and how it is found."""
+
+    name: str
+    weight: Weight
+    find: Callable[[Evidence], Finding | None]
+
+
+RULES: tuple[Rule, ...] = (
+    # Not a failure: every rank says that it has done all its steps, whatever came at the same time.
+    Rule(name="completed_word", weight=Weight.AS_MEANT, find=rules_ranks.completed),
+    Rule(name="stop_requested", weight=Weight.INTENT, find=rules_control.stop_requested),
+    Rule(name="dagster_cancelled", weight=Weight.INTENT, find=rules_control.dagster_cancelled),
+    Rule(name="slurm_cancelled", weight=Weight.INTENT, find=rules_control.slurm_cancelled),
+    Rule(name="oom_before_condition", weight=Weight.CONTROL_PLANE, find=rules_control.oom_first),
+    Rule(name="condition", weight=Weight.CONTROL_PLANE, find=rules_control.condition),
+    Rule(name="slurm_state", weight=Weight.CONTROL_PLANE, find=rules_control.slurm_state),
+    Rule(name="scheduler_words", weight=Weight.CONTROL_PLANE, find=rules_control.scheduler_words),
+    Rule(name="node_rebooted", weight=Weight.HARDWARE, find=rules_control.rebooted),
+    Rule(name="kernel_hardware", weight=Weight.HARDWARE, find=rules_control.kernel_hardware),
+    Rule(name="container_oom_killed", weight=Weight.CONTAINER, find=rules_control.container_oom),
+    Rule(name="cgroup_oom_kill", weight=Weight.CONTAINER, find=rules_control.cgroup_oom),
+    Rule(name="kernel_oom_killer", weight=Weight.CONTAINER, find=rules_control.kernel_oom),
+    Rule(name="typed_last_word", weight=Weight.LAST_WORD, find=rules_ranks.typed_last_word),
+    Rule(name="known_cause", weight=Weight.EXCEPTION, find=rules_text.known_cause),
+    Rule(name="exception", weight=Weight.EXCEPTION, find=rules_text.any_exception),
+    Rule(name="cascade_only", weight=Weight.EXCEPTION, find=rules_text.cascade_only),
+    Rule(name="crash_signal", weight=Weight.EXIT, find=rules_ranks.crash_signal),
+    Rule(name="drained", weight=Weight.EXIT, find=rules_ranks.drained),
+    Rule(name="killed", weight=Weight.EXIT, find=rules_ranks.killed),
+    Rule(name="all_exited_0", weight=Weight.EXIT, find=rules_ranks.all_exited_0),
+    Rule(name="fenced_only", weight=Weight.EXIT, find=rules_ranks.fenced_only),
+    Rule(name="exit_code", weight=Weight.EXIT, find=rules_ranks.other_exit),
+    Rule(name="never_started", weight=Weight.VANISHED, find=rules_ranks.never_started),
+    Rule(name="vanished", weight=Weight.VANISHED, find=rules_ranks.vanished),
+)
+
+
+def classify(evidence: Evidence) -> Verdict:
+    """Return the verdict; `unknown` where the evidence does not tell. The same answer every time."""
+    found = [(rule, finding) for rule in RULES if (finding := rule.find(evidence)) is not None]
+    if not found:
+        return Verdict(
+            reason=TerminationReason.UNKNOWN.value,
+            confidence=0.0,
+            rule="nothing",
+            lines=("There is no evidence of this attempt's end.",),
+            root_message="no evidence",
+        )
+    rule, finding = found[0]
+    against = [_against(other, spoken) for other, spoken in found if _differs(spoken, finding)]
+    return Verdict(
+        reason=finding.reason.value,
+        confidence=finding.confidence,
+        rule=rule.name,
+        lines=tuple(_shortened(line) for line in finding.lines[:LINES_MAX]),
+        root_message=_shortened(finding.root_message),
+        against=tuple(against[:AGAINST_MAX]),
+    )
+
+
+def _differs(spoken: Finding, verdict: Finding) -> bool:
+    """Whether a weaker finding says something else; `unknown` says nothing."""
+    return spoken.reason not in (verdict.reason, TerminationReason.UNKNOWN)
+
+
+def _against(rule: Rule, spoken: Finding) -> str:
+    return _shortened(f"{rule.name} speaks for {spoken.reason}: {' | '.join(spoken.lines[:1])}")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LINE_CHARACTERS_MAX else f"{text[: LINE_CHARACTERS_MAX - 1]}…"

@@ -1,0 +1,95 @@
+"""Which rank of a gang failed first, and which ones only followed.
+
+When one rank fails, the others lose their peer a moment later and fail loudly of that; clocks of
+nodes, and the polling of whoever writes ends down, can turn the order around. So a rank whose words
+tell of nothing but a lost peer is never blamed while another one failed.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable
+
+from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.names import EXIT_FENCED
+from tracks_dagster.core.reasons import TerminationReason
+
+SHELL_SIGNAL_BASE = 128  # a shell, and Kubernetes, report signal n as exit code 128 + n
+LATEST = "~"  # sorts after every text time
+
+# What gloo, NCCL, the rendezvous and our own trainer say when another rank went away first.
+CASCADE = re.compile(
+    r"Connection (closed|reset) by (remote )?peer|Broken pipe|ConnectionResetError"
+    r"|remote process exited or there was a network error"
+    r"|ncclRemoteError|remote process exiting prematurely"
+    r"|NCCL communicator was aborted|DistStoreError|Socket Timeout|Timed out waiting .* clients"
+    r"|RendezvousConnectionError|failed to send a keep-alive heartbeat"
+    r"|NET/IB : Got completion from peer .* with error 5\b"  # a flush after the peer's own error
+    r"|\bRankLost\b|Another rank failed",
+    re.IGNORECASE,
+)
+
+
+def own(ranks: Iterable[RankEnd]) -> list[RankEnd]:
+    """Return the ranks that were not fenced, in the order in which they ended."""
+    fenced = TerminationReason.FENCED
+    kept = [r for r in ranks if r.exit_code != EXIT_FENCED and not says(r, fenced)]
+    return sorted(kept, key=lambda rank: (_ended_at(rank), rank.rank))
+
+
+def initiator(ranks: Iterable[RankEnd]) -> RankEnd | None:
+    """Return the rank that failed first; one that only lost its peer counts when no other failed."""
+    failed = [r for r in own(ranks) if (r.has_ended or r.last_word) and exit_code(r) != 0]
+    first = next((rank for rank in failed if not lost_its_peer(rank)), None)
+    return first or next(iter(failed), None)
+
+
+def lost_its_peer(rank: RankEnd) -> bool:
+    """Whether what the rank says tells of a lost peer; its last word counts before its log."""
+    if says(rank, TerminationReason.RANK_LOST_SECONDARY):
+        return True
+    text = rank.log_tail if rank.last_word is None else texts(rank)[0]
+    return CASCADE.search(text) is not None
+
+
+def texts(rank: RankEnd) -> tuple[str, ...]:
+    """Return what the rank left in words, the most particular first."""
+    word = rank.last_word
+    if word is None:
+        return (rank.log_tail,)
+    said = f"{word.exception or ''}: {word.message}"
+    return (said, word.traceback_tail, rank.log_tail)
+
+
+def says(rank: RankEnd, reason: str) -> bool:
+    """Whether the rank's last word is `reason`."""
+    return rank.last_word is not None and rank.last_word.reason == reason
+
+
+def signal_of(rank: RankEnd) -> int | None:
+    """Return the signal that ended the rank, also where a shell reported 128 + n."""
+    if rank.signal is not None:
+        return rank.signal
+    code = rank.exit_code
+    if code is None or not SHELL_SIGNAL_BASE < code < SHELL_SIGNAL_BASE + signal.NSIG:
+        return None
+    return code - SHELL_SIGNAL_BASE
+
+
+def exit_code(rank: RankEnd) -> int | None:
+    """Return the exit code; None when it is not known or a signal ended the rank."""
+    return None if signal_of(rank) is not None else rank.exit_code
+
+
+def last_line(rank: RankEnd) -> str:
+    """Return the last line of the rank's log, to tell one silent end from another."""
+    lines = [line.strip() for line in rank.log_tail.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _ended_at(rank: RankEnd) -> str:
+    """Return when the rank failed, as a sortable text: its last word, else its process's end."""
+    if rank.last_word is not None:
+        return rank.last_word.at
+    return rank.ended_at or LATEST

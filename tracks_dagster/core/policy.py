@@ -1,0 +1,190 @@
+"""What a retry policy is: one row a termination reason, the limits over all, and which sensor decides.
+
+The numbers stand in `default_policy`. Nothing here decides: `decide` applies a policy to a run's
+history, `remediation` makes the changes that its rows name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.names import RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import canonical_json, sha256_hex
+
+VERSION_DIGITS = 12
+
+HOUR_S = 3600.0
+
+_R = TerminationReason
+
+
+class Remedy(StrEnum):
+    """What a retry changes. Those that only name work of other parts resume as they are."""
+
+    RESUME = "resume"  # nothing changes
+    OTHER_NODE = "other_node"  # the node that it ran on is excluded
+    SMALLER_MICRO_BATCH = "smaller_micro_batch"  # and what else saves device memory
+    MORE_MEMORY = "more_memory"  # and fewer loader workers
+    ADOPT = "adopt"  # the supervisor adopts the living gang
+    OTHER_POOL = "other_pool"  # the launcher looks elsewhere
+    EARLIER_CHECKPOINT = "earlier_checkpoint"  # the trainer saves before the limit
+    ROLL_BACK = "roll_back"  # resume from before the onset
+    QUARANTINE_SNAPSHOT = "quarantine_snapshot"  # a person sees the blast radius
+    COLLECT_CHECKPOINTS = "collect_checkpoints"  # superseded ones go first
+    RETRY_EVAL = "retry_eval"  # the eval only; training is untouched
+    STOP = "stop"  # a person changes something
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRule:
+    """One row: what may follow on attempts that ended for `reason`.
+
+    count: retries inside the windows; None does not limit them by number.
+    count_before_first_step: the same for an attempt that finished no step; None: as `count`. An
+    attempt that never started is then not free either: what fails at once fails again.
+    window_s, window_steps: how far back a debit counts, in record time and in steps; None: all.
+    time_s: in place of count: how long attempts with this end may take together without progress.
+    refund: share of a debit, 0 to 1, that a checkpoint committed after it gives back.
+    refund_past_onset: only one beyond the last step of the attempt that failed.
+    backoff_s, backoff_s_max: delay of the first retry, doubled by each debit that still counts.
+    other_node_from: the number of such ends inside `other_node_window_s` from which the node is
+    excluded; None never does.
+    fingerprint_limited: whether the limit for one and the same failure holds here as well.
+    counts_as: the reason whose debits and row this one shares.
+    """
+
+    reason: TerminationReason
+    remedy: Remedy
+    count: int | None = None
+    count_before_first_step: int | None = None
+    window_s: float | None = None
+    window_steps: int | None = None
+    time_s: float | None = None
+    refund: float = 0.0
+    refund_past_onset: bool = False
+    backoff_s: float = 0.0
+    backoff_s_max: float = 0.0
+    other_node_from: int | None = None
+    other_node_window_s: float | None = None
+    fingerprint_limited: bool = True
+    counts_as: TerminationReason | None = None
+
+    def __post_init__(self) -> None:
+        problem = _problem(self)
+        if problem is not None:
+            raise ValueError(f"The retry rule for {self.reason} cannot hold: {problem}.")
+
+    @property
+    def budget(self) -> TerminationReason:
+        """The reason under which debits are counted."""
+        return self.counts_as or self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """All rows, and the limits over all reasons.
+
+    fingerprint_limit: debits for one and the same failure without progress in between.
+    never_started_limit: free retries of attempts in which no rank ran its first line, in a run;
+    never_started_backoff_s, _max: their delay, doubled each time.
+    device_hours_factor, device_s_floor: the cap of a run is the greater of the factor times its
+    estimated device seconds and the floor.
+    memory_growth, memory_growth_max: a step of more host memory, and the cap, as a multiple of what
+    the run was declared with.
+    larger_devices: device class → the next larger one, where a cluster has such.
+    """
+
+    rules: tuple[RetryRule, ...]
+    fingerprint_limit: int = 3
+    never_started_limit: int = 20
+    never_started_backoff_s: float = 2.0
+    never_started_backoff_s_max: float = 300.0
+    device_hours_factor: float = 1.5
+    device_s_floor: float = HOUR_S
+    memory_growth: float = 1.5
+    memory_growth_max: float = 4.0
+    larger_devices: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        reasons = [rule.reason for rule in self.rules]
+        missing = NEED_A_RULE - set(reasons)
+        if missing or len(reasons) != len(set(reasons)):
+            raise ValueError(
+                "A retry policy needs exactly one rule for each reason that an attempt can fail "
+                f"for; missing: {sorted(missing)}, given: {sorted(reasons)}."
+            )
+        if min(self.fingerprint_limit, self.never_started_limit) < 0:
+            raise ValueError("The limits of a retry policy cannot be negative.")
+        if not 0 < self.never_started_backoff_s <= self.never_started_backoff_s_max:
+            raise ValueError("Free retries need a backoff, or they would spin.")
+        if self.device_hours_factor <= 0 or self.device_s_floor < 0:
+            raise ValueError("The device-hours cap of a retry policy must be above zero.")
+        if self.memory_growth <= 1 or self.memory_growth_max < 1:
+            raise ValueError("More memory means a factor above 1.")
+        if any(self.rule(r.budget).counts_as is not None for r in self.rules):
+            raise ValueError("A retry rule may share only the debits of a row of its own.")
+
+    @property
+    def version(self) -> str:
+        """A digest of all rows and limits: the same text means the same policy."""
+        return sha256_hex(canonical_json(to_json(self)))[:VERSION_DIGITS]
+
+    def rule(self, reason: TerminationReason) -> RetryRule:
+        """Return the row for `reason`; that of `unknown` for one that ends no attempt."""
+        for rule in self.rules:
+            if rule.reason is reason:
+                return rule
+        return self.rule(_R.UNKNOWN)
+
+    def device_s_cap(self, estimated_device_s: float) -> float:
+        """Return the device seconds that all attempts of a run may use together."""
+        return max(self.device_hours_factor * estimated_device_s, self.device_s_floor)
+
+
+# Ended as meant: nothing to retry. A `fenced` launch ends no attempt.
+NEED_A_RULE = frozenset(_R) - {
+    _R.COMPLETED,
+    _R.EARLY_STOPPED,
+    _R.USER_CANCELLED,
+    _R.BUDGET_EXHAUSTED,
+    _R.FENCED,
+}
+
+
+def sensor_of(reason: TerminationReason) -> str:
+    """Return the name of the sensor that decides what follows on `reason`."""
+    return _SENSORS.get(reason, WATCH_ATTEMPTS)
+
+
+def reasons_of(sensor: str) -> frozenset[TerminationReason]:
+    """Return the reasons that a sensor decides."""
+    return frozenset(reason for reason in _R if sensor_of(reason) == sensor)
+
+
+_SENSORS = {
+    _R.PREEMPTED: RETRY_PREEMPTED,
+    _R.NODE_DRAINED: RETRY_PREEMPTED,
+    _R.GPU_OOM: RETRY_OOM,
+    _R.HOST_OOM: RETRY_OOM,
+}
+
+
+def _problem(rule: RetryRule) -> str | None:
+    """Say what is wrong with a row, or None."""
+    counts = (rule.count, rule.count_before_first_step, rule.other_node_from)
+    spans = (rule.window_s, rule.window_steps, rule.time_s, rule.other_node_window_s)
+    if any(count is not None and count < 0 for count in counts) or rule.other_node_from == 0:
+        return "a count is negative, or the node is excluded from the 0th end on"
+    if any(span is not None and span <= 0 for span in spans):
+        return "a window is empty"
+    if not 0.0 <= rule.refund <= 1.0:
+        return f"a refund of {rule.refund} is no share of a debit"
+    if not 0.0 <= rule.backoff_s <= rule.backoff_s_max:
+        return f"a backoff grows from {rule.backoff_s} s to no more than {rule.backoff_s_max} s"
+    if rule.time_s is not None and (rule.count is not None or rule.backoff_s == 0):
+        return "a budget by time has no count, and needs a backoff"
+    return None

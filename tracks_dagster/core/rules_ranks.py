@@ -1,0 +1,151 @@
+"""What the ranks' ends say by type, exit code and signal: weights 0, 5, 7 and 8.
+
+Only the rank that failed first counts (`initiator`): the others end of it, or by a signal of the
+gang's parent.
+"""
+
+from __future__ import annotations
+
+import signal
+
+from tracks_dagster.core.evidence import DRAINED, Evidence, LastWord
+from tracks_dagster.core.finding import Finding
+from tracks_dagster.core.initiator import exit_code, initiator, last_line, own, says, signal_of
+from tracks_dagster.core.names import EXIT_DRAINED
+from tracks_dagster.core.reasons import TerminationReason
+
+_R = TerminationReason
+
+CRASH_SIGNALS = {
+    signal.SIGSEGV: "segmentation fault",
+    signal.SIGABRT: "abort",
+    signal.SIGBUS: "bus error, often shared memory that is full",
+    signal.SIGILL: "illegal instruction",
+    signal.SIGFPE: "arithmetic fault",
+}
+
+# Words that name no cause by themselves: the text rules read the exception that stands beside them.
+_UNTYPED = frozenset({_R.COMPLETED, _R.FENCED, _R.RANK_LOST_SECONDARY, _R.CODE_ERROR, _R.UNKNOWN})
+
+
+def completed(evidence: Evidence) -> Finding | None:
+    """Every rank says that it has done all its steps, and none says otherwise."""
+    ranks = evidence.ranks
+    words = [rank.last_word for rank in ranks if rank.last_word is not None]
+    if not ranks or len(words) < len(ranks):
+        return None
+    if any(word.reason not in (_R.COMPLETED, _R.EARLY_STOPPED) for word in words):
+        return None
+    if any(exit_code(rank) not in (0, None) or signal_of(rank) for rank in ranks):
+        return None
+    reason = TerminationReason(words[0].reason)
+    return _finding(reason, 1.0, f"every rank's last word is {reason}", root=str(reason))
+
+
+def typed_last_word(evidence: Evidence) -> Finding | None:
+    """The earliest last word that names a cause by its type."""
+    words = [rank.last_word for rank in own(evidence.ranks) if rank.last_word is not None]
+    typed = ((word, reason) for word in words if (reason := _typed_reason(word)) is not None)
+    word, reason = next(typed, (None, None))
+    if word is None or reason is None:
+        return None
+    root = f"{word.exception}: {word.message}" if word.exception else word.message
+    return _finding(reason, 0.9, f"rank {word.rank}'s last word: {reason}", root, root=root)
+
+
+def crash_signal(evidence: Evidence) -> Finding | None:
+    """Native code crashed in the rank that ended first."""
+    first = initiator(evidence.ranks)
+    number = signal_of(first) if first is not None else None
+    if first is None or number not in CRASH_SIGNALS:
+        return None
+    name = signal.Signals(number).name
+    line = f"rank {first.rank} ended first, by {name} ({CRASH_SIGNALS[signal.Signals(number)]})"
+    return _finding(_R.NATIVE_CRASH, 0.7, line, root=f"{name} {last_line(first)}")
+
+
+def drained(evidence: Evidence) -> Finding | None:
+    """The ranks obeyed a SIGTERM whose sender nobody recorded."""
+    first = initiator(evidence.ranks)
+    if first is None:
+        return None
+    obeyed = exit_code(first) == EXIT_DRAINED or says(first, DRAINED)
+    if not obeyed and signal_of(first) != signal.SIGTERM:
+        return None
+    did = "saved and ended" if obeyed else "ended"
+    line = f"rank {first.rank} {did} on a SIGTERM; who sent it is not recorded"
+    return _finding(_R.UNKNOWN, 0.3, line, root="SIGTERM of unknown sender")
+
+
+def killed(evidence: Evidence) -> Finding | None:
+    """SIGKILL or SIGINT ended the first rank: the first says nothing, the second is a person's."""
+    first = initiator(evidence.ranks)
+    number = signal_of(first) if first is not None else None
+    if first is None:
+        return None
+    if number == signal.SIGINT:
+        line = f"rank {first.rank} ended by SIGINT, as from a terminal"
+        return _finding(_R.USER_CANCELLED, 0.6, line, root="SIGINT")
+    if number != signal.SIGKILL:
+        return None
+    line = (
+        f"rank {first.rank} ended first, by SIGKILL; alone that is neither an OOM nor a preemption"
+    )
+    return _finding(_R.UNKNOWN, 0.3, line, root=f"SIGKILL {last_line(first)}")
+
+
+def all_exited_0(evidence: Evidence) -> Finding | None:
+    """Every rank ended with exit code 0 and said nothing."""
+    if not evidence.ranks or any(exit_code(rank) != 0 for rank in evidence.ranks):
+        return None
+    return _finding(_R.COMPLETED, 0.7, "every rank ended with exit code 0", root="completed")
+
+
+def fenced_only(evidence: Evidence) -> Finding | None:
+    """Every rank gave way to another launch, and nothing of that one is known."""
+    if not evidence.ranks or own(evidence.ranks):
+        return None
+    line = "every rank that is known gave way to another launch, of which nothing is known"
+    return _finding(_R.UNKNOWN, 0.2, line, root="fenced")
+
+
+def other_exit(evidence: Evidence) -> Finding | None:
+    """The exit code or signal of the rank that ended first; it does not say why."""
+    first = initiator(evidence.ranks)
+    if first is None:
+        return None
+    number = signal_of(first)
+    how = f"signal {number}" if number else f"exit code {exit_code(first)}"
+    line = f"rank {first.rank} ended first, with {how} and no word of why"
+    return _finding(_R.UNKNOWN, 0.3, line, root=f"{how} {last_line(first)}")
+
+
+def never_started(evidence: Evidence) -> Finding | None:
+    """No rank is known and the attempt was never placed."""
+    if evidence.ranks or evidence.placed:
+        return None
+    message = str((evidence.dagster or {}).get("message") or "")
+    line = f"no rank ever started{f': {message}' if message else ''}"
+    return _finding(_R.UNKNOWN, 0.3, line, root=message or "never started")
+
+
+def vanished(evidence: Evidence) -> Finding | None:
+    """The gang is gone and left neither exit codes nor words."""
+    line = "the gang is gone and left neither exit codes nor words"
+    if evidence.last_heartbeat_at is not None:
+        line += f"; its last heartbeat is of {evidence.last_heartbeat_at}"
+    is_silent = evidence.vanished or not any(r.has_ended or r.last_word for r in evidence.ranks)
+    return _finding(_R.UNKNOWN, 0.2, line, root="vanished") if is_silent else None
+
+
+def _typed_reason(word: LastWord) -> TerminationReason | None:
+    try:
+        reason = TerminationReason(word.reason)
+    except ValueError:
+        return None  # `drained`, or a newer trainer's word
+    return None if reason in _UNTYPED else reason
+
+
+def _finding(reason: TerminationReason, confidence: float, *lines: str, root: str) -> Finding:
+    kept = tuple(line for line in lines if line)
+    return Finding(reason=reason, confidence=confidence, lines=kept, root_message=root.strip())

@@ -1,0 +1,81 @@
+"""An evaluator is a process: how it ends is told, with its last words and without secrets."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.adapters import local_evaluator
+from tracks_dagster.adapters.local_evaluator import LocalEvaluator
+from tracks_dagster.core.bodies import SnapshotRef
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.ports import EvalSpec
+from tracks_dagster.core.redact import redact
+
+SPEC = EvalSpec(
+    store_url="/a/store",
+    run_id="r-1",
+    checkpoint=CheckpointRef("r-1", 1, 40, "runs/r-1/attempts/1/l/step-40/", "0" * 64),
+    config={},
+    family="gpt",
+    snapshot=SnapshotRef(dataset="aws-docs-heldout", snapshot_id="0" * 64),
+    suite="heldout-loss",
+    suite_version="1",
+    seed=0,
+    result_key="runs/r-1/evals/heldout-loss@40/1/result.json",
+)
+
+
+@pytest.fixture
+def plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> partial[None]:
+    """Write what is run in the evaluator's place."""
+
+    def write(script: str) -> None:
+        (tmp_path / "played_evaluator.py").write_text(script)
+
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(local_evaluator, "EVALUATOR", "played_evaluator")
+    return partial(write)
+
+
+def test_an_evaluator_that_ends_well_found_its_spec(plays: partial[None], tmp_path: Path) -> None:
+    plays(
+        "import json, sys\n"
+        "spec = json.load(open(sys.argv[1]))\n"
+        "assert spec['checkpoint']['step'] == 40 and spec['suite'] == 'heldout-loss'"
+    )
+    outcome = LocalEvaluator(tmp_path / "work").run(SPEC)
+    assert outcome.succeeded
+    assert outcome.started_at < outcome.finished_at
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_a_failure_is_told_in_its_last_lines_without_secrets(
+    plays: partial[None], tmp_path: Path
+) -> None:
+    plays("raise ValueError('cannot read s3://key:hunter22@bucket')")
+    outcome = LocalEvaluator(tmp_path / "work", clean=redact).run(SPEC)
+    assert outcome.exit_code == 1
+    last = outcome.message.splitlines()[-1]
+    assert last == "ValueError: cannot read s3://key:[hidden]@bucket"
+
+
+def test_a_signal_and_a_time_limit_are_no_exit_codes(plays: partial[None], tmp_path: Path) -> None:
+    plays("import os; os.kill(os.getpid(), 9)")
+    outcome = LocalEvaluator(tmp_path / "work").run(SPEC)
+    assert (outcome.exit_code, outcome.message) == (None, "ended by signal 9")
+    plays("import time; time.sleep(600)")
+    outcome = LocalEvaluator(tmp_path / "work", time_limit_s=0.5).run(SPEC)
+    assert outcome.exit_code is None
+    assert outcome.message == "ended after its time limit of 0.5 s"
+
+
+def test_an_evaluator_gets_no_database_and_no_dagster(
+    plays: partial[None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TRACKS_POSTGRES_URL", "PGPASSWORD", "DAGSTER_HOME"):
+        monkeypatch.setenv(name, "secret")
+    plays("import os\nassert 'secret' not in os.environ.values()")
+    assert LocalEvaluator(tmp_path / "work").run(SPEC).succeeded

@@ -1,0 +1,71 @@
+"""Drills as a person writes them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracks_dagster.core.bodies import Drill
+from tracks_dagster.core.drills import fit_drill, parse_drill
+from tracks_dagster.core.errors import InvalidInput
+
+CONFIG = {"steps": 40, "micro_batch": 4}
+
+
+@pytest.mark.parametrize(
+    ("text", "drill"),
+    [
+        ("preempt@23", Drill(kind="preempt", step=23, grace_s=30.0)),
+        ("preempt@23,grace=0", Drill(kind="preempt", step=23, grace_s=0.0)),
+        ("preempt@1,grace=2.5", Drill(kind="preempt", step=1, grace_s=2.5)),
+        ("gpu_oom@31", Drill(kind="gpu_oom", step=31)),
+        ("code_error@0", Drill(kind="code_error", step=0)),
+    ],
+)
+def test_a_drill_says_what_fails_and_at_which_step(text: str, drill: Drill) -> None:
+    assert parse_drill(text) == drill
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "preempt",
+        "preempt@",
+        "preempt@-1",
+        "preempt@0",  # nothing is reported before the first step
+        "preempt@2.5",
+        "preempt@²",  # a digit to str.isdigit, none to int
+        "preempt@23,",
+        "preempt@23,grace",
+        "preempt@23,grace=soon",
+        "preempt@23,grace=-1",
+        "preempt@23,grace=nan",
+        "preempt@23,patience=3",
+        "gpu_oom@31,grace=0",
+        "gpu_oom@0",
+        "meteor@3",
+    ],
+)
+def test_anything_else_is_refused_with_an_example_of_what_is_valid(text: str) -> None:
+    with pytest.raises(InvalidInput):
+        parse_drill(text)
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "limit"),
+    [(2, 1), (3, 1), (4, 2), (40, 20)],  # half, rounded down: what the remediation halves to
+)
+def test_an_oom_drill_stops_once_the_micro_batch_is_halved(micro_batch: int, limit: int) -> None:
+    drill = fit_drill(parse_drill("gpu_oom@31"), {"steps": 40, "micro_batch": micro_batch})
+    assert drill.micro_batch_max == limit
+
+
+def test_an_oom_drill_on_a_micro_batch_of_one_could_not_be_remedied() -> None:
+    with pytest.raises(InvalidInput, match="micro_batch to 2"):
+        fit_drill(parse_drill("gpu_oom@31"), {"steps": 40, "micro_batch": 1})
+
+
+def test_a_drill_after_the_last_step_would_never_fire() -> None:
+    assert fit_drill(parse_drill("preempt@40"), CONFIG).step == 40
+    with pytest.raises(InvalidInput, match="40 steps"):
+        fit_drill(parse_drill("preempt@41"), CONFIG)

@@ -1,0 +1,89 @@
+"""A gang outlives its supervisor, is adopted by the next one, and is never started twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.fakes import FakeOrchestrator
+from tests.histories import History
+from tracks_dagster.adapters.local_launcher import LocalLauncher
+from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core.ports import GangPhase
+from tracks_dagster.core.records import Kind
+from tracks_dagster.core.redact import redact
+from tracks_dagster.services.supervise import Supervisor
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.wiring import new_uid, utc_now
+
+ROOT = Path(__file__).resolve().parents[2]
+WAIT_S_MAX = 60.0
+TRAINER = "runs/r-1/trainer/0a.py"
+SCRIPT = """
+import os, pathlib, time
+work = pathlib.Path(os.environ["TRACKS_WORK"])
+with (work / "starts").open("a") as starts:
+    starts.write("started\\n")
+while not (work / "go").exists():
+    time.sleep(0.02)
+"""
+
+
+def make_supervisor(home: Path, dagster_run_id: str) -> Supervisor:
+    store = open_store(str(home / "store"))
+    return Supervisor(
+        tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=lambda track: None),
+        gangs=LocalLauncher(home / "work"),
+        orchestrator=FakeOrchestrator(),
+        dagster_run_id=dagster_run_id,
+        host="node-1",
+        clean=redact,
+        sleep=lambda seconds: time.sleep(0.05),
+        seen=lambda state: None,
+    )
+
+
+def test_a_gang_outlives_a_killed_supervisor_and_is_adopted_with_its_exit_code(
+    tmp_path: Path,
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.put(TRAINER, SCRIPT.encode())
+    History("r-1").declare(trainer=TRAINER).open().write_to(store)
+    folder = tmp_path / "work" / "r-1" / "a01"
+    first = subprocess.Popen([sys.executable, "-m", __name__, str(tmp_path)], cwd=ROOT)
+    with first:
+        wait_for(lambda: started_count(folder) == 2)
+        os.kill(first.pid, signal.SIGKILL)
+
+    second = make_supervisor(tmp_path, "second")
+    assert second.gangs.observe("r-1", 1).phase is GangPhase.ALIVE
+    (folder / "go").touch()
+    attempt = second.supervise("r-1", 1)
+
+    assert attempt is not None
+    assert [claim.body.dagster_run_id for claim in attempt.claims] == ["first", "second"]
+    assert started_count(folder) == 2  # two ranks, once each
+    assert [rank.exit_code for rank in second.gangs.observe("r-1", 1).ranks] == [0, 0]
+    kinds = [record.kind for record in second.tracks.records("runs/r-1")]
+    assert kinds.count(Kind.ATTEMPT_ENDED) == 1
+
+
+def started_count(folder: Path) -> int:
+    starts = folder / "starts"
+    return len(starts.read_text().splitlines()) if starts.exists() else 0
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + WAIT_S_MAX
+    while not holds():
+        assert time.monotonic() < give_up_at, "waited in vain"
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":  # the supervisor that is killed
+    make_supervisor(Path(sys.argv[1]), "first").supervise("r-1", 1)

@@ -1,0 +1,368 @@
+"""A local gang with real processes: small scripts play the trainer."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tracks_dagster.adapters import local_launcher
+from tracks_dagster.adapters.local_launcher import LocalLauncher
+from tracks_dagster.adapters.processes import (
+    find_process,
+    read_process,
+    this_process,
+    write_json,
+    write_process,
+)
+from tracks_dagster.core.errors import GangError
+from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.training import gang_parent
+
+WAIT_S_MAX = 60.0  # for what takes a second on an idle machine
+
+SAVES_ON_SIGTERM = """
+import os, signal, sys, time
+def save(*_):
+    print("saved", flush=True)
+    sys.exit(75)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(600)
+"""
+IGNORES_SIGTERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[LocalLauncher]:
+    launcher = LocalLauncher(tmp_path)
+    yield launcher
+    for folder in tmp_path.glob("*/a*"):
+        launcher.kill(folder.parent.name, int(folder.name.removeprefix("a")))
+
+
+def test_every_exit_code_and_signal_of_the_ranks_is_seen(launcher: LocalLauncher) -> None:
+    script = """
+import os, signal
+rank = int(os.environ["RANK"])
+print("rank", rank, "of", os.environ["WORLD_SIZE"], flush=True)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSEGV)
+raise SystemExit({0: 0, 2: 7}[rank])
+"""
+    assert launcher.start(spec(script, ranks=3))
+    report = until(launcher, gone)
+    assert [(r.exit_code, r.signal) for r in report.ranks] == [(0, None), (None, 11), (7, None)]
+    assert all(r.started_at and r.ended_at and r.started_at <= r.ended_at for r in report.ranks)
+    assert "rank 2 of 3" in report.ranks[2].log_tail
+    assert report.ended_at == max(r.ended_at or "" for r in report.ranks)
+
+
+def test_a_rank_gets_torchruns_and_our_variables_and_no_database(
+    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_POSTGRES_URL", "postgresql://u:p@h/d")
+    monkeypatch.setenv("DAGSTER_HOME", "/nowhere")
+    script = """
+import os
+for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "TRACKS_RUN_ID", "TRACKS_ATTEMPT_ID",
+             "TRACKS_OPENED_SEQ", "TRACKS_STORE", "TRACKS_POSTGRES_URL", "DAGSTER_HOME"):
+    print(name, os.environ.get(name), flush=True)
+assert int(os.environ["MASTER_PORT"]) > 0
+assert os.path.isdir(os.environ["TRACKS_WORK"])
+"""
+    launcher.start(spec(script))
+    report = until(launcher, gone)
+    assert report.ranks[0].exit_code == 0
+    assert report.ranks[0].log_tail.splitlines() == [
+        "RANK 0",
+        "LOCAL_RANK 0",
+        "MASTER_ADDR 127.0.0.1",
+        "TRACKS_RUN_ID r",
+        "TRACKS_ATTEMPT_ID 1",
+        "TRACKS_OPENED_SEQ 1",
+        "TRACKS_STORE /a/store",
+        "TRACKS_POSTGRES_URL None",
+        "DAGSTER_HOME None",
+    ]
+
+
+def test_a_second_start_of_an_attempt_finds_the_first_also_after_its_end(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    assert launcher.start(spec("print('ran')"))
+    assert not launcher.start(spec("print('ran')"))
+    assert not LocalLauncher(tmp_path).start(spec("print('ran')"))
+    report = until(launcher, gone)
+    assert not launcher.start(spec("print('ran')"))
+    assert report.ranks[0].log_tail == "ran\n"
+
+
+def test_of_two_parents_at_once_only_one_starts_ranks(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    launcher.start(spec(SAVES_ON_SIGTERM))
+    (tmp_path / "r" / "a01" / "gang.pid").rename(tmp_path / "hidden")  # as if it were about to
+    assert not launcher.start(spec(SAVES_ON_SIGTERM))
+    (tmp_path / "hidden").rename(tmp_path / "r" / "a01" / "gang.pid")
+
+
+def test_a_drain_lets_every_rank_save(launcher: LocalLauncher, tmp_path: Path) -> None:
+    launcher.start(spec(SAVES_ON_SIGTERM, ranks=2))
+    until_ready(tmp_path, ranks=2)
+    launcher.drain("r", 1, grace_s=30)
+    launcher.drain("r", 1, grace_s=30)
+    report = until(launcher, gone)
+    assert [r.exit_code for r in report.ranks] == [75, 75]
+    assert "saved" in report.ranks[1].log_tail
+
+
+def test_what_does_not_drain_within_its_grace_is_killed(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    launcher.start(spec(IGNORES_SIGTERM))
+    until_ready(tmp_path)
+    launcher.drain("r", 1, grace_s=0.2)
+    assert until(launcher, gone).ranks[0].signal == signal.SIGKILL
+
+
+def test_a_drill_leaves_the_control_planes_word_and_kills_at_once_without_grace(
+    launcher: LocalLauncher,
+) -> None:
+    launcher.start(spec(drilling(grace_s=0), ranks=2))
+    report = until(launcher, gone)
+    assert [r.signal for r in report.ranks] == [signal.SIGKILL, signal.SIGKILL]
+    (condition,) = report.conditions
+    assert (condition.type, condition.reason) == ("DisruptionTarget", "PreemptionByScheduler")
+    assert condition.source == "drill"
+
+
+def test_a_drill_with_grace_lets_the_ranks_save(launcher: LocalLauncher) -> None:
+    launcher.start(spec(drilling(grace_s=30)))
+    report = until(launcher, gone)
+    assert report.ranks[0].exit_code == 75
+    assert len(report.conditions) == 1
+
+
+def test_after_one_ranks_crash_the_others_are_killed_in_bounded_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise SystemExit(1)
+time.sleep(600)
+"""
+    monkeypatch.setattr(gang_parent, "SURVIVORS_S_MAX", 0.1)
+    (tmp_path / "trainer.py").write_text(script)
+    gang = gang_parent.Gang(tmp_path, spec(script, ranks=2))
+    gang.start()
+    gang.watch()
+    written = (tmp_path / "gang_exit.json").read_text()
+    assert '"exit_code": 1' in written
+    assert '"signal": 9' in written
+
+
+def test_a_killed_parent_leaves_its_ranks_alive_to_be_observed_drained_and_killed(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    launcher.start(spec(SAVES_ON_SIGTERM, ranks=2))
+    until_ready(tmp_path, ranks=2)
+    parent = read_process(tmp_path / "r" / "a01" / "gang.pid")
+    assert parent is not None
+    os.kill(parent.pid, signal.SIGKILL)
+    wait_for(lambda: not parent.lives)
+    assert launcher.observe("r", 1).phase is GangPhase.ALIVE
+    launcher.drain("r", 1, grace_s=30)
+    report = until(launcher, gone)
+    assert [r.has_ended for r in report.ranks] == [False, False]  # nobody could see the codes
+    assert "saved" in report.ranks[0].log_tail
+
+
+def test_kill_ends_all_that_a_rank_started_and_still_writes_down_the_signals(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    script = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+print("ready", flush=True)
+time.sleep(600)
+"""
+    launcher.start(spec(script))
+    until_ready(tmp_path)
+    log = tmp_path / "r" / "a01" / "rank-0.log"
+    worker = find_process(int(log.read_text().splitlines()[0]))
+    assert worker is not None
+    launcher.kill("r", 1)
+    assert launcher.observe("r", 1).phase is GangPhase.GONE
+    assert launcher.observe("r", 1).ranks[0].signal == signal.SIGKILL
+    assert not worker.lives
+    launcher.kill("r", 1)  # and once more, with nothing left
+
+
+def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
+    launcher: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher.start(spec(SAVES_ON_SIGTERM))
+    until_ready(tmp_path)
+    parent = read_process(tmp_path / "r" / "a01" / "gang.pid")
+    assert parent is not None
+    os.kill(parent.pid, signal.SIGKILL)
+    wait_for(lambda: not parent.lives)
+    asked = []
+
+    def already_gone(pid: int, number: int) -> None:
+        asked.append(number)
+        raise ProcessLookupError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(local_launcher.os, "kill", already_gone)
+        launcher.drain("r", 1, grace_s=1)
+    assert asked == [signal.SIGTERM]
+
+
+def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path: Path) -> None:
+    (tmp_path / "trainer.py").write_text(SAVES_ON_SIGTERM)
+    gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=2))
+    gang.drain(grace_s=20)
+    gang.start()
+    gang.watch()
+    written = json.loads((tmp_path / "gang_exit.json").read_text())
+    assert [rank["signal"] for rank in written["ranks"]] != [signal.SIGKILL, signal.SIGKILL]
+
+
+def test_ends_that_a_full_disk_did_not_take_are_written_down_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = [OSError(errno.ENOSPC, "No space left on device")] * 3
+
+    def write(path: Path, value: object) -> None:
+        if path.name == "gang_exit.json" and failures:
+            raise failures.pop()
+        write_json(path, value)
+
+    monkeypatch.setattr(gang_parent, "write_json", write)
+    (tmp_path / "trainer.py").write_text("raise SystemExit(7)")
+    gang = gang_parent.Gang(tmp_path, spec("", ranks=2))
+    gang.start()
+    gang.watch()
+    assert not failures
+    written = json.loads((tmp_path / "gang_exit.json").read_text())
+    assert [rank["exit_code"] for rank in written["ranks"]] == [7, 7]
+
+
+def test_a_second_supervisor_does_not_cut_the_script_that_a_rank_is_reading(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    script = tmp_path / "r" / "a01" / "trainer.py"
+    script.parent.mkdir(parents=True)
+    script.write_text("print('ran')")
+    with script.open() as reading:  # holds the inode, so that its number is not given again
+        launcher.start(spec("print('ran')"))
+        until(launcher, gone)
+        assert script.stat().st_ino != os.fstat(reading.fileno()).st_ino
+
+
+def test_nothing_is_known_of_a_gang_that_was_never_started(launcher: LocalLauncher) -> None:
+    assert launcher.observe("r", 1).phase is GangPhase.NEVER_STARTED
+    launcher.drain("r", 1, grace_s=1)
+    launcher.kill("r", 1)
+
+
+def test_a_parent_that_cannot_start_says_why(launcher: LocalLauncher, tmp_path: Path) -> None:
+    folder = tmp_path / "r" / "a01"
+    folder.mkdir(parents=True)
+    (folder / "gang.lock").mkdir()  # a file is expected
+    with pytest.raises(GangError, match="before it started a rank"):
+        launcher.start(spec("pass"))
+    (folder / "gang.lock").rmdir()
+
+
+def test_a_pid_given_to_another_process_is_not_the_gang(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    folder = tmp_path / "r" / "a01"
+    launcher.start(spec("pass"))
+    until(launcher, gone)
+    mine = this_process()
+    write_process(folder / "gang.pid", replace(mine, started=mine.started - 1), started_at="")
+    assert launcher.observe("r", 1).phase is GangPhase.GONE
+    write_process(folder / "gang.pid", replace(mine, boot_id="another boot"), started_at="")
+    assert launcher.observe("r", 1).phase is GangPhase.GONE
+    launcher.kill("r", 1)  # signals nobody: we still live
+
+
+def test_shipping_uploads_the_whole_lines_beyond_what_the_rank_shipped_itself(
+    launcher: LocalLauncher, store: FakeObjectStore, tmp_path: Path
+) -> None:
+    journal = tmp_path / "r" / "a01" / "journal" / "launch-1" / "rank-0.jsonl"
+    journal.parent.mkdir(parents=True)
+    journal.write_bytes(b'{"step":1}\n{"step":2}\n{"step":3}\n{"st')
+    prefix = "runs/r/attempts/1/launch-1/journal/rank-0/"
+    store.put(f"{prefix}{0:012d}.jsonl", b'{"step":1}\n')
+    for _ in range(2):
+        launcher.ship("r", 1, store)
+        assert store.objects == {
+            f"{prefix}{0:012d}.jsonl": b'{"step":1}\n',
+            f"{prefix}{11:012d}.jsonl": b'{"step":2}\n{"step":3}\n',
+        }
+
+
+def drilling(*, grace_s: float) -> str:
+    request = f"""
+import os, pathlib
+if os.environ["RANK"] == "0":
+    folder = pathlib.Path(os.environ["TRACKS_WORK"], "drill")
+    folder.mkdir()
+    (folder / "new").write_text('{{"grace_s": {grace_s}}}')
+    (folder / "new").rename(folder / "preempt.json")
+"""
+    return SAVES_ON_SIGTERM.replace("time.sleep(600)", "") + request + "\ntime.sleep(600)\n"
+
+
+def spec(script: str, *, ranks: int = 1) -> GangSpec:
+    return GangSpec(
+        run_id="r",
+        attempt_id=1,
+        opened_seq=1,
+        ranks=ranks,
+        device_class="cpu",
+        store_url="/a/store",
+        trainer="a script of the test",
+        script=script,
+    )
+
+
+def gone(report: GangReport) -> bool:
+    return report.phase is GangPhase.GONE
+
+
+def until(launcher: LocalLauncher, holds: Callable[[GangReport], bool]) -> GangReport:
+    wait_for(lambda: holds(launcher.observe("r", 1)))
+    return launcher.observe("r", 1)
+
+
+def until_ready(work: Path, *, ranks: int = 1) -> None:
+    logs = [work / "r" / "a01" / f"rank-{rank}.log" for rank in range(ranks)]
+    wait_for(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + WAIT_S_MAX
+    while not holds():
+        assert time.monotonic() < give_up_at, "waited in vain"
+        time.sleep(0.02)

@@ -1,0 +1,71 @@
+"""The same script outside an attempt: in a folder of its own, again and again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.loops import train_linear
+from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core import run_fold
+from tracks_dagster.core.names import EXIT_FENCED
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track import read_records, run_track
+from tracks_dagster.training import alone, attempt
+from tracks_dagster.training.manifest import weights_sha256
+
+CONFIG = {"global_batch": 10, "micro_batch": 5}
+
+
+def state(folder: Path) -> RunState:
+    found = run_fold.fold(read_records(open_store(str(folder / "store")), run_track(alone.RUN_ID)))
+    assert found is not None
+    return found
+
+
+def test_a_second_run_of_a_script_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    with attempt.join(config=CONFIG, folder=tmp_path / "twice") as a:
+        train_linear(a, until=4)
+    with attempt.join(config=CONFIG, folder=tmp_path / "twice") as a:
+        train_linear(a, until=9)
+    with attempt.join(config=CONFIG, folder=tmp_path / "once") as a:
+        train_linear(a, until=9)
+    twice, once = state(tmp_path / "twice"), state(tmp_path / "once")
+    assert [each.resumed_step for each in twice.attempts] == [0, 4]
+    digests = {
+        weights_sha256(open_store(str(folder / "store")), found.resumable[-1])
+        for folder, found in ((tmp_path / "twice", twice), (tmp_path / "once", once))
+    }
+    assert len(digests) == 1
+
+
+def test_an_error_in_a_notebook_is_raised_and_its_attempt_closed_at_the_next(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ZeroDivisionError), attempt.join(config=CONFIG, folder=tmp_path):
+        raise ZeroDivisionError
+    with attempt.join(config=CONFIG, folder=tmp_path) as a:
+        train_linear(a, until=1)
+    first, second = state(tmp_path).attempts
+    assert first.ended is not None
+    assert first.ended.reason == "unknown"
+    assert second.is_open
+
+
+def test_a_second_join_in_one_folder_fences_the_first(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def take_over(step: int, model: object) -> None:
+        if step == 3:
+            with attempt.join(config=CONFIG, folder=tmp_path) as b:
+                train_linear(b, until=2)
+
+    with (
+        pytest.raises(SystemExit) as ended,
+        attempt.join(config=CONFIG, folder=tmp_path) as a,
+    ):
+        train_linear(a, until=4, on_step=take_over)
+    assert ended.value.code == EXIT_FENCED
+    assert "is fenced by record" in capfd.readouterr().err
+    assert [checkpoint.ref.step for checkpoint in state(tmp_path).checkpoints] == [2]

@@ -1,0 +1,56 @@
+"""What a rank reads from its environment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.training.environment import (
+    describe_software,
+    digest_of,
+    place_from_json,
+    place_to_json,
+    read_environment,
+)
+
+OURS = {
+    "TRACKS_STORE": "/store",
+    "TRACKS_RUN_ID": "r",
+    "TRACKS_ATTEMPT_ID": "2",
+    "TRACKS_OPENED_SEQ": "9",
+    "TRACKS_WORK": "/work",
+}
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "OMP_NUM_THREADS": "4"}
+
+
+def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
+    told = read_environment({**OURS, **TORCHRUN})
+    assert (told.rank, told.world_size, told.local_rank, told.threads) == (1, 3, 1, 4)
+    assert told.attempt is not None
+    assert (told.attempt.attempt_id, told.attempt.opened_seq) == (2, 9)
+    assert told.attempt.work == Path("/work")
+    assert place_from_json(place_to_json(told.attempt)) == told.attempt
+
+
+def test_without_a_launcher_a_rank_is_alone_with_one_thread() -> None:
+    told = read_environment({})
+    assert (told.rank, told.world_size, told.threads, told.attempt) == (0, 1, 1, None)
+
+
+@pytest.mark.parametrize("missing", ["TRACKS_STORE", "TRACKS_ATTEMPT_ID", "TRACKS_WORK"])
+def test_a_variable_that_the_launcher_forgot_is_named(missing: str) -> None:
+    environ = {name: value for name, value in OURS.items() if name != missing}
+    with pytest.raises(SettingsError, match=f"TRACKS_RUN_ID is set and {missing} is not"):
+        read_environment(environ)
+
+
+def test_a_variable_that_is_no_number_is_named() -> None:
+    with pytest.raises(SettingsError, match="RANK = 'one' is no whole number"):
+        read_environment({"RANK": "one"})
+
+
+def test_the_digest_changes_with_any_version() -> None:
+    software = describe_software()
+    assert digest_of(software) != digest_of({**software, "torch": "0"})

@@ -1,0 +1,122 @@
+"""The journal: every line reaches the kernel at once and the store soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, Fault
+from tests.training.gangs import TrainingRun
+from tracks_dagster.adapters.local_launcher import LocalLauncher
+from tracks_dagster.core.errors import StoreError
+from tracks_dagster.training import journal as journal_module
+from tracks_dagster.training.journal import Journal
+
+
+@pytest.fixture
+def journal(tmp_path: Path, store: FakeObjectStore, clock: FakeClock) -> Journal:
+    return Journal(tmp_path / "journal" / "rank-0.jsonl", store, prefix="j/", now=clock)
+
+
+def shipped(store: FakeObjectStore) -> bytes:
+    """The segments as the file they came from; their keys must follow one another."""
+    whole = b""
+    for key in sorted(store.objects):
+        assert int(key.removeprefix("j/").removesuffix(".jsonl")) == len(whole)
+        whole += store.objects[key]
+    return whole
+
+
+def test_a_line_is_in_the_kernel_when_write_returns(tmp_path: Path, journal: Journal) -> None:
+    journal.write_step(1, {"loss": 0.5})
+    (line,) = (tmp_path / "journal" / "rank-0.jsonl").read_text().splitlines()
+    assert json.loads(line) == {
+        "kind": "step",
+        "t": "2026-01-31T02:00:00.000000Z",
+        "step": 1,
+        "loss": 0.5,
+    }
+    journal.close(ship=False)
+
+
+def test_segments_follow_one_another_and_the_newest_grows(
+    tmp_path: Path,
+    store: FakeObjectStore,
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES_MAX", 200)
+    for step in range(1, 30):
+        journal.write_step(step, {})
+        if step % 2 == 0:
+            journal.ship()
+            whole = (tmp_path / "journal" / "rank-0.jsonl").read_bytes()
+            assert shipped(store) == whole
+    assert 1 < len(store.objects) < 20
+    assert all(len(data) <= 200 for data in store.objects.values())
+    journal.close(ship=True)
+    assert shipped(store).count(b"\n") == 29
+
+
+def test_nothing_new_means_nothing_is_written(store: FakeObjectStore, journal: Journal) -> None:
+    journal.write("start")
+    journal.ship()
+    calls = len(store.calls)
+    journal.ship()
+    assert len(store.calls) == calls
+    journal.close(ship=True)
+    assert len(store.calls) == calls
+
+
+def test_a_store_that_is_down_costs_no_line(store: FakeObjectStore, journal: Journal) -> None:
+    journal.write("start")
+    store.fail("put", 1, Fault.FAILS)
+    with pytest.raises(StoreError):
+        journal.ship()
+    journal.write_step(1, {})
+    journal.close(ship=True)
+    assert shipped(store).count(b"\n") == 2
+
+
+def test_a_fenced_journal_ships_nothing_more(store: FakeObjectStore, journal: Journal) -> None:
+    journal.write("start")
+    journal.close(ship=False)
+    assert store.objects == {}
+
+
+def test_the_journal_survives_kill_minus_nine(tmp_path: Path) -> None:
+    run = TrainingRun(tmp_path, steps=100_000, every_steps=None)
+    gang = run.start()
+    folder = gang.work / "journal"
+
+    def steps_on_disk() -> int:
+        return sum(path.read_text().count('"kind":"step"') for path in folder.glob("*/*.jsonl"))
+
+    gang.wait(until=lambda: steps_on_disk() >= 30)
+    assert gang.ranks[0].pid is not None
+    os.kill(gang.ranks[0].pid, signal.SIGKILL)
+    gang.ranks[0].join()
+    (path,) = folder.glob("*/rank-0.jsonl")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    steps = [line["step"] for line in lines if line["kind"] == "step"]
+    assert lines[0]["kind"] == "start"
+    assert steps == list(range(1, len(steps) + 1))
+    assert len(steps) >= 30
+
+
+def test_what_a_killed_rank_did_not_ship_its_launcher_does(
+    tmp_path: Path, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    path = tmp_path / "r" / "a01" / "journal" / "launch" / "rank-0.jsonl"
+    prefix = "runs/r/attempts/1/launch/journal/rank-0/"
+    journal = Journal(path, store, prefix=prefix, now=clock)
+    journal.write("start")
+    journal.ship()
+    journal.write_step(1, {})
+    journal.close(ship=False)
+    LocalLauncher(tmp_path).ship("r", 1, store)
+    assert b"".join(store.objects[key] for key in sorted(store.objects)) == path.read_bytes()

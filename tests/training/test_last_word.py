@@ -1,0 +1,76 @@
+"""From an exception to the reason that a rank leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tests.fakes import FakeClock, FakeObjectStore, Fault
+from tracks_dagster.core import errors
+from tracks_dagster.core.evidence import DRAINED
+from tracks_dagster.core.names import EXIT_DRAINED
+from tracks_dagster.core.reasons import TerminationReason as R
+from tracks_dagster.training.last_word import Drained, last_word, leave, reason_of
+
+HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 TB"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (Drained(), DRAINED),
+        (KeyboardInterrupt(), DRAINED),
+        (errors.Fenced("a newer attempt"), R.FENCED),
+        (errors.NonFinite("nan"), R.NAN_LOSS),
+        (torch.OutOfMemoryError("CUDA out of memory"), R.GPU_OOM),
+        (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), R.GPU_OOM),
+        (MemoryError(), R.HOST_OOM),
+        (RuntimeError(HOST_OOM), R.HOST_OOM),
+        (errors.CheckpointCorrupt("chunk"), R.CHECKPOINT_CORRUPT),
+        (errors.CheckpointMismatch("shape"), R.CONFIG_ERROR),
+        (errors.CheckpointWriteFailed("final"), R.CHECKPOINT_WRITE_FAILED),
+        (errors.StoreUnavailable("down"), R.STORAGE_IO),
+        (errors.InvalidInput("lr"), R.CONFIG_ERROR),
+        (errors.DataRejected("rows"), R.BAD_INPUT_DATA),
+        (errors.RankLost("rank 0"), R.RANK_LOST_SECONDARY),
+        (dist.DistBackendError("NCCL"), R.RANK_LOST_SECONDARY),
+        (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"), R.RANK_LOST_SECONDARY),
+        (ModuleNotFoundError("no module"), R.DEPENDENCY_MISMATCH),
+        (PermissionError(13, "denied"), R.PERMISSION_DENIED),
+        (errors.TrainingError("not reported"), R.CODE_ERROR),
+        (RuntimeError("shape mismatch"), R.CODE_ERROR),
+        (ValueError("x"), R.CODE_ERROR),
+        (SystemExit(3), R.CODE_ERROR),
+    ],
+    ids=lambda value: getattr(value, "value", None) or type(value).__name__,
+)
+def test_an_exception_tells_a_reason(error: BaseException, reason: str) -> None:
+    assert reason_of(error) == reason
+
+
+def test_drained_is_an_exit_that_except_exception_does_not_swallow() -> None:
+    assert Drained().code == EXIT_DRAINED
+    assert not isinstance(Drained(), Exception)
+
+
+def test_a_word_keeps_the_end_of_a_long_traceback(clock: FakeClock) -> None:
+    def deeper(depth: int) -> None:
+        if depth == 0:
+            raise ValueError("the root " + "x" * 9000)
+        deeper(depth - 1)
+
+    with pytest.raises(ValueError, match="the root") as caught:
+        deeper(200)
+    word = last_word(3, caught.value, step=7, at=clock())
+    assert (word.rank, word.step, word.at) == (3, 7, "2026-01-31T02:00:00.000000Z")
+    assert len(word.traceback_tail) <= 8000
+    assert len(word.message) <= 2000
+
+
+def test_a_store_that_is_down_does_not_keep_a_rank_from_ending(
+    store: FakeObjectStore, clock: FakeClock, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store.fail("put", 1, Fault.FAILS)
+    leave(store, "exit.json", last_word(0, ValueError("x"), step=None, at=clock()))
+    assert "cannot leave the last word" in capfd.readouterr().err

@@ -1,0 +1,263 @@
+"""Gangs on this machine, as processes below a parent of ours (`training.gang_parent`).
+
+The launcher and the parent meet only in files of `work/<run_id>/a<NN>/`, so that any process of this
+machine can adopt a gang that it did not start. Nothing here judges an end or speaks to Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracks_dagster.adapters.processes import (
+    Process,
+    boot_id,
+    read_json,
+    read_process,
+    write_json,
+)
+from tracks_dagster.adapters.worker_environment import worker_environment
+from tracks_dagster.core.body_json import from_json, to_json
+from tracks_dagster.core.errors import GangError
+from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
+from tracks_dagster.core.names import EXIT_STARTED_BEFORE, attempt_key
+from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec, ObjectStore
+from tracks_dagster.core.redact import Redact, redact
+
+PARENT = "tracks_dagster.training.gang_parent"
+START_S_MAX = 60.0
+KILL_S_MAX = 20.0
+RECORD_S_MAX = 3.0  # after the ranks were killed: time for the parent to write down their ends
+POLL_S = 0.05
+SEGMENT_BYTES_MAX = 8 * 1024 * 1024
+
+
+class LocalLauncher:
+    """Implements `ports.GangLauncher`. work: the folder below which every gang has its own."""
+
+    def __init__(self, work: Path, *, clean: Redact = redact) -> None:
+        self._work = work
+        self._clean = clean
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, spec: GangSpec) -> bool:
+        """Start the gang and return when its parent has written itself down."""
+        folder = self._folder(spec.run_id, spec.attempt_id)
+        with _translated("start", spec.run_id, spec.attempt_id):
+            folder.mkdir(parents=True, exist_ok=True)
+            if (folder / "gang.pid").exists():
+                return False
+            if spec.script is not None:
+                _write_script(folder / "trainer.py", spec.script)
+            write_json(folder / "spec.json", to_json(spec))
+            with (folder / "gang.log").open("ab") as log:
+                child = subprocess.Popen(
+                    [sys.executable, "-m", PARENT, str(folder)],
+                    cwd=folder,
+                    env=worker_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self._children.append(child)
+            return self._wait_for_parent(folder, child)
+
+    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+        """Read what the parent wrote, and look whether anything of the gang lives."""
+        self._collect()
+        folder = self._folder(run_id, attempt_id)
+        with _translated("observe", run_id, attempt_id):
+            written = read_json(folder / "gang.pid")
+            parent = read_process(folder / "gang.pid")
+            if written is None or parent is None:
+                return GangReport(
+                    phase=GangPhase.NEVER_STARTED,
+                    where=platform.node(),
+                    boot_ids={platform.node(): boot_id()},
+                )
+            lives = parent.lives or bool(parent.group)
+            ranks = self._ranks(folder, gone=not lives)
+            ends = [r.ended_at for r in ranks if r.ended_at is not None]
+            return GangReport(
+                phase=GangPhase.ALIVE if lives else GangPhase.GONE,
+                ranks=ranks,
+                conditions=_conditions(folder),
+                started_at=written["started_at"],
+                ended_at=max(ends) if ends and not lives else None,
+                where=platform.node(),
+                boot_ids={platform.node(): boot_id()},
+            )
+
+    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+        """Ask the parent; without one, ask the ranks, and the caller's `kill` is the grace's end."""
+        folder = self._folder(run_id, attempt_id)
+        with _translated("drain", run_id, attempt_id):
+            parent = read_process(folder / "gang.pid")
+            if parent is None:
+                return
+            if parent.lives:
+                write_json(folder / "drain.json", {"grace_s": grace_s})
+                return
+            for rank in _rank_processes(folder):
+                if rank.lives:
+                    _signal(rank.pid, signal.SIGTERM)
+
+    def kill(self, run_id: str, attempt_id: int) -> None:
+        """Kill the whole process group, the parent last so that it can write down the ends."""
+        with _translated("kill", run_id, attempt_id):
+            parent = read_process(self._folder(run_id, attempt_id) / "gang.pid")
+            if parent is None:
+                return
+            began = time.monotonic()
+            while members := parent.group:
+                waited = time.monotonic() - began
+                if waited > KILL_S_MAX:
+                    raise GangError(
+                        f"Cannot end the gang of {attempt_key(run_id, attempt_id)}: processes "
+                        f"{members} still live {KILL_S_MAX:g} s after SIGKILL (a device or file "
+                        "system that does not answer?). The attempt stays open."
+                    )
+                spared = parent.pid if waited < RECORD_S_MAX else None
+                for pid in members:
+                    if pid != spared:
+                        _signal(pid, signal.SIGKILL)
+                time.sleep(POLL_S)
+            self._collect()
+
+    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+        """Upload the whole lines of every journal that lie beyond its shipped segments."""
+        folder = self._folder(run_id, attempt_id)
+        with _translated("ship the journals of", run_id, attempt_id):
+            for path in sorted(folder.glob("journal/*/rank-*.jsonl")):
+                prefix = (
+                    f"runs/{run_id}/attempts/{attempt_id}/{path.parent.name}/journal/{path.stem}/"
+                )
+                _ship_file(store, path, prefix)
+
+    def _collect(self) -> None:
+        """Let the parents that we started and that have ended go from the system's table."""
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def _folder(self, run_id: str, attempt_id: int) -> Path:
+        return self._work / attempt_key(run_id, attempt_id)
+
+    def _wait_for_parent(self, folder: Path, child: subprocess.Popen[bytes]) -> bool:
+        """Return True once `child` is the gang's parent, False when another was before it."""
+        give_up_at = time.monotonic() + START_S_MAX
+        while True:
+            code = child.poll()  # before the file: a parent that wrote it may have ended already
+            parent = read_process(folder / "gang.pid")
+            if parent is not None and parent.pid == child.pid:
+                return True
+            if code == EXIT_STARTED_BEFORE:
+                return False
+            if code is not None:
+                raise GangError(
+                    f"The gang's parent in {folder} ended with {code} before it started a rank: "
+                    f"{self._clean(_tail(folder / 'gang.log')).strip()[-500:]}"
+                )
+            if time.monotonic() > give_up_at:
+                child.kill()
+                child.wait()
+                raise GangError(
+                    f"The gang's parent in {folder} did not start within {START_S_MAX:g} s and was "
+                    "killed; the machine is overloaded, or its disk does not answer."
+                )
+            time.sleep(POLL_S)
+
+    def _ranks(self, folder: Path, *, gone: bool) -> tuple[RankEnd, ...]:
+        """Return every rank of the spec, as far as its end is known; logs of those that ended."""
+        spec = from_json(GangSpec, read_json(folder / "spec.json"))
+        written = read_json(folder / "gang_exit.json") or {"ranks": []}
+        known = {end["rank"]: end for end in written["ranks"]}
+        return tuple(
+            self._rank(folder, rank, known.get(rank, {}), gone=gone) for rank in range(spec.ranks)
+        )
+
+    def _rank(self, folder: Path, rank: int, end: dict[str, object], *, gone: bool) -> RankEnd:
+        found = from_json(RankEnd, {"rank": rank, **end})
+        if not (found.has_ended or gone):
+            return found
+        tail = self._clean(_tail(folder / f"rank-{rank}.log"))
+        return from_json(RankEnd, {"rank": rank, **end, "log_tail": tail})
+
+
+@contextmanager
+def _translated(verb: str, run_id: str, attempt_id: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise GangError(
+            f"Cannot {verb} the gang of {attempt_key(run_id, attempt_id)}: {error}."
+        ) from error
+
+
+def _rank_processes(folder: Path) -> list[Process]:
+    written = read_json(folder / "gang.pid") or {"ranks": []}
+    return [
+        Process(pid=rank["pid"], started=rank["started"], boot_id=rank["boot_id"])
+        for rank in written["ranks"]
+    ]
+
+
+def _write_script(path: Path, script: str) -> None:
+    """Write it in one step: a rank that another supervisor started may be reading it."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(script, encoding="utf-8")
+    scratch.replace(path)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it went by itself
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - LOG_TAIL_BYTES_MAX))
+            return file.read().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def _conditions(folder: Path) -> tuple[Condition, ...]:
+    try:
+        lines = (folder / "conditions.jsonl").read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(from_json(Condition, json.loads(line)) for line in lines)
+
+
+def _ship_file(store: ObjectStore, path: Path, prefix: str) -> None:
+    offset = _shipped_bytes(store, prefix)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while lines := file.readlines(SEGMENT_BYTES_MAX):
+            segment = b"".join(
+                line for line in lines if line.endswith(b"\n")
+            )  # not a torn last one
+            if segment:
+                store.put(f"{prefix}{offset:012d}.jsonl", segment)
+            offset += len(segment)
+
+
+def _shipped_bytes(store: ObjectStore, prefix: str) -> int:
+    """Return up to which byte the file was shipped; its segments follow one another."""
+    segments = list(store.list(prefix))
+    if not segments:
+        return 0
+    last = store.get(segments[-1]) or b""
+    return int(segments[-1].removeprefix(prefix).removesuffix(".jsonl")) + len(last)

@@ -1,0 +1,146 @@
+"""What a process is, so that it can be told from another that got its number later.
+
+A pid alone names nothing: numbers are given again, and after a reboot all of them are. Here a process
+is its pid, its start time and the machine's boot. Standard library only, because the gang's parent
+uses it too; Linux reads /proc, other systems ask `ps`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+PS_TIMEOUT_S = 10.0
+_PROC = Path("/proc")
+_ON_LINUX = sys.platform == "linux"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One process of one boot. started: seconds, since boot on Linux, else since 1970."""
+
+    pid: int
+    started: float
+    boot_id: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether it still runs; one that ended and waits to be collected does not."""
+        return self.boot_id == boot_id() and _start_of_living(self.pid) == self.started
+
+    @property
+    def group(self) -> list[int]:
+        """The pids of all that lives in the process group that it leads, itself included.
+
+        Empty after a reboot, and when its number was given to another process: the system does that
+        only once the group is empty.
+        """
+        if self.boot_id != boot_id():
+            return []
+        if _start_of_living(self.pid) not in (None, self.started):
+            return []
+        return [pid for pid, group, lives in _all_processes() if group == self.pid and lives]
+
+
+def find_process(pid: int) -> Process | None:
+    """Return the living process of that pid, or None."""
+    started = _start_of_living(pid)
+    return None if started is None else Process(pid=pid, started=started, boot_id=boot_id())
+
+
+def this_process() -> Process:
+    """Return the calling process."""
+    process = find_process(os.getpid())
+    if process is None:
+        raise OSError("the system does not list the calling process; is /proc mounted?")
+    return process
+
+
+def boot_id() -> str:
+    """Return an identity of this boot of this machine."""
+    if _ON_LINUX:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
+    return _output("sysctl", "-n", "kern.bootsessionuuid")
+
+
+def write_process(path: Path, process: Process, **more: object) -> None:
+    """Write `process`, and more fields beside it, to a JSON file in one step."""
+    write_json(path, {**asdict(process), **more})
+
+
+def read_process(path: Path) -> Process | None:
+    """Return the process that `write_process` wrote, or None when there is no such file."""
+    stored = read_json(path)
+    if stored is None:
+        return None
+    return Process(pid=stored["pid"], started=stored["started"], boot_id=stored["boot_id"])
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write JSON so that a reader finds the old file or the whole new one, also after a crash."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    with scratch.open("w", encoding="utf-8") as file:
+        json.dump(value, file)
+        file.flush()
+        os.fsync(file.fileno())
+    scratch.replace(path)
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in `path`, or None when there is no such file."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    if not isinstance(stored, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return stored
+
+
+def _start_of_living(pid: int) -> float | None:
+    if not _ON_LINUX:
+        text = _output("ps", "-o", "stat=,lstart=", "-p", str(pid))
+        return None if not text or text.startswith("Z") else _seconds(text.split(None, 1)[1])
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in "ZX" else int(stat[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _all_processes() -> Iterator[tuple[int, int, bool]]:
+    """Yield (pid, process group, lives) of every process."""
+    if not _ON_LINUX:
+        for line in _output("ps", "-A", "-o", "pid=,pgid=,stat=").splitlines():
+            pid, group, state = line.split(None, 2)
+            yield int(pid), int(group), not state.startswith("Z")
+        return
+    for folder in _PROC.iterdir():
+        stat = _stat(int(folder.name)) if folder.name.isdigit() else None
+        if stat is not None:
+            yield int(folder.name), int(stat[2]), stat[0] not in "ZX"
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Return the fields of /proc/<pid>/stat from the third (state) on; see proc_pid_stat(5)."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
+
+
+def _seconds(lstart: str) -> float:
+    return time.mktime(time.strptime(lstart.strip(), "%a %b %d %H:%M:%S %Y"))
+
+
+def _output(*command: str) -> str:
+    environment = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PS_TIMEOUT_S, env=environment, check=False
+    )
+    return done.stdout.strip()

@@ -1,0 +1,121 @@
+"""Does a resumed attempt repeat what the dead one had computed? Compared loss by loss, exactly.
+
+After a resume the steps that an earlier attempt had already run past the resume point are run again.
+Their losses must be the same floats, or the resume was not exact. Pure: who reads the journals is
+`services.receipts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tracks_dagster.core.records import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptLosses:
+    """What one attempt ran. losses: of the steps whose journal lines are in the store.
+
+    resumed_step: 0 when it began afresh; last_step: the last step it is known to have finished.
+    """
+
+    attempt_id: int
+    config: Mapping[str, Json]
+    ranks: int
+    resumed_step: int
+    last_step: int | None
+    losses: Mapping[int, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuity:
+    """The comparison. agree is None, with a reason, where no step could be compared.
+
+    first_difference: the first step whose loss differs, or None.
+    """
+
+    steps_compared: int
+    agree: bool | None
+    first_difference: int | None
+    reason: str | None
+
+    @property
+    def sentence(self) -> str:
+        """The result in words."""
+        if self.agree is None:
+            return f"not compared: {self.reason}"
+        if self.agree:
+            return f"verified over {self.steps_compared} steps"
+        return (
+            f"broken: of {self.steps_compared} steps compared, step {self.first_difference} is the "
+            "first with another loss; the resume was not exact"
+        )
+
+
+def continuity(resumed: AttemptLosses, earlier: Sequence[AttemptLosses]) -> Continuity | None:
+    """Compare `resumed` with what `earlier` attempts (oldest first) ran past its resume point.
+
+    None for an attempt that began afresh: it resumed nothing.
+    """
+    if resumed.resumed_step == 0:
+        return None
+    before: dict[int, float] = {}
+    objection = f"no step had been run past step {resumed.resumed_step}"
+    for attempt in earlier:
+        last_step = attempt.last_step or 0
+        ran_past = last_step > resumed.resumed_step
+        difference = _difference(resumed, attempt)
+        if difference is not None and last_step > attempt.resumed_step:
+            # What comes after may rest on weights that it made in other floating-point steps.
+            objection = difference if ran_past or before else objection
+            before.clear()
+        elif ran_past:
+            past = {s: loss for s, loss in attempt.losses.items() if s > resumed.resumed_step}
+            before.update(past)  # the newest attempt that ran a step counts
+            objection = objection if past else _not_shipped(resumed, attempt)
+    if not before:
+        return _not_compared(objection)
+    steps = sorted(before.keys() & resumed.losses.keys())
+    if not steps:
+        return _not_compared(
+            f"no step of {_span(before)} is in this attempt's journal: it ended before it repeated "
+            "them, or they were not shipped"
+        )
+    first = next((step for step in steps if before[step] != resumed.losses[step]), None)
+    return Continuity(
+        steps_compared=len(steps), agree=first is None, first_difference=first, reason=None
+    )
+
+
+def _difference(resumed: AttemptLosses, attempt: AttemptLosses) -> str | None:
+    """Say why the losses of `attempt` need not be the same floats, or None."""
+    if attempt.ranks != resumed.ranks:
+        return (
+            f"attempt {attempt.attempt_id} ran on {attempt.ranks} ranks, "
+            f"attempt {resumed.attempt_id} on {resumed.ranks}"
+        )
+    keys = sorted(attempt.config.keys() | resumed.config.keys())
+    changed = [key for key in keys if attempt.config.get(key) != resumed.config.get(key)]
+    if not changed:
+        return None
+    listed = ", ".join(
+        f"{key} {attempt.config.get(key)} → {resumed.config.get(key)}" for key in changed
+    )
+    return f"attempt {attempt.attempt_id} had another config ({listed})"
+
+
+def _not_shipped(resumed: AttemptLosses, attempt: AttemptLosses) -> str:
+    return (
+        f"the journal of attempt {attempt.attempt_id} was not shipped past step "
+        f"{resumed.resumed_step}; its last step was {attempt.last_step}"
+    )
+
+
+def _not_compared(reason: str) -> Continuity:
+    return Continuity(steps_compared=0, agree=None, first_difference=None, reason=reason)
+
+
+def _span(steps: Mapping[int, float]) -> str:
+    first, last = min(steps), max(steps)
+    return f"step {first}" if first == last else f"steps {first} to {last}"

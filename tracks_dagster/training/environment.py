@@ -1,0 +1,144 @@
+"""What a rank is told by its environment, and what it can say about where it runs.
+
+Beside `wiring`, this is the only reader of environment variables: torchrun's own, and those that a
+launcher sets for an attempt. Nothing here starts a process group or touches the store.
+"""
+
+from __future__ import annotations
+
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tracks_dagster.adapters.processes import this_process
+from tracks_dagster.core import names
+from tracks_dagster.core.bodies import RankPlace
+from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+
+THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlace:
+    """Which attempt this process trains, and where its record and its files are.
+
+    opened_seq: the seq of the attempt's `attempt_opened`; work: the gang's folder on this machine.
+    """
+
+    store_url: str
+    run_id: str
+    attempt_id: int
+    opened_seq: int
+    work: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankEnvironment:
+    """One rank of a gang. attempt: None when no launcher started it (a notebook, plain torchrun).
+
+    threads: how many the rank computes with on the CPU.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    threads: int
+    image: str | None
+    attempt: AttemptPlace | None
+
+
+def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
+    """Return what `environ` says; raises SettingsError naming the variable that is missing or bad."""
+    run_id = environ.get(names.ENV_RUN_ID)
+    attempt = None
+    if run_id is not None:
+        attempt = AttemptPlace(
+            store_url=_text(environ, names.ENV_STORE),
+            run_id=names.check_run_id(run_id),
+            attempt_id=_number(environ, names.ENV_ATTEMPT_ID),
+            opened_seq=_number(environ, names.ENV_OPENED_SEQ),
+            work=Path(_text(environ, names.ENV_WORK)),
+        )
+    return RankEnvironment(
+        rank=_number(environ, "RANK", 0),
+        world_size=_number(environ, "WORLD_SIZE", 1),
+        local_rank=_number(environ, "LOCAL_RANK", 0),
+        threads=_number(environ, "OMP_NUM_THREADS", THREADS_DEFAULT),
+        image=environ.get(names.ENV_IMAGE),
+        attempt=attempt,
+    )
+
+
+def place_to_json(place: AttemptPlace) -> dict[str, Json]:
+    """Return a place as JSON, to tell the other ranks."""
+    return {**asdict(place), "work": str(place.work)}
+
+
+def place_from_json(told: Mapping[str, Json]) -> AttemptPlace:
+    """Return the place that `place_to_json` told."""
+    return AttemptPlace(**{**told, "work": Path(told["work"])})
+
+
+def device_of(rank: RankEnvironment) -> torch.device:
+    """Return the rank's own GPU where there is one, else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank.local_rank)
+    return torch.device("cpu")
+
+
+def describe_place(rank: int, device: torch.device) -> RankPlace:
+    """Return where this process runs."""
+    process = this_process()
+    name, accelerator = "cpu", "cpu"
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        name, accelerator = f"GPU-{properties.uuid}", properties.name
+    return RankPlace(
+        rank=rank,
+        node=socket.gethostname(),
+        pid=process.pid,
+        pid_started=process.started,
+        boot_id=process.boot_id,
+        device=name,
+        accelerator=accelerator,
+    )
+
+
+def describe_software() -> dict[str, Json]:
+    """Return the versions that a result depends on; the same on every machine of one image."""
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "numpy": np.__version__,
+        "platform": f"{sys.platform}-{platform.machine()}",
+        "threads": torch.get_num_threads(),
+    }
+
+
+def digest_of(description: Mapping[str, Json]) -> str:
+    """Return the sha256 of a description as canonical JSON."""
+    return sha256_hex(canonical_json(dict(description)))
+
+
+def _text(environ: Mapping[str, str], name: str) -> str:
+    if not environ.get(name):
+        raise SettingsError(
+            f"{names.ENV_RUN_ID} is set and {name} is not: a launcher sets both. Unset "
+            f"{names.ENV_RUN_ID} to train alone, outside an attempt."
+        )
+    return environ[name]
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = _text(environ, name) if default is None else environ.get(name, str(default))
+    if not text.isdigit():
+        raise SettingsError(f"{name} = {text!r} is no whole number; a launcher sets it.")
+    return int(text)

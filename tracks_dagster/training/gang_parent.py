@@ -1,0 +1,260 @@
+"""The parent of a local gang: `python -m tracks_dagster.training.gang_parent WORKDIR`.
+
+It starts the ranks, writes down how each of them ended, and goes when the last one has gone. It lives
+in a session of its own, so that training outlives the Dagster run that asked for it; and it is the
+only process that can see exit codes, so it does little that could fail: standard library, no store,
+no network. It decides nothing about the attempt.
+
+At most one gang per attempt, ever: the parent holds `gang.lock` while it lives, and a `gang.pid` that
+is there when the lock is taken means that the attempt had its gang already.
+
+A parent that is killed takes nobody with it. The ranks train on and leave their last words in the
+store; what is lost are their exit codes. The alternative (PR_SET_PDEATHSIG on Linux) would lose the
+exit codes as well, and the steps since the last checkpoint with them; fencing keeps the ranks of a
+lost parent harmless either way.
+
+Files in WORKDIR: `spec.json` (in), `gang.pid`, `rank-<r>.log`, `conditions.jsonl`, `gang_exit.json`
+(rewritten at every end, complete once each rank has one); requests to it are `drain.json` and
+`drill/preempt.json`, each {"grace_s": seconds}.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tracks_dagster.adapters.processes import (
+    find_process,
+    read_json,
+    this_process,
+    write_json,
+    write_process,
+)
+from tracks_dagster.core import names
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.evidence import Condition
+from tracks_dagster.core.ports import GangSpec
+from tracks_dagster.core.records import format_time
+
+EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
+POLL_S = 0.05
+SURVIVORS_S_MAX = 20.0  # after a rank's abnormal end: time for the others to leave a last word
+LAST_WRITES_MAX = 100  # tries to write the last ends down, should the disk be full: 10 s
+WRITE_AGAIN_S = 0.1
+SIGTERM_GRACE_S = 30.0  # when the parent itself is told to end, by a shutdown for instance
+
+
+def main(work: Path) -> int:
+    """Run the gang of `work` to its end; returns the exit code of this process."""
+    with (work / "gang.lock").open("w") as lock:  # let go by the kernel, whatever happens to us
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return names.EXIT_STARTED_BEFORE
+        if (work / "gang.pid").exists():
+            return names.EXIT_STARTED_BEFORE
+        gang = Gang(work, from_json(GangSpec, read_json(work / "spec.json")))
+        signal.signal(signal.SIGTERM, lambda *_: gang.drain(SIGTERM_GRACE_S))
+        write_process(work / "gang.pid", this_process(), started_at=_now(), ranks=[])
+        gang.start()
+        gang.watch()
+        _end_what_is_left()
+    return 0
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank and its end so far; `exit_code` or `signal` is set once it ended."""
+
+    rank: int
+    started_at: str
+    ended_at: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+class Gang:
+    """The ranks of one attempt on this machine."""
+
+    def __init__(self, work: Path, spec: GangSpec) -> None:
+        self._work = work
+        self._spec = spec
+        self._ranks: list[Rank] = []
+        self._living: dict[int, subprocess.Popen[bytes]] = {}
+        self._kill_at: float | None = None  # on the monotonic clock
+        self._is_draining = False
+        self._is_written = True  # what is known of the ends
+        self._drill_fired = False
+
+    def start(self) -> None:
+        """Start every rank and write down their pids; one that cannot be started ends the gang."""
+        shared = rendezvous(self._spec)
+        for rank in range(self._spec.ranks):
+            self._ranks.append(Rank(rank=rank, started_at=_now()))
+            try:
+                self._living[rank] = self._start(rank, shared)
+            except OSError as error:
+                print(f"rank {rank} cannot be started: {error}", flush=True)
+                self._end(rank, EXIT_CANNOT_RUN)
+        processes = {rank: find_process(child.pid) for rank, child in self._living.items()}
+        started = [{"rank": rank, **asdict(p)} for rank, p in processes.items() if p is not None]
+        write_process(self._work / "gang.pid", this_process(), started_at=_now(), ranks=started)
+        if self._is_draining:  # told to end meanwhile, before there was a rank to tell
+            self._signal(signal.SIGTERM)
+
+    def watch(self) -> None:
+        """Write down each end as it happens, until no rank lives; obey requests meanwhile.
+
+        As long as training runs: what bounds it is the attempt, not the parent.
+        """
+        while self._living:
+            for rank, child in list(self._living.items()):
+                code = child.poll()
+                if code is not None:
+                    self._end(rank, code)
+            self._obey()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._signal(signal.SIGKILL)
+            time.sleep(POLL_S)
+        for _ in range(LAST_WRITES_MAX):
+            if self._is_written:
+                return
+            time.sleep(WRITE_AGAIN_S)
+            self._write_ends()
+
+    def drain(self, grace_s: float) -> None:
+        """Tell every rank to save and end; what lives after `grace_s` is killed. Once."""
+        if self._is_draining:
+            return
+        self._is_draining = True
+        self._signal(signal.SIGTERM)
+        self._kill_within(grace_s)
+
+    def _start(self, rank: int, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        environment[names.ENV_WORK] = str(self._work)
+        with (self._work / f"rank-{rank}.log").open("ab") as log:
+            return subprocess.Popen(
+                command(self._work, self._spec),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def _end(self, rank: int, code: int) -> None:
+        """Write down that `rank` ended; code: as Popen says it, -N for signal N."""
+        self._living.pop(rank, None)
+        ended = self._ranks[rank]
+        ended.ended_at = _now()
+        ended.exit_code, ended.signal = (code, None) if code >= 0 else (None, -code)
+        self._write_ends()
+        if code != 0:
+            self._kill_within(SURVIVORS_S_MAX)
+
+    def _write_ends(self) -> None:
+        """Write down all ends so far; a disk that is full must not end the parent of living ranks."""
+        try:
+            write_json(self._work / "gang_exit.json", {"ranks": [asdict(r) for r in self._ranks]})
+        except OSError:
+            self._is_written = False  # the next end, or the end of `watch`, tries again
+        else:
+            self._is_written = True
+
+    def _obey(self) -> None:
+        request = read_json(self._work / "drain.json")
+        if request is not None:
+            self.drain(request["grace_s"])
+        if self._drill_fired:
+            return
+        drill = read_json(self._work / "drill" / "preempt.json")
+        if drill is not None:
+            self._drill_fired = True
+            self._preempt(drill["grace_s"])
+
+    def _preempt(self, grace_s: float) -> None:
+        """Play a control plane that takes the machine: first its word, then its signals."""
+        condition = Condition(
+            type="DisruptionTarget",
+            reason="PreemptionByScheduler",
+            message=f"A drill preempts this gang with {grace_s:g} s of grace.",
+            at=_now(),
+            source="drill",
+        )
+        with (self._work / "conditions.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(condition)) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        if grace_s > 0:
+            self.drain(grace_s)
+        else:
+            self._signal(signal.SIGKILL)
+
+    def _kill_within(self, seconds: float) -> None:
+        at = time.monotonic() + seconds
+        self._kill_at = at if self._kill_at is None else min(self._kill_at, at)
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Signal the ranks, and not their loader workers, which must live while a rank saves."""
+        for child in self._living.values():
+            child.send_signal(number)
+
+
+def command(work: Path, spec: GangSpec) -> list[str]:
+    """Return the command line of a rank."""
+    if spec.trainer == "family":
+        return [sys.executable, "-m", "tracks_dagster.training.main"]
+    return [sys.executable, str(work / "trainer.py")]
+
+
+def rendezvous(spec: GangSpec) -> dict[str, str]:
+    """Return the variables that all ranks share: torchrun's, ours, and the spec's own.
+
+    The port is free now and may be taken by the time rank 0 listens; the attempt then fails in words.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    shared = {
+        "WORLD_SIZE": str(spec.ranks),
+        "LOCAL_WORLD_SIZE": str(spec.ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONUNBUFFERED": "1",  # a log that ends where the process did
+        names.ENV_STORE: spec.store_url,
+        names.ENV_RUN_ID: spec.run_id,
+        names.ENV_ATTEMPT_ID: str(spec.attempt_id),
+        names.ENV_OPENED_SEQ: str(spec.opened_seq),
+        **spec.environment,
+    }
+    if spec.ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
+        shared["OMP_NUM_THREADS"] = "1"  # as torchrun does: ranks that share cores get in their way
+    return shared
+
+
+def _end_what_is_left() -> None:
+    """End what the ranks started and left behind, loader workers for instance."""
+    for pid in this_process().group:
+        if pid != os.getpid():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # it went by itself
+
+
+def _now() -> str:
+    return format_time(datetime.now(UTC))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

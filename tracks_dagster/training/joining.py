@@ -1,0 +1,117 @@
+"""How `join` begins and ends: from the environment to a placed launch, and to the last word."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core.errors import Fenced
+from tracks_dagster.core.evidence import LastWord
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.training import alone
+from tracks_dagster.training.environment import (
+    AttemptPlace,
+    device_of,
+    place_from_json,
+    place_to_json,
+    read_environment,
+)
+from tracks_dagster.training.last_word import (
+    early_last_word_key,
+    last_word,
+    last_word_key,
+    leave,
+)
+from tracks_dagster.training.launch import Launch, place, utc_now
+from tracks_dagster.training.ranks import Ranks
+
+ALONE_FOLDER = Path(".tracks-notebook")  # where a script trains that no launcher started
+
+
+class Farewell:
+    """Leaves this rank's last word, as far as it is known by then where that belongs.
+
+    step: the last step finished, None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.rank = 0
+        self.step: int | None = None
+        self.launch: Launch | None = None
+        self._store: ObjectStore | None = None
+        self._place: AttemptPlace | None = None
+        self._launch_id: str | None = None
+
+    def know_place(self, store: ObjectStore, where: AttemptPlace) -> None:
+        """Take in which attempt it is."""
+        self._store, self._place = store, where
+
+    def know_launch_id(self, launch_id: str) -> None:
+        """Take in which launch of it."""
+        self._launch_id = launch_id
+
+    def completed(self, reached_last_step: bool) -> None:
+        """Say that the script came to its end."""
+        reason = (
+            TerminationReason.COMPLETED if reached_last_step else (TerminationReason.EARLY_STOPPED)
+        )
+        word = LastWord(
+            rank=self.rank,
+            reason=reason,
+            exception=None,
+            message=reason.sentence,
+            traceback_tail="",
+            step=self.step,
+            at=format_time(utc_now()),
+        )
+        self._say(word, ship=True)
+
+    def failed(self, error: BaseException) -> None:
+        """Say what ended the rank. A fenced launch ships nothing more."""
+        word = last_word(self.rank, error, step=self.step, at=utc_now())
+        self._say(word, ship=not isinstance(error, Fenced))
+
+    def _say(self, word: LastWord, *, ship: bool) -> None:
+        if self.launch is not None:
+            self.launch.journal.close(ship=ship)
+        if self._store is None or self._place is None:
+            return
+        run_id, attempt_id = self._place.run_id, self._place.attempt_id
+        if self._launch_id is None:
+            key = early_last_word_key(run_id, attempt_id, uuid.uuid4().hex)
+        else:
+            key = last_word_key(run_id, attempt_id, self._launch_id, self.rank)
+        leave(self._store, key, word)
+
+
+def join_launch(
+    environ: Mapping[str, str], farewell: Farewell, *, config: Mapping[str, Json], folder: Path
+) -> Launch:
+    """Return the placed launch that `environ` names; outside an attempt, one alone in `folder`."""
+    told = read_environment(environ)
+    farewell.rank = told.rank
+    where = told.attempt
+    if where is not None:
+        farewell.know_place(open_store(where.store_url, probe=False), where)
+    device = device_of(told)
+    if device.type == "cpu":
+        torch.set_num_threads(told.threads)
+    ranks = Ranks(rank=told.rank, world_size=told.world_size, device=device)
+    if where is None:
+        where = place_from_json(
+            ranks.from_first(
+                lambda: place_to_json(alone.open_attempt(folder, config, ranks.world_size))
+            )
+        )
+    store = open_store(where.store_url, probe=False)
+    farewell.know_place(store, where)
+    farewell.launch = place(
+        store, where, ranks, image=told.image, on_launch_id=farewell.know_launch_id
+    )
+    return farewell.launch

@@ -1,0 +1,98 @@
+"""A rank's journal: one JSON object a line, in the kernel before the next step begins.
+
+A line is written with one `os.write` to a file opened for appending, so kill -9 of the rank loses
+none that was written; a crash of the machine loses what was not shipped. A thread ships the file to
+the store every two seconds: segments follow one another, each keyed by its first byte's offset, and
+the newest is put again, longer, until it is full. Nothing in a journal is ever needed to decide.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from tracks_dagster.core.errors import StoreError
+from tracks_dagster.core.ports import Clock, ObjectStore
+from tracks_dagster.core.records import Json, format_time
+
+SHIP_EVERY_S = 2.0
+HEARTBEAT_EVERY_S = 10.0
+SEGMENT_BYTES_MAX = 256 * 1024
+LAST_SHIP_S_MAX = 10.0  # how long an ending rank waits for its shipping thread
+
+
+class Journal:
+    """Appends lines and ships them. `write` is safe from several threads."""
+
+    def __init__(self, path: Path, store: ObjectStore, *, prefix: str, now: Clock) -> None:
+        """Open `path` for appending and start shipping it under `prefix` (ends with "/")."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._store = store
+        self._prefix = prefix
+        self._now = now
+        self._step = 0
+        self._segment_start = 0  # offset of the segment that is not full yet
+        self._shipped = 0  # offset up to which the store has the file
+        self._lock = threading.Lock()  # of shipping
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
+        self._thread.start()
+
+    def write(self, kind: str, **fields: Json) -> None:
+        """Append one line; it is in the kernel when this returns."""
+        line = {"kind": kind, "t": format_time(self._now()), **fields}
+        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+
+    def write_step(self, step: int, fields: Mapping[str, Json]) -> None:
+        """Append the line of a finished step."""
+        self._step = step
+        self.write("step", step=step, **fields)
+
+    def ship(self) -> None:
+        """Bring every whole line into the store; raises StoreError when it cannot be reached."""
+        with self._lock, self._path.open("rb") as file:
+            file.seek(self._segment_start)
+            lines = file.read().rpartition(b"\n")
+            data = lines[0] + lines[1]
+            while data and self._segment_start + len(data) > self._shipped:
+                segment = _whole_lines(data, SEGMENT_BYTES_MAX)
+                self._store.put(f"{self._prefix}{self._segment_start:012d}.jsonl", segment)
+                self._shipped = self._segment_start + len(segment)
+                data = data[len(segment) :]
+                if data or len(segment) >= SEGMENT_BYTES_MAX:
+                    self._segment_start = self._shipped
+
+    def close(self, *, ship: bool) -> None:
+        """Stop the thread and, unless this launch was fenced, ship what is left; bounded."""
+        self._closing.set()
+        self._thread.join(LAST_SHIP_S_MAX)
+        if ship and not self._thread.is_alive():  # else the store does not answer
+            self._try_ship()
+        os.close(self._file)
+
+    def _run(self) -> None:
+        heartbeat_in_s = HEARTBEAT_EVERY_S
+        while not self._closing.wait(SHIP_EVERY_S):
+            heartbeat_in_s -= SHIP_EVERY_S
+            if heartbeat_in_s <= 0:
+                heartbeat_in_s = HEARTBEAT_EVERY_S
+                self.write("heartbeat", step=self._step)
+            self._try_ship()
+
+    def _try_ship(self) -> None:
+        try:
+            self.ship()
+        except StoreError as error:  # the next turn ships more; the file on this machine has it all
+            print(f"journal: cannot ship {self._path.name}: {error}", file=sys.stderr, flush=True)
+
+
+def _whole_lines(data: bytes, size: int) -> bytes:
+    """Return the first lines of `data`, about `size` bytes and at least one line."""
+    end = data.rfind(b"\n", 0, size)
+    return data[: (end if end >= 0 else data.index(b"\n")) + 1]

@@ -1,0 +1,128 @@
+"""A rank's last word: why it ends, as far as the rank itself can tell, left in the store.
+
+It is one voice among several: `classify` weighs recorded intent, control planes and hardware before
+it. Leaving it is an effort with a bound, never a reason to hang.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from datetime import datetime
+
+import torch
+import torch.distributed as dist
+
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.errors import (
+    CheckpointCorrupt,
+    CheckpointMismatch,
+    CheckpointWriteFailed,
+    DataRejected,
+    Fenced,
+    InvalidInput,
+    NonFinite,
+    RankLost,
+    StoreError,
+)
+from tracks_dagster.core.evidence import DRAINED, LastWord
+from tracks_dagster.core.names import EXIT_DRAINED
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import canonical_json, format_time
+
+LEAVE_S_MAX = 10.0  # how long a rank tries to leave it
+MESSAGE_CHARS_MAX = 2000
+TRACEBACK_CHARS_MAX = 8000
+
+
+class Drained(SystemExit):
+    """SIGTERM was obeyed: the step was finished and saved. Ends the process with the agreed code."""
+
+    def __init__(self) -> None:
+        super().__init__(EXIT_DRAINED)
+
+    def __str__(self) -> str:
+        return "SIGTERM was obeyed: the step was finished and saved."
+
+
+_R = TerminationReason
+
+# The first row that fits decides; a RuntimeError is told by its text, as torch has no type for it.
+_BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
+    (Drained, DRAINED),
+    (KeyboardInterrupt, DRAINED),
+    (Fenced, _R.FENCED),
+    (NonFinite, _R.NAN_LOSS),
+    (torch.OutOfMemoryError, _R.GPU_OOM),
+    (MemoryError, _R.HOST_OOM),
+    (CheckpointCorrupt, _R.CHECKPOINT_CORRUPT),
+    (CheckpointMismatch, _R.CONFIG_ERROR),
+    (CheckpointWriteFailed, _R.CHECKPOINT_WRITE_FAILED),
+    (InvalidInput, _R.CONFIG_ERROR),
+    (DataRejected, _R.BAD_INPUT_DATA),
+    (RankLost, _R.RANK_LOST_SECONDARY),
+    (StoreError, _R.STORAGE_IO),
+    (ModuleNotFoundError, _R.DEPENDENCY_MISMATCH),
+    (PermissionError, _R.PERMISSION_DENIED),
+    (dist.DistNetworkError, _R.RANK_LOST_SECONDARY),
+    (dist.DistBackendError, _R.RANK_LOST_SECONDARY),
+)
+_BY_TEXT: tuple[tuple[str, str], ...] = (
+    ("CUDA out of memory", _R.GPU_OOM),
+    ("DefaultCPUAllocator: can't allocate memory", _R.HOST_OOM),
+    ("DefaultCPUAllocator: not enough memory", _R.HOST_OOM),
+    ("Connection closed by peer", _R.RANK_LOST_SECONDARY),  # gloo, when another rank went first
+    ("Connection reset by peer", _R.RANK_LOST_SECONDARY),
+    ("Timed out waiting", _R.RANK_LOST_SECONDARY),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the reason that an exception tells: a termination reason's value, or DRAINED."""
+    for kind, reason in _BY_TYPE:
+        if isinstance(error, kind):
+            return str(reason)
+    if isinstance(error, RuntimeError):
+        for text, reason in _BY_TEXT:
+            if text in str(error):
+                return str(reason)
+    return str(_R.CODE_ERROR)
+
+
+def last_word(rank: int, error: BaseException, *, step: int | None, at: datetime) -> LastWord:
+    """Return the last word of a rank that `error` ends. step: the last one it finished."""
+    return LastWord(
+        rank=rank,
+        reason=reason_of(error),
+        exception=f"{type(error).__module__}.{type(error).__qualname__}",
+        message=str(error)[:MESSAGE_CHARS_MAX],
+        traceback_tail="".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:],
+        step=step,
+        at=format_time(at),
+    )
+
+
+def leave(store: ObjectStore, key: str, word: LastWord) -> None:
+    """Put `word` at `key`, trying for at most 10 seconds; a failure goes to stderr."""
+
+    def put() -> None:
+        try:
+            store.put(key, canonical_json(to_json(word)))
+        except StoreError as error:
+            print(f"cannot leave the last word at {key}: {error}", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=put, name="last word", daemon=True)
+    thread.start()
+    thread.join(LEAVE_S_MAX)
+
+
+def last_word_key(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
+    """Return where a rank that knows its launch leaves its last word."""
+    return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/exit/rank-{rank}.json"
+
+
+def early_last_word_key(run_id: str, attempt_id: int, uid: str) -> str:
+    """Return where a rank leaves it that ends before its launch has an id."""
+    return f"runs/{run_id}/attempts/{attempt_id}/early/{uid}/exit.json"

@@ -1,0 +1,163 @@
+"""One launch of an attempt: its ranks together, placed in the track, with all that they were told.
+
+`place` is where a gang finds out whether it may train at all: of two gangs of one attempt, or one of
+an attempt that has ended, it is fenced here, before the first step.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tracks_dagster.core.append import Authority
+from tracks_dagster.core.bodies import AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
+from tracks_dagster.core.body_json import from_json, to_json
+from tracks_dagster.core.errors import SettingsError, TrackBroken
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Draft, Json, Kind, Record, parse
+from tracks_dagster.core.track import Track, log_key, run_track
+from tracks_dagster.core.trainer_track import TrainerTrack
+from tracks_dagster.training.environment import (
+    AttemptPlace,
+    describe_place,
+    describe_software,
+    digest_of,
+)
+from tracks_dagster.training.journal import Journal
+from tracks_dagster.training.ranks import Ranks
+
+
+def utc_now() -> datetime:
+    """Return the time, for records that people read."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A placed launch, as one rank sees it. track: rank 0's; the other ranks write no records."""
+
+    store: ObjectStore
+    place: AttemptPlace
+    ranks: Ranks
+    launch_id: str
+    track: TrainerTrack | None
+    declared: RunDeclared
+    opened: AttemptOpened
+    environment_sha256: str
+    journal: Journal
+
+    def draft(self, kind: Kind, body: object) -> Draft:
+        """Return a record of this attempt with a fresh uid."""
+        return _draft(kind, body, self.place.attempt_id)
+
+    def append(self, draft: Draft, *, sources: frozenset[str] = frozenset()) -> Record | None:
+        """Append a fact, on rank 0 only; None when it was abandoned. Raises Fenced."""
+        return self.own_track.append(draft, sources=sources)
+
+    @property
+    def own_track(self) -> TrainerTrack:
+        """The track as rank 0 writes to it."""
+        if self.track is None:
+            raise SettingsError("Only rank 0 writes to a run's track.")
+        return self.track
+
+    def whole_track(self) -> Track:
+        """Return the run's track from its first record on, for notes and alerts."""
+        return Track(self.store, run_track(self.place.run_id), now=utc_now)
+
+
+def place(
+    store: ObjectStore,
+    where: AttemptPlace,
+    ranks: Ranks,
+    *,
+    image: str | None,
+    on_launch_id: Callable[[str], None],
+) -> Launch:
+    """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
+
+    on_launch_id is told the id as soon as it is known. Raises Fenced on every rank when another
+    launch was placed or the attempt is over, SettingsError when the gang has another size than the
+    attempt was opened with.
+    """
+    launch_id = ranks.from_first(lambda: uuid.uuid4().hex)
+    on_launch_id(launch_id)
+    declared = from_json(RunDeclared, _record(store, where, 0, Kind.RUN_DECLARED).body)
+    opened_record = _record(store, where, where.opened_seq, Kind.ATTEMPT_OPENED)
+    opened = from_json(AttemptOpened, opened_record.body)
+    if opened.compute.ranks != ranks.world_size:
+        raise SettingsError(
+            f"Attempt {where.attempt_id} was opened for {opened.compute.ranks} ranks and "
+            f"{ranks.world_size} were started; WORLD_SIZE must be {opened.compute.ranks}."
+        )
+    software = describe_software()
+    places = ranks.gather(to_json(describe_place(ranks.rank, ranks.device)))
+    placed = AttemptPlaced(
+        launch_id=launch_id,
+        world_size=ranks.world_size,
+        ranks=tuple(from_json(RankPlace, each) for each in places),
+        image=image,
+        environment=software,
+        environment_sha256=digest_of(software),
+    )
+    track = _trainer_track(store, where, launch_id) if ranks.is_first else None
+
+    def append() -> Json:
+        if track is not None:
+            track.append(_draft(Kind.ATTEMPT_PLACED, placed, where.attempt_id))
+        return None
+
+    ranks.from_first(append)
+    journal = _journal(store, where, launch_id, ranks.rank)
+    here = placed.ranks[ranks.rank]
+    journal.write("start", pid=here.pid, boot_id=here.boot_id)
+    return Launch(
+        store=store,
+        place=where,
+        ranks=ranks,
+        launch_id=launch_id,
+        track=track,
+        declared=declared,
+        opened=opened,
+        environment_sha256=placed.environment_sha256,
+        journal=journal,
+    )
+
+
+def _trainer_track(store: ObjectStore, where: AttemptPlace, launch_id: str) -> TrainerTrack:
+    return TrainerTrack(
+        store,
+        run_track(where.run_id),
+        opened_seq=where.opened_seq,
+        authority=Authority(attempt_id=where.attempt_id, launch_id=launch_id),
+        now=utc_now,
+    )
+
+
+def _journal(store: ObjectStore, where: AttemptPlace, launch_id: str, rank: int) -> Journal:
+    return Journal(
+        where.work / "journal" / launch_id / f"rank-{rank}.jsonl",
+        store,
+        prefix=f"runs/{where.run_id}/attempts/{where.attempt_id}/{launch_id}/journal/rank-{rank}/",
+        now=utc_now,
+    )
+
+
+def _draft(kind: Kind, body: object, attempt_id: int) -> Draft:
+    return Draft(uid=uuid.uuid4().hex, kind=kind, body=to_json(body), attempt_id=attempt_id)
+
+
+def _record(store: ObjectStore, where: AttemptPlace, seq: int, kind: Kind) -> Record:
+    name = run_track(where.run_id)
+    data = store.get(log_key(name, seq))
+    record = None if data is None else parse(data, seq=seq)
+    own = record is not None and record.attempt_id in (None, where.attempt_id)
+    if record is None or record.kind is not kind or not own:
+        found = "nothing" if record is None else f"{record.kind} of attempt {record.attempt_id}"
+        raise TrackBroken(
+            f"Record {seq} of {name} should be {kind} (attempt {where.attempt_id}) and is {found}; "
+            "the launcher handed over a wrong seq."
+        )
+    return record

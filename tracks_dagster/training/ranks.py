@@ -1,0 +1,114 @@
+"""The ranks of a gang and the few words they exchange beside gradients: sums, JSON, outcomes.
+
+One rank alone uses the same calls and no process group. Nothing is pickled. Every call but the
+properties is collective: all ranks make it, in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from tracks_dagster.core.errors import Fenced, RankLost, TracksError
+from tracks_dagster.core.records import Json, canonical_json
+
+GANG_TIMEOUT_S = 600.0  # for any collective: a rank that waits longer gives the gang up
+
+
+class Ranks:
+    """This rank among its gang."""
+
+    def __init__(self, *, rank: int, world_size: int, device: torch.device) -> None:
+        """Meet the other ranks (torchrun's MASTER_ADDR and MASTER_PORT say where)."""
+        self.rank = rank
+        self.world_size = world_size
+        self.device = device
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if world_size > 1:
+            dist.init_process_group(
+                "nccl" if device.type == "cuda" else "gloo",
+                rank=rank,
+                world_size=world_size,
+                timeout=timedelta(seconds=GANG_TIMEOUT_S),
+            )
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which alone writes to the track."""
+        return self.rank == 0
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Return the sums over all ranks, the same bits on each; a NaN of one is a NaN of all."""
+        if self.world_size == 1:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor)
+        summed: list[float] = tensor.tolist()
+        return summed
+
+    def gather(self, value: Json) -> list[Json]:
+        """Return every rank's value, by rank."""
+        if self.world_size == 1:
+            return [value]
+        data = canonical_json(value)
+        sizes = [int(size) for size in self._gather_rows(torch.tensor([len(data)]))]
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
+        padded[: len(data)] = _bytes_tensor(data)
+        rows = self._gather_rows(padded)
+        return [
+            json.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
+        ]
+
+    def from_first(self, action: Callable[[], Json]) -> Json:
+        """Do `action` on rank 0 and return its value on every rank.
+
+        Raises what it raised on rank 0; on the others Fenced when it was fenced, else RankLost.
+        """
+        if self.world_size == 1:
+            return action()
+        if self.is_first:
+            return self._act_and_tell(action)
+        told = self._broadcast(None)
+        if "value" in told:
+            return told["value"]
+        if told["error"] == Fenced.__name__:
+            raise Fenced(told["message"])
+        raise RankLost(f"Rank 0 failed with {told['error']}: {told['message']}")
+
+    def close(self) -> None:
+        """Leave the process group; only after an end that all ranks reached together."""
+        if self.world_size > 1:
+            dist.destroy_process_group()
+
+    def _act_and_tell(self, action: Callable[[], Json]) -> Json:
+        try:
+            value = action()
+        except (TracksError, OSError, RuntimeError) as error:
+            self._broadcast({"error": type(error).__name__, "message": str(error)})
+            raise
+        return self._broadcast({"value": value})["value"]
+
+    def _broadcast(self, value: Json) -> Json:
+        data = canonical_json(value)
+        size = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(size, src=0)
+        buffer = torch.zeros(int(size), dtype=torch.uint8, device=self.device)
+        if self.is_first:
+            buffer.copy_(_bytes_tensor(data))
+        dist.broadcast(buffer, src=0)
+        return json.loads(buffer.cpu().numpy().tobytes())
+
+    def _gather_rows(self, row: torch.Tensor) -> list[torch.Tensor]:
+        row = row.to(self.device)
+        rows = [torch.empty_like(row) for _ in range(self.world_size)]
+        dist.all_gather(rows, row)
+        return [each.cpu() for each in rows]
+
+
+def _bytes_tensor(data: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)

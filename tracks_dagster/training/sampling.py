@@ -1,0 +1,145 @@
+"""Which samples a step trains on: a function of (seed, step), of nothing else.
+
+The epochs' permutations, one after the other, form an endless stream of sample indices. Step s
+(1-based) takes the stream's positions [(s-1)·B, s·B), B the global batch; rank r takes the r-th
+contiguous slice of these. So the order does not depend on world size, micro-batch, loader workers or
+how far a loader prefetched, and the cursor after step s is s·B: nothing has to be saved to resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache, partial
+
+import numpy as np
+import numpy.typing as npt
+
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.records import sha256_hex
+
+Indices = npt.NDArray[np.int64]
+
+
+class SampleIndex(int):
+    """An index into the dataset that also knows its epoch, for `sample_rng`."""
+
+    epoch: int
+
+    def __new__(cls, index: int, epoch: int) -> SampleIndex:
+        """Return `index`, seen in `epoch` (0-based)."""
+        sample = super().__new__(cls, index)
+        sample.epoch = epoch
+        return sample
+
+    def __reduce__(self) -> tuple[type[SampleIndex], tuple[int, int]]:
+        """Travel to loader workers with the epoch."""
+        return SampleIndex, (int(self), self.epoch)
+
+
+class BatchSampler:
+    """The `batch_sampler` of a DataLoader: each item is one rank's share of one step.
+
+    Iterating begins after the step that `resume_after` was last given and goes on to `until`.
+    """
+
+    def __init__(
+        self, dataset_length: int, *, seed: int, global_batch: int, rank: int, world_size: int
+    ) -> None:
+        """Raise InvalidInput for an empty dataset or a batch that the ranks cannot divide."""
+        if dataset_length < 1:
+            raise InvalidInput("The dataset has no samples; there is nothing to train on.")
+        if global_batch < 1 or global_batch % world_size:
+            raise InvalidInput(
+                f"A global batch of {global_batch} cannot be divided among {world_size} ranks; "
+                f"use a multiple of {world_size}."
+            )
+        self.dataset_length = dataset_length
+        self.seed = seed
+        self.global_batch = global_batch
+        self._share = global_batch // world_size
+        self._rank = rank
+        self._after_step = 0
+        self._until = 0
+        # Two epochs: near a boundary the loader reads ahead in the next one.
+        self._permutation = lru_cache(maxsize=2)(partial(permutation, dataset_length, seed=seed))
+
+    def resume_after(self, step: int, *, until: int) -> None:
+        """Let the next iteration yield the steps `step` + 1 … `until`."""
+        self._after_step = step
+        self._until = until
+
+    def __len__(self) -> int:
+        """Return how many steps an iteration yields."""
+        return max(0, self._until - self._after_step)
+
+    def __iter__(self) -> Iterator[list[SampleIndex]]:
+        """Yield this rank's samples of each step, in order."""
+        for step in range(self._after_step + 1, self._until + 1):
+            first = (step - 1) * self.global_batch + self._rank * self._share
+            indices = self._at(first, self._share)
+            yield [
+                SampleIndex(index, (first + place) // self.dataset_length)
+                for place, index in enumerate(indices.tolist())
+            ]
+
+    def cursor(self, step: int) -> int:
+        """Return how many samples all ranks have consumed when `step` is done."""
+        return step * self.global_batch
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch (0-based) of the sample that comes next when `step` is done."""
+        return self.cursor(step) // self.dataset_length
+
+    def position(self, step: int) -> dict[str, int]:
+        """Return all that the samples after `step` depend on; a checkpoint keeps it."""
+        return {
+            "cursor": self.cursor(step),
+            "epoch": self.epoch(step),
+            "seed": self.seed,
+            "dataset_length": self.dataset_length,
+            "global_batch": self.global_batch,
+        }
+
+    def global_indices(self, step: int) -> Indices:
+        """Return the samples of all ranks in `step`, in order. (B,)"""
+        return self._at((step - 1) * self.global_batch, self.global_batch)
+
+    def indices_sha256(self, step: int) -> str:
+        """Return the digest of `global_indices(step)` as little-endian int64."""
+        return sha256_hex(self.global_indices(step).astype("<i8").tobytes())
+
+    def _at(self, position: int, count: int) -> Indices:
+        """Return `count` indices of the stream from `position` on."""
+        parts: list[Indices] = []
+        while count > 0:  # ends: each turn takes at least one
+            epoch, offset = divmod(position, self.dataset_length)
+            part = self._permutation(epoch=epoch)[offset : offset + count]
+            parts.append(part)
+            position += len(part)
+            count -= len(part)
+        return np.concatenate(parts)
+
+
+def permutation(length: int, *, seed: int, epoch: int) -> Indices:
+    """Return the order of samples 0 … length - 1 in one epoch. (length,)
+
+    The order of 64-bit words of Philox keyed by (seed, epoch): numpy keeps a bit generator's stream
+    over its versions (NEP 19), but not what `Generator.permutation` makes of it. Memory: 24 bytes a
+    sample while sorting.
+    """
+    words = np.random.Philox(key=_key(seed, epoch)).random_raw(length)
+    return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+
+
+def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """Return the random numbers of one sample in one epoch, whichever worker draws them.
+
+    Same key as the epoch's permutation, with the counter's third word set to index + 1: the two
+    streams meet only after 2¹²⁸ draws.
+    """
+    counter = np.array([0, 0, index + 1, 0], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=_key(seed, epoch), counter=counter))
+
+
+def _key(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
+    return np.array([seed, epoch], dtype=np.uint64)

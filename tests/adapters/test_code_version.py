@@ -1,0 +1,67 @@
+"""Where the code stood: a real git checkout in each state that matters."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.adapters.code_version import read_code_version
+
+
+def git(folder: Path, *arguments: str) -> str:
+    """Run git as nobody in particular, without anybody's configuration."""
+    done = subprocess.run(
+        ["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", str(folder), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout of branch `trunk` with one commit."""
+    git(tmp_path, "init", "--quiet", "--initial-branch", "trunk")
+    (tmp_path / "file").write_text("one")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "--quiet", "--message", "one")
+    return tmp_path
+
+
+def test_a_clean_branch(checkout: Path) -> None:
+    code = read_code_version(checkout)
+    assert code.git_commit == git(checkout, "rev-parse", "HEAD")
+    assert (code.branch, code.dirty) == ("trunk", False)
+    assert code.package_version
+
+
+def test_a_dirty_tree(checkout: Path) -> None:
+    (checkout / "file").write_text("two")
+    assert read_code_version(checkout).dirty is True
+
+
+def test_a_detached_head_has_a_commit_and_no_branch(checkout: Path) -> None:
+    git(checkout, "checkout", "--quiet", "--detach")
+    code = read_code_version(checkout)
+    assert code.git_commit == git(checkout, "rev-parse", "HEAD")
+    assert code.branch is None
+
+
+def test_a_checkout_without_a_commit(tmp_path: Path) -> None:
+    git(tmp_path, "init", "--quiet", "--initial-branch", "trunk")
+    code = read_code_version(tmp_path)
+    assert (code.git_commit, code.branch, code.dirty) == (None, None, None)
+
+
+def test_a_folder_that_is_no_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    code = read_code_version(tmp_path)
+    assert (code.git_commit, code.branch, code.dirty) == (None, None, None)
+
+
+def test_a_machine_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert read_code_version(tmp_path).git_commit is None

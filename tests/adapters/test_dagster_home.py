@@ -1,0 +1,173 @@
+"""Dagster's files and processes below TRACKS_HOME; small scripts play its daemon and web server."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+import yaml
+
+from tracks_dagster.adapters import dagster_home, dagster_instance
+from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.adapters.dagster_instance import create_schema, in_own_schema, write_config
+from tracks_dagster.core.errors import OrchestratorError
+
+SLEEPS = "import subprocess, sys, time\n"
+SLEEPS += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+SLEEPS += "time.sleep(600)\n"
+SERVES = """
+import http.server, sys
+port = int(sys.argv[sys.argv.index("-p") + 1])
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DagsterHome:
+    """A home whose storage counts as made, and whose programs are played."""
+    (tmp_path / "played_daemon.py").write_text(SLEEPS)
+    (tmp_path / "played_webserver.py").write_text(SERVES)
+    monkeypatch.setattr(dagster_home, "DAEMON", "played_daemon")
+    monkeypatch.setattr(dagster_home, "WEBSERVER", "played_webserver")
+    monkeypatch.setattr(dagster_home, "TERM_S_MAX", 10.0)
+    return another(tmp_path)
+
+
+def another(tmp_path: Path) -> DagsterHome:
+    folder = tmp_path / "dagster"
+    folder.mkdir(exist_ok=True)
+    (folder / "prepared").write_text(importlib.metadata.version("dagster"))
+    return DagsterHome(
+        folder,
+        root=tmp_path,
+        environment={"TRACKS_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)},
+        postgres_url=None,
+    )
+
+
+def test_a_daemon_is_started_once_shared_and_stopped_by_its_last_user(
+    home: DagsterHome, tmp_path: Path
+) -> None:
+    with home.daemon():
+        first = home.find_daemon()
+        assert first is not None
+        with another(tmp_path).daemon() as second_user:
+            assert second_user.find_daemon() == first
+        assert home.find_daemon() == first
+        assert not home.ensure_daemon()
+    assert home.find_daemon() is None
+    assert first.group == []  # nor is anything left of what it started
+
+
+def test_a_daemon_that_died_is_started_again(home: DagsterHome) -> None:
+    with home.daemon():
+        died = home.find_daemon()
+        assert died is not None
+        os.killpg(died.pid, signal.SIGKILL)
+        os.waitpid(died.pid, 0)
+        assert home.ensure_daemon()
+        assert home.find_daemon() != died
+
+
+def test_the_web_server_answers_at_the_address_that_is_given_and_goes(home: DagsterHome) -> None:
+    with home.webserver() as address, urllib.request.urlopen(address) as reply:
+        assert reply.status == 200
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address)
+
+
+def test_a_web_server_that_cannot_start_says_why(home: DagsterHome, tmp_path: Path) -> None:
+    (tmp_path / "played_webserver.py").write_text("raise SystemExit('the port is taken')")
+    with pytest.raises(OrchestratorError, match="the port is taken"), home.webserver():
+        pass
+
+
+def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: Path) -> None:
+    write_config(tmp_path, on_postgres=False)
+    config = yaml.safe_load((tmp_path / "dagster.yaml").read_text())
+    assert config["telemetry"] == {"enabled": False}
+    assert config["nux"] == {"enabled": False}
+    assert config["run_retries"] == {"enabled": False}
+    assert "storage" not in config
+
+
+def test_on_postgres_the_password_is_not_in_the_file(tmp_path: Path) -> None:
+    home = DagsterHome(
+        tmp_path, root=tmp_path, environment={}, postgres_url="postgresql+psycopg2://u:hunter22@h/d"
+    )
+    write_config(tmp_path, on_postgres=True)
+    text = (tmp_path / "dagster.yaml").read_text()
+    assert "hunter22" not in text
+    variable = yaml.safe_load(text)["storage"]["postgres"]["postgres_url"]["env"]
+    assert home.environment[variable] == (
+        "postgresql+psycopg2://u:hunter22@h/d?options=-csearch_path%3Ddagster"
+    )
+
+
+def test_the_schema_is_found_whatever_else_the_url_says() -> None:
+    assert in_own_schema("postgresql+psycopg2://u@/d?host=/tmp").endswith(
+        "?host=/tmp&options=-csearch_path%3Ddagster"
+    )
+
+
+def test_dagsters_tables_lie_in_a_schema_of_their_own(tmp_path: Path, postgres_url: str) -> None:
+    create_schema(postgres_url)
+    create_schema(postgres_url)
+    home = DagsterHome(
+        tmp_path / "dagster",
+        root=tmp_path,
+        environment={"PYTHONPATH": os.pathsep.join(sys.path)},
+        postgres_url=postgres_url,
+    )
+    home.prepare()
+    engine = sqlalchemy.create_engine(postgres_url)
+    try:
+        inspected = sqlalchemy.inspect(engine)
+        assert "runs" in inspected.get_table_names(schema=dagster_instance.SCHEMA)
+        assert "runs" not in inspected.get_table_names()
+    finally:
+        engine.dispose()
+
+
+def test_storage_is_made_once_in_every_database_that_a_home_is_pointed_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str | None] = []
+    monkeypatch.setattr(dagster_home, "create_schema", lambda url: None)
+
+    def prepare(url: str | None) -> None:
+        monkeypatch.setattr(dagster_home, "create_storage", lambda *_: made.append(url))
+        DagsterHome(tmp_path, root=tmp_path, environment={}, postgres_url=url).prepare()
+
+    urls = [None, "postgresql://u:hunter22@h/one", "postgresql://u:hunter22@h/two"]
+    for url in urls:
+        prepare(url)
+        prepare(url)
+    prepare("postgresql://u:another-password@h/two")
+    assert made == urls
+    assert "hunter22" not in (tmp_path / "prepared").read_text()
+
+
+def test_preparing_an_empty_home_makes_a_storage_that_dagster_accepts(tmp_path: Path) -> None:
+    home = DagsterHome(tmp_path / "dagster", root=tmp_path, environment={}, postgres_url=None)
+    home.prepare()
+    done = subprocess.run(
+        [sys.executable, "-m", "dagster", "run", "list"],
+        env=home.environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,138 @@
+"""A tick of run_evals asks for what is due once, closes what was lost, and decides the promotion."""
+
+from __future__ import annotations
+
+from tests.bodies import EVAL_RESULT
+from tests.fakes import FakeEvaluator, FakeObjectStore, FakeOrchestrator
+from tests.histories import History
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.track import log_key
+from tracks_dagster.services.eval_tick import EvalTick, close_lost_evals, tick_evals
+from tracks_dagster.services.evals import run_eval
+from tracks_dagster.services.tracks import Tracks
+
+KEY = "r-1/heldout-loss@40/1"
+
+
+def trained(tracks: Tracks, store: FakeObjectStore, run_id: str = "r-1") -> None:
+    history = History(run_id).declare().open().place().restore().commit(40)
+    history.end("completed", last_step=40).write_to(store)
+    tracks.project(history.name)
+
+
+def tick(tracks: Tracks, ledger: Ledger, orchestrator: FakeOrchestrator) -> EvalTick:
+    return tick_evals(tracks, ledger, orchestrator, decided_by="run_evals", policy=DEFAULT_POLICY)
+
+
+def test_a_due_eval_is_asked_for_until_dagster_has_it(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    for _ in range(2):  # the daemon may die between the record and the request
+        (request,) = tick(tracks, ledger, dagster).requests
+        assert (request.eval_key, request.run_key) == ("r-1/heldout-loss@40", KEY)
+    dagster.put(KEY, "dagster-1")
+    found = tick(tracks, ledger, dagster)
+    assert found.requests == []
+    assert found.waiting == ["r-1: heldout-loss@40: attempt 1 is under way"]
+
+
+def test_a_completed_eval_leads_to_one_promotion(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    tick(tracks, ledger, dagster)
+    dagster.put(KEY, "dagster-1")
+    run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@40", 1)
+    (decided,) = tick(tracks, ledger, dagster).promotions
+    assert decided.promoted
+    assert tick(tracks, ledger, dagster).promotions == []
+
+
+def test_an_eval_whose_dagster_run_died_is_ended_and_tried_again(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    tick(tracks, ledger, dagster)
+    dagster.put(KEY, "dagster-1", is_finished=True)
+    (request,) = tick(tracks, ledger, dagster).requests
+    assert request.run_key == "r-1/heldout-loss@40/2"
+    first, second = tracks.run("r-1").evals
+    assert first.ended is not None
+    assert first.ended.reason == "evaluator_error"
+    assert first.ended.message == "Dagster run dagster-1 is over and left no result."
+    assert second.ended is None
+    assert second.opened.decision.endswith(
+        "failed: Dagster run dagster-1 is over and left no result."
+    )
+
+
+def test_an_eval_that_another_dagster_run_still_works_on_is_not_lost(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    tick(tracks, ledger, dagster)
+    dagster.put(KEY, "dagster-1", is_finished=True)
+    dagster.put(KEY, "dagster-2")
+    assert close_lost_evals(tracks, dagster, "r-1") == []
+
+
+def test_an_end_that_was_recorded_while_dagster_was_asked_is_seen(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    tick(tracks, ledger, FakeOrchestrator())
+
+    class EndsWhileAsked(FakeOrchestrator):
+        def runs_of_eval(self, eval_attempt_key: str):  # type: ignore[no-untyped-def]
+            run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@40", 1)
+            return super().runs_of_eval(eval_attempt_key)
+
+    dagster = EndsWhileAsked()
+    dagster.put(KEY, "dagster-1", is_finished=True)
+    assert close_lost_evals(tracks, dagster, "r-1") == []
+    (only,) = tracks.run("r-1").evals
+    assert only.ended is not None
+    assert only.ended.reason == "completed"
+
+
+def test_after_three_failures_the_tick_says_what_to_do(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    for number in (1, 2, 3):
+        (request,) = tick(tracks, ledger, dagster).requests
+        dagster.put(request.run_key, f"dagster-{number}", is_finished=True)
+    found = tick(tracks, ledger, dagster)
+    assert found.requests == []
+    assert "failed 3 times" in found.waiting[0]
+
+
+def test_one_runs_trouble_does_not_keep_the_others_waiting(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store, "r-1")
+    trained(tracks, store, "r-2")
+    store.put(log_key("runs/r-1", 3), b"broken")
+    tracks = Tracks(store, now=tracks.now, new_uid=tracks.new_uid, project=tracks.project)
+    found = tick(tracks, ledger, FakeOrchestrator())
+    assert [request.run_id for request in found.requests] == ["r-2"]
+    assert found.problems[0].startswith("r-1: Record 3 cannot be read")
+
+
+def test_a_run_that_trains_costs_a_tick_one_look_at_its_track(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    history = History("r-1").declare().open().supervise().place()
+    history.write_to(store)
+    tracks.project(history.name)
+    tick(tracks, ledger, FakeOrchestrator())
+    store.calls.clear()
+    tick(tracks, ledger, FakeOrchestrator())
+    assert store.calls == [("get", log_key("runs/r-1", 4))]

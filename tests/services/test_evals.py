@@ -1,0 +1,232 @@
+"""Evals are opened exactly once, run to an end that is always recorded, and can be waived."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from tests.bodies import EVAL_RESULT
+from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
+from tests.histories import History
+from tracks_dagster.core.bodies import EvalOpened
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.errors import GangError, InvalidInput, StoreUnavailable, UnknownRun
+from tracks_dagster.core.evals import evals_settled
+from tracks_dagster.core.records import Kind
+from tracks_dagster.services import evals
+from tracks_dagster.services.evals import open_due_evals, run_eval, waive
+from tracks_dagster.services.tracks import Tracks
+
+
+@pytest.fixture(autouse=True)
+def trained(store: FakeObjectStore) -> History:
+    """r-1 has all its steps; its micro-batch was changed on the way."""
+    history = History().declare().open().place().restore().commit(20).end("gpu_oom", last_step=23)
+    history.open(config={"steps": 40, "micro_batch": 2}).place().restore().commit(40)
+    history.end("completed", last_step=40).write_to(store)
+    return history
+
+
+def open_evals(tracks: Tracks) -> list[EvalOpened]:
+    return open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY)
+
+
+def kinds(tracks: Tracks) -> list[Kind]:
+    return [record.kind for record in tracks.records("runs/r-1")]
+
+
+def test_what_is_open_is_returned_again_until_it_has_ended(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    (opened,) = open_evals(tracks)
+    assert (opened.eval_id, opened.number) == ("heldout-loss@40", 1)
+    assert open_evals(tracks) == [opened]
+    run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", opened.eval_id, 1)
+    assert open_evals(tracks) == []
+    assert kinds(tracks).count(Kind.EVAL_OPENED) == 1
+
+
+def test_many_deciders_at_once_open_each_eval_once(
+    store: FakeObjectStore, clock: FakeClock
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    uids = SequentialUids()
+    barrier = threading.Barrier(4)
+    found: list[list[EvalOpened]] = []
+
+    def decide(lost_reply: int) -> None:
+        tracks = Tracks(store, now=clock, new_uid=uids, project=lambda track: None)
+        tracks.run("r-1")
+        barrier.wait(timeout=10)
+        if lost_reply:
+            store.fail("create", lost_reply, Fault.LOST_AFTER)
+        found.append(open_evals(tracks))
+
+    threads = [threading.Thread(target=decide, args=(rng.randrange(4),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert len(found) == 4
+    assert all(each == found[0] for each in found)
+    last = Tracks(store, now=clock, new_uid=uids, project=lambda track: None)
+    assert kinds(last).count(Kind.EVAL_OPENED) == 1
+
+
+def test_a_decider_that_saw_an_older_state_finds_nothing_left_to_do(
+    tracks: Tracks, store: FakeObjectStore, clock: FakeClock, new_uid: SequentialUids
+) -> None:
+    other = Tracks(store, now=clock, new_uid=new_uid, project=lambda track: None)
+    other.run("r-1")
+    (first,) = open_evals(tracks)
+    assert open_evals(other) == [first]
+    assert kinds(tracks).count(Kind.EVAL_OPENED) == 1
+
+
+def test_the_result_is_recorded_with_everything_that_it_rests_on(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    (opened,) = open_evals(tracks)
+    evaluator = FakeEvaluator(store, EVAL_RESULT)
+    ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1, dagster_run_id="dagster-9")
+    assert ended.reason == "completed"
+    assert ended.metrics == EVAL_RESULT["metrics"]
+    assert (ended.sample_count, ended.device_seconds) == (512, 5.0)
+    assert ended.environment_sha256 == EVAL_RESULT["environment_sha256"]
+    assert ended.dagster_run_id == "dagster-9"
+    (spec,) = evaluator.specs
+    assert spec.checkpoint == opened.checkpoint
+    assert spec.config == {"steps": 40, "micro_batch": 2}  # of the attempt that wrote it
+    assert (spec.suite, spec.suite_version, spec.seed) == ("heldout-loss", "1", 7)
+    assert spec.result_key == "runs/r-1/evals/heldout-loss@40/1/result.json"
+    assert evals_settled(tracks.run("r-1"))
+
+
+def test_an_eval_that_has_ended_is_not_run_again(tracks: Tracks, store: FakeObjectStore) -> None:
+    (opened,) = open_evals(tracks)
+    evaluator = FakeEvaluator(store, EVAL_RESULT)
+    first = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
+    assert run_eval(tracks, evaluator, "r-1", opened.eval_id, 1) == first
+    assert len(evaluator.specs) == 1
+    assert kinds(tracks).count(Kind.EVAL_ENDED) == 1
+
+
+def test_a_result_that_a_killed_process_left_is_used(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    (opened,) = open_evals(tracks)
+    evaluator = FakeEvaluator(store, EVAL_RESULT)
+    store.fail("create", 1, Fault.FAILS)  # the record of the end
+    with pytest.raises(StoreUnavailable):
+        run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
+    ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
+    assert ended.metrics == EVAL_RESULT["metrics"]
+    assert len(evaluator.specs) == 1
+
+
+def test_a_failed_evaluator_ends_the_attempt_and_the_next_is_opened_within_its_budget(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    evaluator = FakeEvaluator(store, "Traceback …\nValueError: no such suite")
+    for number in (1, 2, 3):
+        (opened,) = open_evals(tracks)
+        assert opened.number == number
+        ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, number)
+        assert ended.reason == "evaluator_error"
+        assert "no such suite" in ended.message
+    assert open_evals(tracks) == []
+    assert len(tracks.run("r-1").attempts) == 2  # training is untouched
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"metrics": {"loss": float("nan")}}, "loss is not finite"),
+        ({"metrics": {"loss": float("inf")}}, "loss is not finite"),
+        ({"metrics": {}}, "0 metrics"),
+        ({"metrics": {f"m{n}": 1.0 for n in range(101)}}, "101 metrics"),
+        ({"metrics": {"loss": "low"}}, "could not convert"),
+        ({"metrics": None}, "'NoneType'"),
+        ({"sample_count": 0}, "no sample"),
+        ({"environment_sha256": ""}, "in which environment"),
+        ({"started_at": "yesterday"}, "yesterday"),
+    ],
+)
+def test_a_result_that_cannot_be_used_is_an_evaluator_error(
+    tracks: Tracks, store: FakeObjectStore, change: dict[str, Any], said: str
+) -> None:
+    (opened,) = open_evals(tracks)
+    ended = run_eval(
+        tracks, FakeEvaluator(store, {**EVAL_RESULT, **change}), "r-1", opened.eval_id, 1
+    )
+    assert ended.reason == "evaluator_error"
+    assert said in ended.message
+    assert ended.metrics == {}
+
+
+def test_an_evaluator_that_cannot_be_started_is_an_evaluator_error(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    (opened,) = open_evals(tracks)
+    evaluator = FakeEvaluator(store, GangError("no process can be started"))
+    ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
+    assert (ended.reason, ended.message) == ("evaluator_error", "no process can be started")
+
+
+def test_a_very_long_message_keeps_its_end(tracks: Tracks, store: FakeObjectStore) -> None:
+    (opened,) = open_evals(tracks)
+    evaluator = FakeEvaluator(store, "x" * 100_000 + " the cause")
+    ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
+    assert len(ended.message) == evals.MESSAGE_CHARACTERS_MAX
+    assert ended.message.endswith("the cause")
+
+
+def test_the_first_of_two_ends_counts(tracks: Tracks, store: FakeObjectStore) -> None:
+    (opened,) = open_evals(tracks)
+    lost = evals.failed_end(
+        opened,
+        "lost",
+        started_at="2026-01-31T02:00:00.000000Z",
+        finished_at="2026-01-31T02:00:00.000000Z",
+        dagster_run_id=None,
+    )
+    evals.end_eval(tracks, "r-1", lost)
+    late = run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", opened.eval_id, 1)
+    assert late == lost
+
+
+def test_an_attempt_at_an_eval_that_nobody_opened_is_refused(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    open_evals(tracks)
+    with pytest.raises(UnknownRun, match="it has: heldout-loss@40"):
+        run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@20", 1)
+
+
+def test_a_waiver_is_recorded_once_and_settles_the_suite(tracks: Tracks) -> None:
+    waived = waive(tracks, "r-1", "heldout-loss", by="ann", why="the suite is being rewritten")
+    assert waive(tracks, "r-1", "heldout-loss", by="bob", why="again") == waived
+    assert kinds(tracks).count(Kind.EVAL_WAIVED) == 1
+    assert evals_settled(tracks.run("r-1"))
+    assert open_evals(tracks) == []
+
+
+@pytest.mark.parametrize(
+    ("suite", "by", "why", "said"),
+    [
+        ("other", "ann", "because", "requires no eval 'other'; it requires: heldout-loss"),
+        ("heldout-loss", " ", "because", "say who waives it and why"),
+        ("heldout-loss", "ann", "", "say who waives it and why"),
+    ],
+)
+def test_a_waiver_without_words_or_for_nothing_is_refused(
+    tracks: Tracks, suite: str, by: str, why: str, said: str
+) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        waive(tracks, "r-1", suite, by=by, why=why)
+    assert Kind.EVAL_WAIVED not in kinds(tracks)

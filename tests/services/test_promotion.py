@@ -1,0 +1,139 @@
+"""A promotion is decided once by the run's own rule, or by a person, and is a record."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.histories import History
+from tracks_dagster.core.bodies import PromotionRule
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Kind
+from tracks_dagster.services.promotion import decide_promotion, find_holder, promote
+from tracks_dagster.services.tracks import Tracks
+
+
+def evaluated(store: FakeObjectStore, run_id: str = "r-1", threshold: float = 5.5) -> History:
+    """A run with all its steps; its final checkpoint was measured with a loss of 3.25."""
+    rule = PromotionRule(
+        alias="best", suite="heldout-loss", metric="loss", direction="min", threshold=threshold
+    )
+    history = History(run_id).declare(promotion=rule).open().place().restore().commit(20).commit(40)
+    history.end("completed", last_step=40).open_eval(history.state.resumable[-1])
+    history.end_eval(history.state.evals[-1].opened).write_to(store)
+    return history
+
+
+def test_the_runs_own_rule_is_decided_once(tracks: Tracks, store: FakeObjectStore) -> None:
+    evaluated(store)
+    decided = decide_promotion(tracks, "r-1", decided_by="run_evals")
+    assert decided is not None
+    assert decided.promoted
+    assert decided.decided_by == "run_evals"
+    assert decide_promotion(tracks, "r-1", decided_by="run_evals") is None
+
+
+def test_two_deciders_on_one_state_make_one_decision(
+    tracks: Tracks, store: FakeObjectStore, clock: FakeClock, new_uid: SequentialUids
+) -> None:
+    evaluated(store)
+    other = Tracks(store, now=clock, new_uid=new_uid, project=lambda track: None)
+    other.run("r-1")
+    made = [decide_promotion(each, "r-1", decided_by="run_evals") for each in (tracks, other)]
+    assert [decided is not None for decided in made] == [True, False]
+    assert len(tracks.run("r-1").promotions) == 1
+
+
+def test_a_threshold_that_is_not_met_is_a_recorded_refusal(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    evaluated(store, threshold=3.0)
+    decided = decide_promotion(tracks, "r-1", decided_by="run_evals")
+    assert decided is not None
+    assert not decided.promoted
+    assert decided.why == (
+        "the threshold is not met: heldout-loss loss is 3.25, asked for is at most 3"
+    )
+    assert tracks.run("r-1").promotions[0].body == decided
+    assert find_holder(ledger, "best") is None
+
+
+def test_nothing_is_decided_before_the_evals_are_settled(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = History().declare().open().place().restore().commit(40).end("completed")
+    history.write_to(store)
+    assert decide_promotion(tracks, "r-1", decided_by="run_evals") is None
+
+
+def test_a_person_promotes_to_another_alias_with_words(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    final = evaluated(store).state.resumable[-1]
+    decided = promote(tracks, final, alias="production", by="ann", why="It reads well.")
+    assert (decided.alias, decided.decided_by, decided.promoted) == ("production", "ann", True)
+    assert decided.why.startswith("It reads well. heldout-loss loss is 3.25")
+    holder = find_holder(ledger, "production")
+    assert holder is not None
+    assert (holder.run_id, holder.decided_by) == ("r-1", "ann")
+    assert holder.manifest_sha256 == final.manifest_sha256
+
+
+def test_the_newest_promotion_over_all_runs_holds_an_alias(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger, clock: FakeClock
+) -> None:
+    for run_id in ("r-2", "r-1"):
+        evaluated(store, run_id)
+        clock.advance(60)
+        decide_promotion(tracks, run_id, decided_by="run_evals")
+    holder = find_holder(ledger, "best")
+    assert holder is not None
+    assert holder.run_id == "r-1"
+    assert holder.promoted_at == clock.at
+
+
+def test_a_person_is_refused_with_everything_that_is_missing_and_nothing_is_written(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = evaluated(store)
+    early, final = history.state.resumable
+    count = len(tracks.records("runs/r-1"))
+    for checkpoint, alias, by, why, said in (
+        (early, "best", "ann", "please", "eval suite version, eval snapshot, eval seed"),
+        (final, " ", "ann", "please", "alias missing"),
+        (final, "best", " ", "please", "decided_by missing"),
+        (final, "best", "ann", " ", "needs a reason"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            promote(tracks, checkpoint, alias=alias, by=by, why=why)
+    assert len(tracks.records("runs/r-1")) == count
+
+
+def test_a_person_cannot_promote_what_is_quarantined_or_was_never_committed(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = evaluated(store)
+    final = history.state.resumable[-1]
+    made_up = CheckpointRef("r-1", 1, 40, final.object_prefix, "0" * 64)
+    with pytest.raises(InvalidInput, match="the checkpoint was never committed"):
+        promote(tracks, made_up, alias="best", by="ann", why="please")
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, final).write_to(store)
+    with pytest.raises(InvalidInput, match="the checkpoint is quarantined"):
+        promote(tracks, final, alias="best", by="ann", why="please")
+
+
+def test_a_run_without_a_rule_has_no_threshold_to_promote_by(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = History().declare(promotion=None).open().place().restore().commit(40)
+    history.end("completed").write_to(store)
+    with pytest.raises(InvalidInput, match="without a promotion rule"):
+        promote(tracks, history.state.resumable[-1], alias="best", by="ann", why="please")
+
+
+def test_a_promotion_in_a_run_that_does_not_exist_is_refused(tracks: Tracks) -> None:
+    nowhere = CheckpointRef("nowhere", 1, 40, "runs/nowhere/", "0" * 64)
+    with pytest.raises(UnknownRun):
+        promote(tracks, nowhere, alias="best", by="ann", why="please")

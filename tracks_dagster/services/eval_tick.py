@@ -1,0 +1,144 @@
+"""What the sensor run_evals does in a tick: close evals that were lost, open those that are due, and
+decide the promotion of a run whose evals are settled.
+
+Every step can be repeated, and done by two sensors at once; one run's trouble does not keep the
+others waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tracks_dagster.core import evals, names
+from tracks_dagster.core.bodies import EvalOpened, PromotionDecided
+from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.ports import Ledger, Orchestrator, OrchestratorRun
+from tracks_dagster.core.records import format_time
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.evals import (
+    attempts_allowed,
+    end_eval,
+    failed_end,
+    open_due_evals,
+)
+from tracks_dagster.services.promotion import decide_promotion
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.watch import open_run_ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequest:
+    """A Dagster run to ask for: one attempt at one eval."""
+
+    run_id: str
+    eval_key: str
+    run_key: str
+
+
+@dataclass(slots=True, kw_only=True)
+class EvalTick:
+    """What a tick found and did. waiting, problems: in words, for the sensor's log."""
+
+    requests: list[EvalRequest] = field(default_factory=list)
+    promotions: list[PromotionDecided] = field(default_factory=list)
+    waiting: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def tick_evals(
+    tracks: Tracks,
+    ledger: Ledger,
+    orchestrator: Orchestrator,
+    *,
+    decided_by: str,
+    policy: RetryPolicy,
+) -> EvalTick:
+    """Do what is due for every open run, and return what Dagster has to be asked for."""
+    tick = EvalTick()
+    for run_id in open_run_ids(ledger):
+        try:
+            _tick_run(tick, tracks, orchestrator, run_id, decided_by, policy)
+        except TracksError as error:
+            tick.problems.append(f"{run_id}: {error}")
+    return tick
+
+
+def close_lost_evals(tracks: Tracks, orchestrator: Orchestrator, run_id: str) -> list[EvalOpened]:
+    """End every open attempt at an eval whose Dagster runs are all over; return those.
+
+    Dagster is asked before the track is read again, so an end that was recorded last is seen.
+    """
+    open_before = [e.opened for e in tracks.run(run_id).evals if e.ended is None]
+    over = [(o, _lost_run(_runs(orchestrator, run_id, o))) for o in open_before]
+    still_open = {
+        (e.opened.eval_id, e.opened.number) for e in tracks.run(run_id).evals if e.ended is None
+    }
+    lost = []
+    for opened, dagster_run in over:
+        if dagster_run is None or (opened.eval_id, opened.number) not in still_open:
+            continue
+        now = format_time(tracks.now())
+        message = f"Dagster run {dagster_run.dagster_run_id} is over and left no result."
+        ended = failed_end(
+            opened,
+            message,
+            started_at=now,
+            finished_at=now,
+            dagster_run_id=dagster_run.dagster_run_id,
+        )
+        end_eval(tracks, run_id, ended)
+        lost.append(opened)
+    return lost
+
+
+def _tick_run(
+    tick: EvalTick,
+    tracks: Tracks,
+    orchestrator: Orchestrator,
+    run_id: str,
+    decided_by: str,
+    policy: RetryPolicy,
+) -> None:
+    if not _may_owe_evals(tracks.run(run_id)):
+        return
+    close_lost_evals(tracks, orchestrator, run_id)
+    for opened in open_due_evals(tracks, run_id, decided_by=decided_by, policy=policy):
+        # The run key makes a second request harmless; asking Dagster first only saves words.
+        if not _runs(orchestrator, run_id, opened):
+            tick.requests.append(_request(run_id, opened))
+    state = tracks.run(run_id)
+    attempts_max = attempts_allowed(policy)
+    tick.waiting += [
+        f"{run_id}: {words}"
+        for words in evals.what_evals_wait_for(state, attempts_max=attempts_max)
+    ]
+    promoted = decide_promotion(tracks, run_id, decided_by=decided_by)
+    if promoted is not None:
+        tick.promotions.append(promoted)
+
+
+def _may_owe_evals(state: RunState) -> bool:
+    """Whether a run has all its steps, or an eval under way; most runs train and are passed by."""
+    attempt = state.last_attempt
+    has_all_steps = attempt is not None and attempt.reason in evals.HAS_ALL_STEPS
+    return has_all_steps or any(e.ended is None for e in state.evals)
+
+
+def _runs(orchestrator: Orchestrator, run_id: str, opened: EvalOpened) -> Sequence[OrchestratorRun]:
+    key = names.eval_attempt_key(run_id, opened.eval_id, opened.number)
+    return orchestrator.runs_of_eval(key)
+
+
+def _lost_run(runs: Sequence[OrchestratorRun]) -> OrchestratorRun | None:
+    """Return the newest of `runs` when there are any and all are over."""
+    return runs[0] if runs and all(run.is_finished for run in runs) else None
+
+
+def _request(run_id: str, opened: EvalOpened) -> EvalRequest:
+    return EvalRequest(
+        run_id=run_id,
+        eval_key=names.eval_key(run_id, opened.eval_id),
+        run_key=names.eval_attempt_key(run_id, opened.eval_id, opened.number),
+    )

@@ -1,0 +1,255 @@
+"""Evals of a run: open those that are due, run one attempt at one, let one go.
+
+Which are due is `core.evals`'s rule. Every attempt at an eval ends in a record, with metrics or with
+`evaluator_error` and the evaluator's words; the first end counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+from tracks_dagster.core import evals
+from tracks_dagster.core.bodies import EvalEnded, EvalOpened, EvalWaived
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.errors import GangError, InvalidInput, UnknownRun
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.ports import EvalOutcome, EvalSpec, Evaluator
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Draft, Json, Kind, format_time, parse_time
+from tracks_dagster.core.run_state import EvalState, RunState
+from tracks_dagster.services.tracks import Tracks
+
+EVALS_OPENED_MAX = 100  # in one call; a run requires a handful
+METRICS_MAX = 100  # of one eval: they stand in a record of 16 KiB
+MESSAGE_CHARACTERS_MAX = 2000
+
+
+def open_due_evals(
+    tracks: Tracks, run_id: str, *, decided_by: str, policy: RetryPolicy
+) -> list[EvalOpened]:
+    """Open every attempt at an eval that is due, and return all that are open now.
+
+    Each is opened exactly once, whoever else decides at the same time.
+    """
+    attempts_max = attempts_allowed(policy)
+
+    def choose(state: RunState | None) -> Draft | None:
+        if state is None:
+            return None
+        due = evals.next_eval(state, decided_by=decided_by, attempts_max=attempts_max)
+        return None if due is None else tracks.draft(Kind.EVAL_OPENED, due)
+
+    for _ in range(EVALS_OPENED_MAX):
+        if tracks.decide_run(run_id, choose) is None:
+            break
+    return [e.opened for e in tracks.run(run_id).evals if e.ended is None]
+
+
+def run_eval(
+    tracks: Tracks,
+    evaluator: Evaluator,
+    run_id: str,
+    eval_id: str,
+    number: int,
+    *,
+    dagster_run_id: str | None = None,
+) -> EvalEnded:
+    """Run one opened attempt at an eval to its end, and return the end that counts.
+
+    Idempotent: one that has ended is returned as it is, and a result that a lost process left in
+    the store is used. What the evaluator does wrong is an end too, `evaluator_error`. Raises
+    UnknownRun when no such attempt was opened, StoreError when the store cannot be used.
+    """
+    state = tracks.run(run_id)
+    opened = find_eval(state, eval_id, number)
+    if opened.ended is not None:
+        return opened.ended
+    spec = _spec(tracks, state, opened.opened)
+    ended = _stored_end(tracks, opened.opened, spec, None, dagster_run_id)
+    if ended is None:
+        ended = _evaluated_end(tracks, evaluator, opened.opened, spec, dagster_run_id)
+    return end_eval(tracks, run_id, ended)
+
+
+def end_eval(tracks: Tracks, run_id: str, ended: EvalEnded) -> EvalEnded:
+    """Record the end of an attempt at an eval; return the one that counts, the first."""
+    tracks.note_run(run_id, tracks.draft(Kind.EVAL_ENDED, ended))
+    found = find_eval(tracks.run(run_id), ended.eval_id, ended.number)
+    return found.ended or ended
+
+
+def find_eval(state: RunState, eval_id: str, number: int | None = None) -> EvalState:
+    """Return an attempt at an eval, the newest without a number; raises UnknownRun."""
+    found = [
+        e for e in state.evals if e.opened.eval_id == eval_id and number in (None, e.opened.number)
+    ]
+    if not found:
+        known = sorted({e.opened.eval_id for e in state.evals})
+        raise UnknownRun(
+            f"{state.run_id} has no attempt {number or ''} at an eval {eval_id!r}; it has: "
+            f"{', '.join(known) or 'none'}. The sensor run_evals opens them."
+        )
+    return found[-1]
+
+
+def waive(tracks: Tracks, run_id: str, suite: str, *, by: str, why: str) -> EvalWaived:
+    """Let a required eval go, in a person's words. A suite that was waived before stays so.
+
+    Raises UnknownRun, and InvalidInput when the run requires no such suite or a word is missing.
+    """
+    if not by.strip() or not why.strip():
+        raise InvalidInput("To waive an eval, say who waives it and why.")
+    required = sorted({e.suite for e in tracks.run(run_id).declared.evals})
+    if suite not in required:
+        raise InvalidInput(
+            f"{run_id} requires no eval {suite!r}; it requires: {', '.join(required) or 'none'}."
+        )
+    body = EvalWaived(suite=suite, by=by.strip(), why=why.strip())
+
+    def choose(state: RunState | None) -> Draft | None:
+        if state is None or evals.is_waived(state, suite):
+            return None
+        return tracks.draft(Kind.EVAL_WAIVED, body)
+
+    record = tracks.decide_run(run_id, choose)
+    if record is not None:
+        return from_json(EvalWaived, record.body)
+    return next(w.body for w in tracks.run(run_id).waivers if w.body.suite == suite)
+
+
+def failed_end(
+    opened: EvalOpened,
+    message: str,
+    *,
+    started_at: str,
+    finished_at: str,
+    dagster_run_id: str | None,
+) -> EvalEnded:
+    """Return the end of an attempt that brought no result."""
+    return EvalEnded(
+        eval_id=opened.eval_id,
+        number=opened.number,
+        reason=TerminationReason.EVALUATOR_ERROR.value,
+        metrics={},
+        sample_count=0,
+        environment={},
+        environment_sha256="",
+        started_at=started_at,
+        finished_at=finished_at,
+        device_seconds=_seconds(started_at, finished_at),
+        message=message[-MESSAGE_CHARACTERS_MAX:],
+        dagster_run_id=dagster_run_id,
+    )
+
+
+def attempts_allowed(policy: RetryPolicy) -> int | None:
+    """Return how many attempts at one eval of one checkpoint there may be; None for no limit."""
+    return policy.rule(TerminationReason.EVALUATOR_ERROR).count
+
+
+def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
+    """Return what to evaluate, with the config of the attempt that wrote the checkpoint."""
+    attempt = state.attempt(opened.checkpoint.attempt_id)
+    return EvalSpec(
+        store_url=tracks.store.url,
+        run_id=state.run_id,
+        checkpoint=opened.checkpoint,
+        config=attempt.opened.config if attempt is not None else state.declared.config,
+        family=state.declared.model_family,
+        snapshot=opened.snapshot,
+        suite=opened.suite,
+        suite_version=opened.suite_version,
+        seed=opened.seed,
+        result_key=evals.result_key(state.run_id, opened.eval_id, opened.number),
+    )
+
+
+def _evaluated_end(
+    tracks: Tracks,
+    evaluator: Evaluator,
+    opened: EvalOpened,
+    spec: EvalSpec,
+    dagster_run_id: str | None,
+) -> EvalEnded:
+    started_at = format_time(tracks.now())
+    try:
+        outcome = evaluator.run(spec)
+    except GangError as error:
+        outcome = EvalOutcome(
+            exit_code=None,
+            message=str(error),
+            started_at=started_at,
+            finished_at=format_time(tracks.now()),
+        )
+    if outcome.succeeded:
+        ended = _stored_end(tracks, opened, spec, outcome, dagster_run_id)
+        if ended is not None:
+            return ended
+    how = "without a result" if outcome.succeeded else f"with exit code {outcome.exit_code}"
+    return failed_end(
+        opened,
+        outcome.message.strip() or f"The evaluator ended {how} and without a word.",
+        started_at=outcome.started_at,
+        finished_at=outcome.finished_at,
+        dagster_run_id=dagster_run_id,
+    )
+
+
+def _stored_end(
+    tracks: Tracks,
+    opened: EvalOpened,
+    spec: EvalSpec,
+    outcome: EvalOutcome | None,
+    dagster_run_id: str | None,
+) -> EvalEnded | None:
+    """Return the end that the stored result tells; None when there is no result."""
+    data = tracks.store.get(spec.result_key)
+    if data is None:
+        return None
+    try:
+        return _completed(opened, json.loads(data), dagster_run_id)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        now = format_time(tracks.now())
+        return failed_end(
+            opened,
+            f"The result {spec.result_key} cannot be used: {error}",
+            started_at=outcome.started_at if outcome else now,
+            finished_at=outcome.finished_at if outcome else now,
+            dagster_run_id=dagster_run_id,
+        )
+
+
+def _completed(
+    opened: EvalOpened, result: Mapping[str, Json], dagster_run_id: str | None
+) -> EvalEnded:
+    """Raises ValueError, KeyError or TypeError for a result that says less than it must."""
+    metrics = {str(name): float(value) for name, value in result["metrics"].items()}
+    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if broken:
+        raise ValueError(f"{', '.join(broken)} is not finite")
+    if not 1 <= len(metrics) <= METRICS_MAX:
+        raise ValueError(f"it holds {len(metrics)} metrics, not 1 to {METRICS_MAX}")
+    if int(result["sample_count"]) < 1:
+        raise ValueError("it was measured on no sample")
+    if not result["environment_sha256"]:
+        raise ValueError("it does not say in which environment it was measured")
+    return EvalEnded(
+        eval_id=opened.eval_id,
+        number=opened.number,
+        reason=TerminationReason.COMPLETED.value,
+        metrics=metrics,
+        sample_count=int(result["sample_count"]),
+        environment=dict(result["environment"]),
+        environment_sha256=result["environment_sha256"],
+        started_at=result["started_at"],
+        finished_at=result["finished_at"],
+        device_seconds=_seconds(result["started_at"], result["finished_at"]),
+        dagster_run_id=dagster_run_id,
+    )
+
+
+def _seconds(started_at: str, finished_at: str) -> float:
+    """Return device seconds between two text times: an eval runs on one device."""
+    return max(0.0, (parse_time(finished_at) - parse_time(started_at)).total_seconds())

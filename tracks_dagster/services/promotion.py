@@ -1,0 +1,112 @@
+"""Promotions: by the run's own rule once its evals are done, or by a person.
+
+What a promotion needs is `core.promotion`'s rule. By policy a refusal is a record too, so that a run
+says why it was not promoted; a person is told at once, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tracks_dagster.core import promotion
+from tracks_dagster.core.bodies import PromotionDecided
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.evals import final_checkpoint
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Draft, Kind
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.tracks import Tracks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """The checkpoint that an alias names now."""
+
+    alias: str
+    run_id: str
+    manifest_sha256: str
+    decided_by: str
+    promoted_at: datetime
+
+
+def decide_promotion(tracks: Tracks, run_id: str, *, decided_by: str) -> PromotionDecided | None:
+    """Record what the run's own rule says of its final checkpoint; None when that is not due.
+
+    Exactly one decision a checkpoint, whoever else decides at the same time.
+    """
+
+    def choose(state: RunState | None) -> Draft | None:
+        rule = state.declared.promotion if state is not None else None
+        final = final_checkpoint(state) if state is not None else None
+        if state is None or rule is None or final is None or not promotion.promotion_is_due(state):
+            return None
+        proposed = promotion.propose(state, final, rule, decided_by=decided_by)
+        decided = promotion.decide_promotion(state, proposed, why="The run's own rule:")
+        return tracks.draft(Kind.PROMOTION_DECIDED, decided)
+
+    record = tracks.decide_run(run_id, choose)
+    return None if record is None else from_json(PromotionDecided, record.body)
+
+
+def promote(
+    tracks: Tracks, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
+) -> PromotionDecided:
+    """Record that a person gives `alias` to `checkpoint`, on its newest completed eval.
+
+    The run's own rule names suite, metric and threshold. Raises UnknownRun, and InvalidInput naming
+    everything that stands against it, with nothing written.
+    """
+    if not why.strip():
+        raise InvalidInput("A promotion needs a reason; say why in a sentence.")
+
+    def choose(state: RunState | None) -> Draft | None:
+        if state is None:
+            return None
+        decided = _by_person(state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
+        return tracks.draft(Kind.PROMOTION_DECIDED, decided)
+
+    record = tracks.decide_run(checkpoint.run_id, choose)
+    if record is None:
+        raise UnknownRun(f"There is no training run {checkpoint.run_id!r}.")
+    return from_json(PromotionDecided, record.body)
+
+
+def find_holder(ledger: Ledger, alias: str) -> Holder | None:
+    """Return who holds `alias`: the newest promotion to it over all runs; None when nobody does."""
+    rows = ledger.query(
+        "select run_id, manifest_sha256, decided_by, decided_at from promotions "
+        "where alias = :alias and promoted order by decided_at desc, run_id, seq desc limit 1",
+        {"alias": alias},
+    )
+    if not rows:
+        return None
+    row = rows[0]
+    return Holder(
+        alias=alias,
+        run_id=row["run_id"],
+        manifest_sha256=row["manifest_sha256"],
+        decided_by=row["decided_by"],
+        promoted_at=row["decided_at"],
+    )
+
+
+def _by_person(
+    state: RunState, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
+) -> PromotionDecided:
+    rule = state.declared.promotion
+    if rule is None:
+        raise InvalidInput(
+            f"{state.run_id} was declared without a promotion rule, so there is no threshold to "
+            "promote by; declare a run of a family that has one."
+        )
+    proposed = promotion.propose(state, checkpoint, replace(rule, alias=alias), decided_by=by)
+    decided = promotion.decide_promotion(state, proposed, why=why)
+    if not decided.promoted:
+        raise InvalidInput(
+            f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "
+            "Nothing was written."
+        )
+    return decided

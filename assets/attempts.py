@@ -1,0 +1,162 @@
+"""The training_attempts asset: one partition an attempt, materialized by supervising it.
+
+The Dagster run of an attempt watches; the training itself is a gang of processes that outlives it.
+All it does is `services.supervise`; here stand only what Dagster shows, and what its signals mean.
+"""
+
+import platform
+import time
+
+from dagster import (
+    AssetExecutionContext,
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    DagsterExecutionInterruptedError,
+    DataVersion,
+    DynamicPartitionsDefinition,
+    Failure,
+    MaterializeResult,
+    ResourceParam,
+    asset,
+    define_asset_job,
+    in_process_executor,
+)
+
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.families import FAMILIES
+from tracks_dagster.core.names import parse_attempt_key
+from tracks_dagster.core.ports import Orchestrator
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.services.checkpoint_reports import due_reports
+from tracks_dagster.services.receipt_metadata import attempt_metadata
+from tracks_dagster.services.stops import request_stop
+from tracks_dagster.services.supervise import Supervisor
+from tracks_dagster.wiring import App
+
+SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+CANCELLED_BY = "dagster ui"
+
+
+@asset(
+    name=names.ATTEMPT_PARTITIONS,
+    partitions_def=DynamicPartitionsDefinition(name=names.ATTEMPT_PARTITIONS),
+    deps=[names.snapshot_asset(family.dataset) for family in FAMILIES.values()],
+    group_name="training",
+    kinds={"python", "pytorch"},
+    owners=["team:training"],
+    code_version="1",
+)
+def training_attempts(
+    context: AssetExecutionContext,
+    app: ResourceParam[App],
+    orchestrator: ResourceParam[Orchestrator],
+) -> MaterializeResult[None]:
+    """One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
+
+    Green: the attempt reached the step it was asked for. Red: it ended before; its receipt (why,
+    which steps are kept, what was changed) is the observation on its partition, and the sensors
+    decide what follows. Nothing has to be done here: to see what happened use `tracks explain RUN`,
+    to go on after a refusal `tracks retry RUN --why …`. Materializing an attempt that is open adopts
+    its gang; one that has ended is refused.
+    """
+    try:
+        run_id, attempt_id = parse_attempt_key(context.partition_key)
+        ended = _supervise(context, app, orchestrator)
+    except InvalidInput as error:
+        raise Failure(str(error), allow_retries=False) from error
+    if ended is None or ended.reason is None:
+        raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
+    if ended.reason in SUCCEEDED:
+        context.instance.add_run_tags(context.run.run_id, {names.TAG_REASON: ended.reason.value})
+        return MaterializeResult(
+            metadata=attempt_metadata(app.tracks, run_id, attempt_id),
+            data_version=_final_version(app.tracks.run(run_id), attempt_id),
+        )
+    _show_receipt(context, app, ended.reason)
+    raise Failure(
+        f"{ended.reason}: {ended.reason.sentence}",
+        metadata={"termination_reason": ended.reason.value, "explain": f"tracks explain {run_id}"},
+        allow_retries=False,
+    )
+
+
+train_attempt = define_asset_job(
+    names.TRAIN_ATTEMPT_JOB,
+    selection=[training_attempts],
+    executor_def=in_process_executor,  # an attempt is one step, and starts a second sooner
+    # Retries are decided in the track, under a budget for each reason; Dagster's own would add to
+    # them blindly (three failures became nine runs).
+    tags={"dagster/max_retries": "0"},
+    description="Supervises one attempt at a training run; requested by launch_attempts only.",
+)
+
+
+def _supervise(
+    context: AssetExecutionContext, app: App, orchestrator: Orchestrator
+) -> AttemptState | None:
+    """See the attempt to its end. A person's cancellation drains the gang, then goes on its way.
+
+    Any other signal (a deployment, a drained node) leaves the gang alone: another Dagster run adopts
+    it.
+    """
+    run_id, attempt_id = parse_attempt_key(context.partition_key)
+    supervisor = Supervisor(
+        tracks=app.tracks,
+        gangs=app.gangs,
+        orchestrator=orchestrator,
+        dagster_run_id=context.run.run_id,
+        host=platform.node(),
+        clean=app.redact,
+        sleep=time.sleep,
+        seen=lambda state: _report_commits(context, state, attempt_id),
+    )
+    try:
+        return supervisor.supervise(run_id, attempt_id)
+    except DagsterExecutionInterruptedError:
+        run = orchestrator.find(context.run.run_id)
+        if run is None or not run.is_canceling:
+            raise
+        why = f"its Dagster run {context.run.run_id} was cancelled"
+        request_stop(app.tracks, run_id, mode="drain", by=CANCELLED_BY, why=why)
+        ended = supervisor.supervise(run_id, attempt_id)
+        if ended is not None and ended.reason is not None:
+            _show_receipt(context, app, ended.reason)
+        raise
+
+
+def _report_commits(context: AssetExecutionContext, state: RunState, attempt_id: int) -> None:
+    """Tell Dagster of checkpoints while training goes on: the partition first, then its event."""
+    instance = context.instance
+    reported = set(instance.get_dynamic_partitions(names.CHECKPOINT_PARTITIONS))
+    for report in due_reports(state, attempt_id, reported):
+        instance.add_dynamic_partitions(names.CHECKPOINT_PARTITIONS, [report.key])
+        context.log_event(
+            AssetMaterialization(
+                asset_key=AssetKey(names.CHECKPOINT_PARTITIONS),
+                partition=report.key,
+                metadata=report.metadata,
+                tags={names.TAG_DATA_VERSION: report.manifest_sha256},
+            )
+        )
+
+
+def _show_receipt(context: AssetExecutionContext, app: App, reason: TerminationReason) -> None:
+    """Attach the receipt to the partition: Dagster keeps no metadata of a failed materialization."""
+    run_id, attempt_id = parse_attempt_key(context.partition_key)
+    context.instance.add_run_tags(context.run.run_id, {names.TAG_REASON: reason.value})
+    context.log_event(
+        AssetObservation(
+            asset_key=context.asset_key,
+            partition=context.partition_key,
+            metadata=attempt_metadata(app.tracks, run_id, attempt_id),
+        )
+    )
+
+
+def _final_version(state: RunState, attempt_id: int) -> DataVersion | None:
+    """Return the version of what the attempt made: the manifest of its newest commit."""
+    commits = [c.ref.manifest_sha256 for c in state.checkpoints if c.ref.attempt_id == attempt_id]
+    return DataVersion(commits[-1]) if commits else None

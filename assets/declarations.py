@@ -1,0 +1,146 @@
+"""Start training runs from Dagster: a job for people, and a weekly one for the newest data.
+
+Both only declare the run and open its first attempt, as `tracks run` does; the sensors do the rest.
+"""
+
+from typing import Any
+
+from dagster import (
+    Config,
+    DefaultScheduleStatus,
+    Failure,
+    OpExecutionContext,
+    ResourceParam,
+    RunConfig,
+    RunRequest,
+    ScheduleEvaluationContext,
+    job,
+    op,
+    schedule,
+)
+from pydantic import Field
+
+from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.services.runs import RunRequest as TrainingRunRequest
+from tracks_dagster.services.runs import declare, new_run_id
+from tracks_dagster.wiring import App
+
+EVERY_MONDAY = "0 3 * * 1"  # UTC; data of the week before is in, and nobody waits for the machines
+
+
+class TrainingRunConfig(Config):
+    """What a training run is to be. Every field has a default; leave out what does not matter."""
+
+    family: str = Field(default="gpt", description="The model family: gpt or tabular.")
+    intent: str = Field(
+        default="Declared in the Dagster UI.",
+        description="What the run is for, in a sentence; it stands in the record.",
+    )
+    run_id: str | None = Field(
+        default=None,
+        description="1 to 40 of a-z, 0-9 and '-'. Left out: one is made from family and day.",
+    )
+    config: dict[str, Any] = Field(
+        default={},
+        description="Overrides of the family's config, for example {steps: 40, seed: 7, lr: 0.003}.",
+    )
+    snapshot_id: str | None = Field(
+        default=None,
+        description="The data snapshot to train on. Left out: the newest that is not quarantined.",
+    )
+    ranks: int = Field(default=1, description="Processes, one device each.")
+    device_class: str = Field(default="cpu", description="What each rank runs on: cpu or a GPU.")
+    checkpoint_every_steps: int | None = Field(
+        default=10, description="Save after that many steps; null for never by steps."
+    )
+    checkpoint_every_s: float | None = Field(
+        default=None, description="Save after that many seconds, whichever comes first."
+    )
+    owner: str = Field(default="dagster", description="Who answers for the run.")
+    team: str = Field(default="unknown", description="Whose budget it is.")
+    stage: str = Field(default="smoke", description="smoke, canary or full.")
+    drills: list[str] = Field(
+        default=[], description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
+    )
+
+
+@op(description="Records the run and opens its first attempt; bad values are refused in words.")
+def declare_run(
+    context: OpExecutionContext, config: TrainingRunConfig, app: ResourceParam[App]
+) -> str:
+    """Declare the run; return its id. Declaring the same id again changes nothing."""
+    run_id = config.run_id or new_run_id(
+        config.family, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid
+    )
+    request = TrainingRunRequest(
+        run_id=run_id,
+        family=config.family,
+        intent=config.intent,
+        code=read_code_version(app.settings.root),
+        config=config.config,
+        snapshot_id=config.snapshot_id,
+        ranks=config.ranks,
+        device_class=config.device_class,
+        checkpoint_every_steps=config.checkpoint_every_steps,
+        checkpoint_every_s=config.checkpoint_every_s,
+        owner=config.owner,
+        team=config.team,
+        stage=config.stage,
+        drills=tuple(config.drills),
+    )
+    try:
+        declared = declare(app.tracks, request)
+    except InvalidInput as error:
+        raise Failure(str(error), allow_retries=False) from error
+    context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
+    context.log.info(
+        f"Declared {run_id} on snapshot {declared.snapshot.snapshot_id}. launch_attempts requests "
+        f"its first attempt; `tracks status` shows how it stands."
+    )
+    return run_id
+
+
+@job(
+    name=names.DECLARE_TRAINING_RUN_JOB,
+    description=(
+        "Starts a training run. Fill in the launchpad (every field says what it means), then launch: "
+        "the run is recorded, and its first attempt appears under training_attempts."
+    ),
+)
+def declare_training_run() -> None:
+    """Declare one training run."""
+    declare_run()
+
+
+@job(
+    name=names.RETRAINING_JOB,
+    description="Declares a training run on the newest snapshot that passed its checks.",
+)
+def retrain_on_newest_snapshot() -> None:
+    """Declare one training run, as the schedule says."""
+    declare_run()
+
+
+@schedule(
+    name="weekly_retraining",
+    job=retrain_on_newest_snapshot,
+    cron_schedule=EVERY_MONDAY,
+    execution_timezone="UTC",
+    default_status=DefaultScheduleStatus.STOPPED,
+    description=(
+        "Every Monday a run of the gpt family on the newest snapshot that is not quarantined. Off "
+        "until somebody who pays for the machines switches it on."
+    ),
+)
+def weekly_retraining(context: ScheduleEvaluationContext) -> RunRequest:
+    """Request the week's run; its id comes from the date, so that a repeated tick declares nothing."""
+    day = context.scheduled_execution_time.strftime("%Y%m%d")
+    config = TrainingRunConfig(
+        run_id=f"weekly-gpt-{day}",
+        intent=f"The weekly retraining of {day}, on the newest snapshot that passed.",
+        owner="schedule",
+        stage="full",
+    )
+    return RunRequest(run_key=day, run_config=RunConfig(ops={declare_run.name: config}))

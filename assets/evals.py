@@ -1,0 +1,79 @@
+"""The evals asset: one partition an eval of a checkpoint, materialized by evaluating it.
+
+Which evals are due, and their budget, is decided in the track; here stands what Dagster shows.
+"""
+
+from dagster import (
+    AssetExecutionContext,
+    DataVersion,
+    DynamicPartitionsDefinition,
+    Failure,
+    MaterializeResult,
+    ResourceParam,
+    asset,
+    define_asset_job,
+    in_process_executor,
+)
+
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.names import parse_eval_key
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.services.eval_metadata import eval_metadata, result_sha256
+from tracks_dagster.services.evals import find_eval, run_eval
+from tracks_dagster.wiring import App
+
+HELDOUT_DATASETS = ("aws-docs-heldout", "flights-heldout")
+
+
+@asset(
+    name=names.EVAL_PARTITIONS,
+    partitions_def=DynamicPartitionsDefinition(name=names.EVAL_PARTITIONS),
+    deps=[names.CHECKPOINT_PARTITIONS, *map(names.snapshot_asset, HELDOUT_DATASETS)],
+    group_name="evaluation",
+    kinds={"python", "pytorch"},
+    owners=["team:training"],
+    code_version="1",
+)
+def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult[None]:
+    """One eval of a run's final checkpoint: `RUN/SUITE@STEP`, measured on held-out data.
+
+    Green: the metrics below were measured on exactly the manifest, snapshot, suite version and seed
+    named beside them. Red: the evaluator failed, in the words of the error; training is untouched,
+    and run_evals tries again, at most 3 times for a checkpoint. After that correct the cause, or let
+    the eval go with `tracks waive RUN SUITE --why …`. Materializing an eval that is done shows its
+    result again and measures nothing.
+    """
+    try:
+        run_id, eval_id = parse_eval_key(context.partition_key)
+        opened = find_eval(app.tracks.run(run_id), eval_id, _number(context)).opened
+    except InvalidInput as error:
+        raise Failure(str(error), allow_retries=False) from error
+    ended = run_eval(
+        app.tracks,
+        app.evaluator,
+        run_id,
+        eval_id,
+        opened.number,
+        dagster_run_id=context.run.run_id,
+    )
+    metadata = eval_metadata(opened, ended)
+    if ended.reason != TerminationReason.COMPLETED:
+        raise Failure(f"{ended.reason}: {ended.message}", metadata=metadata, allow_retries=False)
+    return MaterializeResult(metadata=metadata, data_version=DataVersion(result_sha256(ended)))
+
+
+evaluate_checkpoint = define_asset_job(
+    names.EVALUATE_CHECKPOINT_JOB,
+    selection=[evals],
+    executor_def=in_process_executor,  # one step, which runs the evaluator as a process of its own
+    # An eval has a budget of its own in the track; Dagster's retries would add to it.
+    tags={"dagster/max_retries": "0"},
+    description="Runs one attempt at one eval; requested by run_evals.",
+)
+
+
+def _number(context: AssetExecutionContext) -> int | None:
+    """Return which attempt at the eval the sensor asked for; None, the newest, for a person."""
+    key = context.run.tags.get(names.TAG_EVAL)
+    return None if key is None else int(key.rpartition("/")[2])

@@ -1,0 +1,43 @@
+"""Dagster's instance behind `ports.Orchestrator`: which runs an attempt has had, and how they stand."""
+
+from collections.abc import Sequence
+
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+
+from tracks_dagster.core import names
+from tracks_dagster.core.ports import OrchestratorRun
+
+RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
+
+
+class DagsterOrchestrator:
+    """Implements `ports.Orchestrator` for one Dagster instance."""
+
+    def __init__(self, instance: DagsterInstance) -> None:
+        self._instance = instance
+
+    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return the Dagster runs of that partition, whoever launched them, newest first."""
+        return self._runs({names.TAG_PARTITION: attempt_key})
+
+    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return the Dagster runs that were asked for that attempt at an eval, newest first."""
+        return self._runs({names.TAG_EVAL: eval_attempt_key})
+
+    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
+        """Return the Dagster run of that id, or None."""
+        run = self._instance.get_run_by_id(dagster_run_id)
+        return None if run is None else _translated(run)
+
+    def _runs(self, tags: dict[str, str]) -> Sequence[OrchestratorRun]:
+        found = self._instance.get_runs(RunsFilter(tags=tags), limit=RUNS_MAX)
+        return [_translated(run) for run in found]
+
+
+def _translated(run: DagsterRun) -> OrchestratorRun:
+    return OrchestratorRun(
+        dagster_run_id=run.run_id,
+        is_finished=run.is_finished,
+        is_canceling=run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED),
+        is_failed=run.status is DagsterRunStatus.FAILURE,
+    )

@@ -1,0 +1,58 @@
+"""The only sensor that requests training runs: one for each open attempt that nobody supervises."""
+
+from dagster import (
+    AddDynamicPartitionsRequest,
+    DefaultSensorStatus,
+    ResourceParam,
+    RunRequest,
+    SensorEvaluationContext,
+    SensorResult,
+    SkipReason,
+    sensor,
+)
+
+from tracks_dagster.core import names
+from tracks_dagster.core.ports import Orchestrator
+from tracks_dagster.services.launch import LaunchRequest, plan_launches
+from tracks_dagster.services.watch import survey
+from tracks_dagster.wiring import App
+
+
+@sensor(
+    name=names.LAUNCH_ATTEMPTS,
+    job_name=names.TRAIN_ATTEMPT_JOB,
+    minimum_interval_seconds=5,
+    default_status=DefaultSensorStatus.RUNNING,
+    description=(
+        "Requests a Dagster run for every open attempt that nobody supervises; the run starts the "
+        "attempt's gang, or adopts the one that lives. Off: attempts stay open and wait."
+    ),
+)
+def launch_attempts(
+    context: SensorEvaluationContext,
+    app: ResourceParam[App],
+    orchestrator: ResourceParam[Orchestrator],
+) -> SensorResult | SkipReason:
+    """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
+    found = survey(app.tracks, app.ledger, app.gangs, orchestrator)
+    plan = plan_launches(found.attempts)
+    for problem in (*found.problems, *plan.given_up):
+        context.log.warning(problem)
+    if not plan.requests:
+        return SkipReason("; ".join(plan.given_up) or "every open attempt is supervised")
+    keys = [request.attempt_key for request in plan.requests]
+    return SensorResult(
+        run_requests=[_run_request(request) for request in plan.requests],
+        dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.ATTEMPT_PARTITIONS, keys)],
+    )
+
+
+def _run_request(request: LaunchRequest) -> RunRequest:
+    return RunRequest(
+        run_key=request.run_key,
+        partition_key=request.attempt_key,
+        tags={
+            names.TAG_TRAINING_RUN: request.run_id,
+            names.TAG_ATTEMPT: request.attempt_key,
+        },
+    )

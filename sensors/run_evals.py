@@ -1,0 +1,72 @@
+"""Asks for the evals that runs owe, and decides their promotion when the evals are settled."""
+
+from dagster import (
+    AddDynamicPartitionsRequest,
+    AssetKey,
+    AssetMaterialization,
+    AssetObservation,
+    DefaultSensorStatus,
+    ResourceParam,
+    RunRequest,
+    SensorEvaluationContext,
+    SensorResult,
+    sensor,
+)
+
+from tracks_dagster.core import names
+from tracks_dagster.core.bodies import PromotionDecided
+from tracks_dagster.core.ports import Orchestrator
+from tracks_dagster.services.eval_metadata import promotion_metadata
+from tracks_dagster.services.eval_tick import EvalRequest, tick_evals
+from tracks_dagster.wiring import App
+
+
+@sensor(
+    name=names.RUN_EVALS,
+    job_name=names.EVALUATE_CHECKPOINT_JOB,
+    minimum_interval_seconds=5,
+    default_status=DefaultSensorStatus.RUNNING,
+    description=(
+        "Requests a Dagster run for every eval that a run with all its steps owes, tries a failed "
+        "one again within its budget, and decides the promotion when the evals are settled. Off: "
+        "runs with all their steps wait for their evals and are not finished."
+    ),
+)
+def run_evals(
+    context: SensorEvaluationContext,
+    app: ResourceParam[App],
+    orchestrator: ResourceParam[Orchestrator],
+) -> SensorResult:
+    """Do one tick; its run keys, which the tracks give, make a repeated tick harmless."""
+    tick = tick_evals(
+        app.tracks, app.ledger, orchestrator, decided_by=names.RUN_EVALS, policy=app.policy
+    )
+    for problem in tick.problems:
+        context.log.warning(problem)
+    keys = [request.eval_key for request in tick.requests]
+    return SensorResult(
+        run_requests=[_run_request(request) for request in tick.requests],
+        skip_reason=None if keys else "; ".join(tick.waiting) or "no run owes an eval",
+        dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.EVAL_PARTITIONS, keys)],
+        asset_events=[_event(decided) for decided in tick.promotions],
+    )
+
+
+def _run_request(request: EvalRequest) -> RunRequest:
+    return RunRequest(
+        run_key=request.run_key,
+        partition_key=request.eval_key,
+        tags={names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.run_key},
+    )
+
+
+def _event(decided: PromotionDecided) -> AssetMaterialization | AssetObservation:
+    """A promotion is something made; a refusal only says what was found."""
+    key, metadata = AssetKey(names.PROMOTIONS), promotion_metadata(decided)
+    if not decided.promoted:
+        return AssetObservation(asset_key=key, metadata=metadata)
+    return AssetMaterialization(
+        asset_key=key,
+        metadata=metadata,
+        tags={names.TAG_DATA_VERSION: decided.checkpoint.manifest_sha256},
+    )

@@ -1,0 +1,83 @@
+"""The code location loads from this repository, light, with every name that others rely on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster
+import pytest
+
+import assets
+import resources
+import sensors
+from tracks_dagster.core import names
+from tracks_dagster.definitions import defs
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("torch", "kubernetes", "duckdb", "polars", "pandera", "sqlalchemy", "boto3")
+
+
+@pytest.mark.parametrize("package", [assets, resources, sensors])
+def test_assets_resources_and_sensors_come_from_this_repository(package: object) -> None:
+    (folder,) = package.__path__  # type: ignore[attr-defined]
+    assert Path(folder).parent == ROOT
+
+
+def test_loading_the_definitions_loads_nothing_heavy() -> None:
+    script = (
+        "import sys, tracks_dagster.definitions\n"
+        f"print([name for name in {HEAVY} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
+    dagster.Definitions.validate_loadable(defs)
+    repository = defs.get_repository_def()
+    assert {
+        names.TRAIN_ATTEMPT_JOB,
+        names.EVALUATE_CHECKPOINT_JOB,
+        names.DECLARE_TRAINING_RUN_JOB,
+        names.RETRAINING_JOB,
+    } <= set(repository.job_names)
+    assert {sensor.name for sensor in repository.sensor_defs} == {
+        names.LAUNCH_ATTEMPTS,
+        names.RETRY_OOM,
+        names.RETRY_PREEMPTED,
+        names.RUN_EVALS,
+        names.WATCH_ATTEMPTS,
+    }
+    graph = repository.asset_graph
+    for name in (names.ATTEMPT_PARTITIONS, names.CHECKPOINT_PARTITIONS, names.EVAL_PARTITIONS):
+        partitions = graph.get(dagster.AssetKey(name)).partitions_def
+        assert isinstance(partitions, dagster.DynamicPartitionsDefinition)
+        assert partitions.name == name
+
+
+def test_every_asset_tells_operators_what_it_is_and_whose() -> None:
+    for node in defs.get_repository_def().asset_graph.asset_nodes:
+        assert node.description, node.key
+        assert node.owners, node.key
+        assert node.kinds, node.key
+        assert node.group_name != "default", node.key
+
+
+def test_sensors_run_unless_somebody_switches_them_off_and_the_schedule_does_not() -> None:
+    repository = defs.get_repository_def()
+    for sensor in repository.sensor_defs:
+        assert sensor.default_status is dagster.DefaultSensorStatus.RUNNING
+        assert sensor.minimum_interval_seconds == 5
+        assert sensor.description
+    (weekly,) = repository.schedule_defs
+    assert weekly.default_status is dagster.DefaultScheduleStatus.STOPPED
+
+
+def test_training_runs_are_never_retried_by_dagster() -> None:
+    job = defs.resolve_job_def(names.TRAIN_ATTEMPT_JOB)
+    assert job.tags["dagster/max_retries"] == "0"
+    assert job.executor_def is dagster.in_process_executor

@@ -1,0 +1,270 @@
+"""The attempts asset and its sensors, executed by Dagster in this process on played gangs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from dagster import (
+    AssetKey,
+    DagsterInstance,
+    ExecuteInProcessResult,
+    SensorResult,
+    SkipReason,
+    build_sensor_context,
+    materialize,
+)
+
+from assets.attempts import training_attempts
+from assets.declarations import declare_training_run
+from sensors.launch_attempts import launch_attempts
+from sensors.retry_oom import retry_oom
+from sensors.retry_preempted import retry_preempted
+from sensors.watch_attempts import watch_attempts
+from tests.fakes import FakeGangs, FakeOrchestrator
+from tests.histories import DatasetHistory, History
+from tracks_dagster.core import names
+from tracks_dagster.core.evidence import Condition, RankEnd
+from tracks_dagster.core.ports import GangPhase, GangReport
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.services.status import read_heartbeat
+from tracks_dagster.wiring import App
+
+KEY = "r-1/a01"
+PREEMPTED = Condition(
+    type="DisruptionTarget",
+    reason="PreemptionByScheduler",
+    message="taken",
+    at=None,
+    source="kubernetes",
+)
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    return FakeGangs()
+
+
+@pytest.fixture
+def app(app: App, gangs: FakeGangs) -> App:
+    """The application with gangs that the test plays."""
+    return replace(app, gangs=gangs)
+
+
+@pytest.fixture
+def dagster_runs() -> FakeOrchestrator:
+    return FakeOrchestrator()
+
+
+def write(app: App, history: History) -> History:
+    history.write_to(app.store)
+    app.tracks.project(history.name)
+    return history
+
+
+def gone(gangs: FakeGangs, *, exit_code: int, conditions: tuple[Condition, ...] = ()) -> None:
+    ranks = tuple(RankEnd(rank=rank, exit_code=exit_code) for rank in range(2))
+    gangs.reports["r-1", 1] = GangReport(
+        phase=GangPhase.GONE, ranks=ranks, conditions=conditions, where="node-1"
+    )
+
+
+def supervise(app: App, instance: DagsterInstance) -> ExecuteInProcessResult:
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, [KEY])
+    return materialize(
+        [training_attempts],
+        instance=instance,
+        resources={"app": app, "orchestrator": FakeOrchestrator()},
+        partition_key=KEY,
+        raise_on_error=False,
+    )
+
+
+def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(
+    app: App, instance: DagsterInstance, gangs: FakeGangs
+) -> None:
+    write(app, History("r-1").declare().open().supervise("dead").place().restore().commit(10))
+    gone(gangs, exit_code=1, conditions=(PREEMPTED,))
+    result = supervise(app, instance)
+    assert not result.success
+    failure = result.failure_data_for_node(names.ATTEMPT_PARTITIONS)
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert "preempted: The machine was taken" in (failure.user_failure_data.description or "")
+    (record,) = instance.fetch_observations(AssetKey(names.ATTEMPT_PARTITIONS), limit=5).records
+    observation = record.asset_observation
+    assert observation is not None
+    assert observation.partition == KEY
+    assert observation.metadata["termination_reason"].value == "preempted"
+    assert observation.metadata["last_committed_step"].value == 10
+    (run,) = instance.get_runs()
+    assert run.tags[names.TAG_REASON] == "preempted"
+
+
+def test_commits_reach_dagster_as_partitions_and_events_once(
+    app: App, instance: DagsterInstance, gangs: FakeGangs
+) -> None:
+    history = History("r-1").declare().open().supervise("dead").place().restore()
+    write(app, history.commit(10).commit(20))
+    instance.add_dynamic_partitions(names.CHECKPOINT_PARTITIONS, [f"{KEY}/step-10"])
+    gone(gangs, exit_code=1)
+    supervise(app, instance)
+    checkpoints = AssetKey(names.CHECKPOINT_PARTITIONS)
+    (record,) = instance.fetch_materializations(checkpoints, limit=5).records
+    made = record.asset_materialization
+    assert made is not None
+    assert made.partition == f"{KEY}/step-20"
+    commits = history.state.checkpoints
+    assert (made.tags or {})[names.TAG_DATA_VERSION] == commits[-1].ref.manifest_sha256
+    registered = instance.get_dynamic_partitions(names.CHECKPOINT_PARTITIONS)
+    assert sorted(registered) == [f"{KEY}/step-10", f"{KEY}/step-20"]
+
+
+def test_a_completed_attempt_is_materialized_with_its_final_checkpoint_as_version(
+    app: App, instance: DagsterInstance, gangs: FakeGangs
+) -> None:
+    history = write(
+        app, History("r-1").declare().open().supervise("dead").place().restore().commit(40)
+    )
+    gone(gangs, exit_code=0)
+    result = supervise(app, instance)
+    assert result.success
+    (made,) = [
+        m
+        for m in result.asset_materializations_for_node(names.ATTEMPT_PARTITIONS)
+        if m.asset_key == AssetKey(names.ATTEMPT_PARTITIONS)
+    ]
+    assert made.metadata["termination_reason"].value == "completed"
+    final = history.state.checkpoints[-1].ref.manifest_sha256
+    assert (made.tags or {})[names.TAG_DATA_VERSION] == final
+
+
+def test_materializing_an_attempt_that_has_ended_is_refused_with_what_to_do(
+    app: App, instance: DagsterInstance
+) -> None:
+    write(app, History("r-1").declare().open().supervise().place().end("preempted"))
+    result = supervise(app, instance)
+    failure = result.failure_data_for_node(names.ATTEMPT_PARTITIONS)
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert "tracks retry r-1" in (failure.user_failure_data.description or "")
+
+
+def tick(sensor: object, app: App, instance: DagsterInstance, runs: FakeOrchestrator) -> object:
+    resources = {"app": app, "orchestrator": runs}
+    with build_sensor_context(instance=instance, resources=resources) as context:
+        return sensor(context)  # type: ignore[operator]
+
+
+def test_the_launcher_registers_the_partition_and_requests_one_run(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    write(app, History("r-1").declare().open())
+    first = tick(launch_attempts, app, instance, dagster_runs)
+    assert isinstance(first, SensorResult)
+    (request,) = first.run_requests or ()
+    assert (request.run_key, request.partition_key) == (f"{KEY}/0", KEY)
+    assert request.tags[names.TAG_ATTEMPT] == KEY
+    (registration,) = first.dynamic_partitions_requests or ()
+    assert registration.partition_keys == [KEY]
+    again = tick(launch_attempts, app, instance, dagster_runs)
+    assert isinstance(again, SensorResult)
+    assert [r.run_key for r in again.run_requests or ()] == [f"{KEY}/0"]
+    dagster_runs.put(KEY, "dagster-1")
+    assert isinstance(tick(launch_attempts, app, instance, dagster_runs), SkipReason)
+
+
+def test_the_watcher_reports_the_receipt_and_the_commits_of_an_attempt_that_it_closed(
+    app: App, instance: DagsterInstance, gangs: FakeGangs, dagster_runs: FakeOrchestrator
+) -> None:
+    write(app, History("r-1").declare().open().supervise("dead").place().restore().commit(10))
+    gone(gangs, exit_code=1, conditions=(PREEMPTED,))
+    dagster_runs.put(KEY, "dead", is_finished=True)
+    result = tick(watch_attempts, app, instance, dagster_runs)
+    assert isinstance(result, SensorResult)
+    commit, receipt = result.asset_events
+    assert (commit.partition, receipt.partition) == (f"{KEY}/step-10", KEY)
+    assert receipt.metadata["termination_reason"].value == "preempted"
+    again = tick(watch_attempts, app, instance, dagster_runs)
+    assert isinstance(again, SensorResult)
+    assert not again.asset_events
+
+
+def test_the_watcher_leaves_a_heartbeat_with_the_switches(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    tick(watch_attempts, app, instance, dagster_runs)
+    heartbeat = read_heartbeat(app.store)
+    assert heartbeat is not None
+    assert set(heartbeat.sensors) == {
+        names.LAUNCH_ATTEMPTS,
+        names.RETRY_OOM,
+        names.RETRY_PREEMPTED,
+        names.RUN_EVALS,
+        names.WATCH_ATTEMPTS,
+    }
+
+
+@pytest.mark.parametrize(
+    ("sensor", "reason"), [(retry_preempted, "preempted"), (retry_oom, "gpu_oom")]
+)
+def test_a_retry_sensor_opens_the_next_attempt_once_and_requests_nothing(
+    app: App,
+    instance: DagsterInstance,
+    dagster_runs: FakeOrchestrator,
+    sensor: object,
+    reason: str,
+) -> None:
+    history = History("r-1").declare().open().supervise().place().restore().commit(10)
+    write(app, history.end(reason, last_step=12))
+    first = tick(sensor, app, instance, dagster_runs)
+    assert isinstance(first, SkipReason)
+    assert "r-1: opened" in (first.skip_message or "")
+    tick(sensor, app, instance, dagster_runs)
+    assert [attempt.reason for attempt in app.tracks.run("r-1").attempts] == [
+        TerminationReason(reason),
+        None,
+    ]
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
+    app: App, instance: DagsterInstance
+) -> None:
+    config = {"run_id": "from-ui", "config": {"steps": 5}, "intent": "See the launchpad work."}
+    result = declare(app, instance, config)
+    assert result.success
+    state = app.tracks.run("from-ui")
+    assert state.declared.config["steps"] == 5
+    assert state.open_attempt is not None
+
+
+@pytest.mark.usefixtures("snapshots")
+def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_written(
+    app: App, instance: DagsterInstance
+) -> None:
+    result = declare(app, instance, {"run_id": "from-ui", "family": "resnet"})
+    failure = result.failure_data_for_node("declare_run")
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    assert "gpt, tabular" in (failure.user_failure_data.description or "")
+    assert app.tracks.find_run("from-ui") is None
+
+
+@pytest.fixture
+def snapshots(app: App) -> None:
+    """Committed snapshots of the text datasets, without their bytes."""
+    for dataset in ("aws-docs", "aws-docs-heldout"):
+        DatasetHistory(dataset).declare().commit().write_to(app.store)
+
+
+def declare(
+    app: App, instance: DagsterInstance, config: Mapping[str, object]
+) -> ExecuteInProcessResult:
+    return declare_training_run.execute_in_process(
+        instance=instance,
+        resources={"app": app},
+        run_config={"ops": {"declare_run": {"config": config}}},
+        raise_on_error=False,
+    )

@@ -1,0 +1,34 @@
+"""A story in memory, the tracks that read it, and a ledger that has taken it in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.stories import Story
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.tracks import Tracks
+
+
+@pytest.fixture
+def story(store: FakeObjectStore) -> Story:
+    """A run that has only been declared; the test lets it grow."""
+    return Story(store)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """An empty ledger."""
+    return open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def tracks(
+    store: FakeObjectStore, ledger: Ledger, clock: FakeClock, new_uid: SequentialUids
+) -> Tracks:
+    """The tracks of the story's store, projected into the ledger."""
+    return Tracks(store, now=clock, new_uid=new_uid, project=Projector(store, ledger).project)

@@ -1,0 +1,227 @@
+"""An attempt is closed once, with all that is known of its end, whoever comes first."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from tests.bodies import BEGIN
+from tests.fakes import FakeGangs, FakeObjectStore, FakeOrchestrator
+from tests.histories import History
+from tracks_dagster.core.body_json import from_json, to_json
+from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.core.ports import GangPhase, GangReport
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Kind, canonical_json, format_time, sha256_hex
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.services.closing import OTHER_RANKS_S_MAX, close_attempt, is_over
+from tracks_dagster.services.tracks import Tracks
+
+STARTED, ENDED = format_time(BEGIN), format_time(BEGIN + timedelta(seconds=30))
+DISRUPTED = Condition(
+    type="DisruptionTarget",
+    reason="PreemptionByScheduler",
+    message="taken",
+    at=STARTED,
+    source="kubernetes",
+)
+
+
+def test_the_record_names_the_evidence_that_is_stored(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().restore().commit(10).write_to(store)
+    write_journal(store, history, last_step=12)
+    gone(gangs, end(0, signal=9), end(1, signal=9), conditions=(DISRUPTED,))
+    attempt = close(tracks, gangs)
+    assert attempt.ended is not None
+    assert attempt.reason is TerminationReason.PREEMPTED
+    assert (attempt.ended.last_step, attempt.ended.cursor_to) == (12, 24 * 12)
+    assert attempt.ended.device_seconds == 60.0  # 2 ranks × 30 s
+    assert attempt.ended.first_line_ran
+    data = store.objects[attempt.ended.evidence_key]
+    assert sha256_hex(data) == attempt.ended.evidence_sha256
+    evidence = from_json(Evidence, json.loads(data))
+    assert evidence.conditions == (DISRUPTED,)
+    assert [rank.signal for rank in evidence.ranks] == [9, 9]
+
+
+def test_what_lives_is_killed_and_its_journals_are_shipped_before_anything_is_judged(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, ranks=(RankEnd(rank=0),))
+    close(tracks, gangs)
+    assert [call[0] for call in gangs.calls] == ["kill", "ship"]
+
+
+def test_closing_twice_appends_once_and_returns_the_same_end(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    gone(gangs, end(0, exit_code=1), end(1, exit_code=1))
+    first, second = close(tracks, gangs), close(tracks, gangs)
+    assert first == second
+    kinds = [record.kind for record in tracks.records("runs/r-1")]
+    assert kinds.count(Kind.ATTEMPT_ENDED) == 1
+
+
+def test_a_launch_that_is_placed_while_evidence_is_gathered_is_gathered_too(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().write_to(store)
+    gone(gangs, end(0, exit_code=1))
+    places_late = PlacesLate(gangs, history, store)
+    attempt = close(tracks, places_late)
+    assert attempt.placed is not None
+    assert attempt.ended is not None
+    evidence = json.loads(store.objects[attempt.ended.evidence_key])
+    assert evidence["launch_id"] == attempt.placed.launch_id
+
+
+def test_only_the_last_words_of_the_placed_launch_count(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    leave_word(store, f"{history.launch_id}/exit/rank-0.json", "completed")
+    leave_word(store, "another-launch/exit/rank-0.json", "fenced")
+    gone(gangs, end(0, exit_code=0), end(1, exit_code=0))
+    assert close(tracks, gangs).reason is TerminationReason.COMPLETED
+
+
+def test_before_a_launch_is_placed_every_last_word_of_the_attempt_counts(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().write_to(store)
+    leave_word(store, "early/0123/exit.json", "config_error", message="no such layer")
+    gone(gangs, end(0, exit_code=1))
+    attempt = close(tracks, gangs)
+    assert attempt.reason is TerminationReason.CONFIG_ERROR
+    assert attempt.ended is not None
+    assert attempt.ended.first_line_ran
+
+
+def test_an_attempt_whose_gang_never_ran_says_so(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().write_to(store)
+    attempt = close_attempt(
+        tracks, gangs, FakeOrchestrator(), "r-1", 1, "tests", message="no space for a gang"
+    )
+    assert attempt.ended is not None
+    assert not attempt.ended.first_line_ran
+    assert attempt.ended.device_seconds == 0.0
+    assert "no space for a gang" in attempt.ended.root_message
+
+
+def test_secrets_do_not_reach_the_stored_evidence(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    leave_word(
+        store, f"{history.launch_id}/exit/rank-0.json", "code_error", message="s3://u:hunter22@h"
+    )
+    gone(gangs, end(0, exit_code=1, log_tail="postgresql://u:hunter22@h/d"))
+    close(tracks, gangs)
+    stored = [data for key, data in store.objects.items() if "/evidence/" in key]
+    stored += [data for key, data in store.objects.items() if "/log/" in key]
+    assert not any(b"hunter22" in data for data in stored)
+
+
+def test_the_record_stays_small_whatever_the_ranks_wrote(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    leave_word(store, f"{history.launch_id}/exit/rank-0.json", "code_error", message="x" * 50_000)
+    gone(gangs, end(0, exit_code=1, log_tail="y" * 60_000), end(1, exit_code=1))
+    assert close(tracks, gangs).reason is TerminationReason.CODE_ERROR
+
+
+def test_an_attempt_that_was_never_opened_is_unknown(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.write_to(store)
+    with pytest.raises(UnknownRun, match="no attempt 7"):
+        close_attempt(tracks, gangs, FakeOrchestrator(), "r-1", 7, "tests")
+
+
+def test_a_gang_is_over_when_it_is_gone_or_the_other_ranks_do_not_follow() -> None:
+    one_ended = GangReport(phase=GangPhase.ALIVE, ranks=(end(0, exit_code=1), RankEnd(rank=1)))
+    first_end = BEGIN + timedelta(seconds=30)
+    assert not is_over(one_ended, first_end + timedelta(seconds=OTHER_RANKS_S_MAX - 1))
+    assert is_over(one_ended, first_end + timedelta(seconds=OTHER_RANKS_S_MAX))
+    assert is_over(GangReport(phase=GangPhase.GONE), first_end)
+    assert not is_over(GangReport(phase=GangPhase.ALIVE, ranks=(RankEnd(rank=0),)), first_end)
+
+
+class PlacesLate(FakeGangs):
+    """Its first report comes back just after a launch was placed."""
+
+    def __init__(self, gangs: FakeGangs, history: History, store: FakeObjectStore) -> None:
+        super().__init__()
+        self.reports = gangs.reports
+        self._history: History | None = history
+        self._store = store
+
+    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+        if self._history is not None:
+            self._history.place().write_to(self._store)
+            self._history = None
+        return super().observe(run_id, attempt_id)
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    return FakeGangs()
+
+
+@pytest.fixture
+def history() -> History:
+    return History("r-1").declare().open()
+
+
+def close(tracks: Tracks, gangs: FakeGangs) -> AttemptState:
+    return close_attempt(tracks, gangs, FakeOrchestrator(), "r-1", 1, "tests")
+
+
+def gone(gangs: FakeGangs, *ranks: RankEnd, conditions: tuple[Condition, ...] = ()) -> None:
+    gangs.reports["r-1", 1] = GangReport(
+        phase=GangPhase.GONE, ranks=ranks, conditions=conditions, started_at=STARTED
+    )
+
+
+def end(
+    rank: int, *, exit_code: int | None = None, signal: int | None = None, log_tail: str = ""
+) -> RankEnd:
+    return RankEnd(
+        rank=rank,
+        exit_code=exit_code,
+        signal=signal,
+        started_at=STARTED,
+        ended_at=ENDED,
+        log_tail=log_tail,
+    )
+
+
+def leave_word(store: FakeObjectStore, name: str, reason: str, *, message: str = "") -> None:
+    word = LastWord(
+        rank=0,
+        reason=reason,
+        exception=None,
+        message=message,
+        traceback_tail="",
+        step=None,
+        at=ENDED,
+    )
+    store.put(f"runs/r-1/attempts/1/{name}", canonical_json(to_json(word)))
+
+
+def write_journal(store: FakeObjectStore, history: History, *, last_step: int) -> None:
+    lines = [{"kind": "step", "t": ENDED, "step": last_step, "cursor_to": 24 * last_step}]
+    lines.append({"kind": "heartbeat", "t": ENDED, "step": last_step})
+    data = b"".join(canonical_json(line) + b"\n" for line in lines) + b'{"kind":"step","t'
+    key = f"runs/r-1/attempts/1/{history.launch_id}/journal/rank-0/{0:012d}.jsonl"
+    store.put(key, data)

@@ -1,0 +1,115 @@
+"""An attempt explained from the record alone: the five questions of a night."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.services.explain import explain_attempt, explain_run
+from tracks_dagster.services.explain_text import attempt_text, run_text
+from tracks_dagster.services.tracks import Tracks
+
+
+def test_the_retry_after_an_oom_names_what_changed_and_what_was_counted(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    third = explain_attempt(tracks, RUN_ID, 3)
+    assert [(c.key, c.before, c.after) for c in third.tried.changes] == [
+        ("accumulation", 6, 12),
+        ("micro_batch", 4, 2),
+    ]
+    assert third.resumed.step == 30
+    assert third.resumed.checkpoint == story.history.state.checkpoints[2].ref
+    assert (third.data.cursor_from, third.data.cursor_to) == (720, 960)  # 30 and 40 steps of 24
+    assert [made.step for made in third.checkpoints] == [40]
+    assert third.next.what == "finished"
+
+
+def test_the_text_of_a_failed_attempt_answers_what_a_night_asks(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    text = attempt_text(explain_attempt(tracks, RUN_ID, 2))
+    state = story.history.state
+    for expected in (
+        "gpt-story/a02: gpu_oom",  # why it ended
+        "A device ran out of memory.",
+        "> RuntimeError: gpu_oom as the story wants it",  # what it rests on
+        "retried by tests: Open attempt 3.",  # what was decided
+        "micro_batch=4",  # what it tried
+        state.declared.snapshot.snapshot_id,  # on which data
+        f"manifest {state.checkpoints[1].ref.manifest_sha256}",  # from which checkpoint
+        "step 30: committed (interval)",  # which it made
+        "continuity verified over 3 steps",
+        "10 steps kept, 0 lost",
+        "rank 0 on node-1, cpu (cpu), pid 100",
+        "Nothing: the run went on; `tracks explain gpt-story/a03` tells how.",
+    ):
+        assert expected in text
+
+
+def test_a_refused_run_shows_the_traceback_and_what_to_do(story: Story, tracks: Tracks) -> None:
+    story.refused()
+    told = explain_attempt(tracks, RUN_ID, 1)
+    assert told.ended is not None
+    assert told.ended.traceback_tail[-1] == "RuntimeError: code_error as the story wants it"
+    assert told.next.what == "refused"
+    assert [record.seq for record in told.next.counted] == [1]
+    assert told.what_to_do == "Look at the traceback, then `tracks retry`."
+
+
+def test_what_the_record_does_not_hold_is_listed_as_missing(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    [journal] = [key for key in store.objects if "attempts/1/" in key and "journal" in key]
+    [evidence] = [key for key in store.objects if "attempts/1/evidence" in key]
+    store.delete(journal)
+    store.delete(evidence)
+    missing = explain_attempt(tracks, RUN_ID, 1).missing
+    assert any("journal holds no step" in line for line in missing)
+    assert any(evidence in line for line in missing)
+
+
+def test_evidence_that_was_changed_is_not_believed(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    [evidence] = [key for key in store.objects if "attempts/1/evidence" in key]
+    store.put(evidence, store.objects[evidence].replace(b"preempted", b"completed"))
+    told = explain_attempt(tracks, RUN_ID, 1)
+    assert told.ended is not None
+    assert told.ended.traceback_tail == ()
+    assert any("changed after the verdict" in line for line in told.missing)
+
+
+def test_an_open_attempt_that_nobody_claimed_says_so(story: Story, tracks: Tracks) -> None:
+    story.history.open()
+    story.write_tracks()
+    told = explain_attempt(tracks, RUN_ID, 1)
+    assert told.ended is None
+    assert told.missing[0] == "No Dagster run has claimed it."
+    assert "gpt-story/a01: open" in attempt_text(told)
+
+
+def test_words_of_people_stand_with_the_attempt_they_were_said_in(
+    story: Story, tracks: Tracks
+) -> None:
+    story.attempt("preempted", last_step=3, commits=())
+    story.history.note("the rack is being rewired")
+    story.begin()
+    story.history.stop("drain")
+    story.write_tracks()
+    run = explain_run(tracks, RUN_ID)
+    assert [w.text for w in run.attempts[0].words] == ["the rack is being rewired"]
+    assert [w.text for w in run.attempts[1].words] == ["drain: enough"]
+    assert "the rack is being rewired" in run_text(run)
+
+
+def test_an_attempt_that_does_not_exist_is_named(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    with pytest.raises(UnknownRun, match="no attempt 4; it has 3"):
+        explain_attempt(tracks, RUN_ID, 4)

@@ -1,0 +1,150 @@
+"""Declaring a training run: everything is checked before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
+from tests.histories import History
+from tests.stories import Story
+from tracks_dagster.core.bodies import CodeVersion, Drill
+from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
+from tracks_dagster.core.records import Kind, sha256_hex
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.retry import retry_by_person
+from tracks_dagster.services.runs import RunRequest, declare, estimate_device_s, new_run_id
+from tracks_dagster.services.stops import request_stop
+from tracks_dagster.services.tracks import Tracks
+
+REQUEST = RunRequest(
+    run_id="r-1",
+    family="gpt",
+    intent="See how it goes.",
+    code=CodeVersion(git_commit="c0ffee", branch=None, dirty=False, package_version="0"),
+    config={"steps": 40, "seed": 7},
+    owner="ann",
+)
+
+
+@pytest.fixture
+def data(story: Story, tracks: Tracks) -> Story:
+    """The snapshots of the gpt family are there; the run of the story is not."""
+    for dataset in story.datasets:
+        dataset.write_to(story.store)
+    return story
+
+
+def state(tracks: Tracks) -> RunState:
+    return tracks.run("r-1")
+
+
+def test_a_declared_run_has_its_first_attempt_open(data: Story, tracks: Tracks) -> None:
+    declared = declare(tracks, REQUEST)
+    assert declared == state(tracks).declared
+    [attempt] = state(tracks).attempts
+    assert (attempt.opened.cause, attempt.opened.resume) == ("first", None)
+    assert attempt.opened.config == declared.config
+    assert attempt.opened.counted_seqs == (0,)
+    assert declared.snapshot == data.snapshot
+    [required] = declared.evals
+    assert required.snapshot.dataset == "aws-docs-heldout"
+    assert declared.promotion is not None
+    assert declared.promotion.metric == "loss"
+
+
+def test_declaring_it_again_changes_nothing(data: Story, tracks: Tracks) -> None:
+    first = declare(tracks, REQUEST)
+    assert declare(tracks, replace(REQUEST, config={"steps": 99})) == first
+    assert state(tracks).head.seq == 1
+
+
+@pytest.mark.parametrize("creation", [1, 2], ids=["run_declared", "attempt_opened"])
+@pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LOST_AFTER, Fault.LOST_UNTIL_LATER])
+def test_a_command_killed_on_the_way_is_completed_by_the_next(
+    creation: int, fault: Fault, data: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    store.fail("create", creation, fault)
+    try:
+        declare(tracks, REQUEST)
+    except StoreUnavailable:
+        assert fault is Fault.FAILS
+    declare(tracks, REQUEST)
+    kinds = [record.kind for record in tracks.records("runs/r-1")]
+    assert kinds == [Kind.RUN_DECLARED, Kind.ATTEMPT_OPENED]
+
+
+def test_drills_stand_in_the_declaration_with_their_limits(data: Story, tracks: Tracks) -> None:
+    declared = declare(tracks, replace(REQUEST, drills=("preempt@23,grace=0", "gpu_oom@31")))
+    assert declared.drills == (
+        Drill(kind="preempt", step=23, grace_s=0.0),
+        Drill(kind="gpu_oom", step=31, micro_batch_max=2),  # half of the default micro-batch, 4
+    )
+
+
+def test_a_trainer_of_ones_own_is_stored_by_its_hash_and_may_have_keys_of_its_own(
+    data: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    source = b"print('train')\n"
+    request = replace(REQUEST, trainer_source=source, config={"steps": 5, "temperature": 0.5})
+    declared = declare(tracks, request)
+    assert declared.trainer == f"runs/r-1/trainer/{sha256_hex(source)}.py"
+    assert store.objects[declared.trainer] == source
+    assert declared.config["temperature"] == 0.5
+    assert (declared.evals, declared.promotion) == ((), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"trainer_source": b"def ("}, "no Python"),
+        ({"trainer_source": b"pass", "config": {"mine": [1]}}, "mine"),
+        ({"trainer_source": b"pass", "config": {"mine": float("nan")}}, "mine"),
+        ({"trainer_source": b"#" * (1024 * 1024 + 1)}, "1048576"),
+        ({"config": {"mine": 1}}, "mine"),
+        ({"drills": ("preempt@1",) * 17}, "16"),
+        ({"owner": ""}, "owner"),
+        ({"checkpoint_every_s": 0.0}, "more than 0"),
+        ({"snapshot_id": "f" * 64}, "no snapshot"),
+        ({"run_id": "R 1"}, "a-z"),
+    ],
+)
+def test_a_bad_request_writes_nothing(
+    changes: dict[str, object],
+    hint: str,
+    data: Story,
+    tracks: Tracks,
+    store: FakeObjectStore,
+) -> None:
+    before = dict(store.objects)
+    with pytest.raises(InvalidInput, match=hint):
+        declare(tracks, replace(REQUEST, **changes))
+    assert store.objects == before
+
+
+def test_without_a_snapshot_there_is_no_run(tracks: Tracks, store: FakeObjectStore) -> None:
+    with pytest.raises(InvalidInput, match="aws-docs"):
+        declare(tracks, REQUEST)
+    assert store.objects == {}
+
+
+def test_the_estimate_grows_with_ranks_and_steps() -> None:
+    assert estimate_device_s(40, 2) == 200.0  # 2 × (60 + 40 × 1)
+
+
+def test_a_fresh_run_id_can_be_used(tracks: Tracks) -> None:
+    assert new_run_id("gpt", day="20260131", new_uid=lambda: "1f3a" * 8) == "gpt-20260131-1f3a"
+
+
+def test_what_a_caller_killed_before_it_projected_left_is_brought_into_the_ledger_by_the_next(
+    store: FakeObjectStore, clock: FakeClock, new_uid: SequentialUids
+) -> None:
+    projected: list[str] = []
+    tracks = Tracks(store, now=clock, new_uid=new_uid, project=projected.append)
+    History("r-1").declare().open().write_to(store)
+    declare(tracks, REQUEST)
+    with pytest.raises(InvalidInput, match="has not ended"):
+        retry_by_person(tracks, "r-1", by="ann", why="again", changes={})
+    request_stop(tracks, "r-1", mode="stop", by="ann", why="enough")
+    assert projected == ["runs/r-1"] * 4  # the last request is a record, projected as well

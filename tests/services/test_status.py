@@ -1,0 +1,131 @@
+"""How runs stand, and what those that wait are waiting for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore
+from tests.histories import History
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core import names
+from tracks_dagster.core.bodies import PromotionRule
+from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import canonical_json, format_time
+from tracks_dagster.services.status import RunLine, read_status
+from tracks_dagster.services.tracks import Tracks
+
+SENSORS = (
+    names.RETRY_OOM,
+    names.RETRY_PREEMPTED,
+    names.WATCH_ATTEMPTS,
+    names.LAUNCH_ATTEMPTS,
+    names.RUN_EVALS,
+)
+
+
+def beat(store: FakeObjectStore, clock: FakeClock, **sensors: bool) -> None:
+    """Let the daemon tick now, with these sensors switched as given."""
+    heartbeat = {"at": format_time(clock()), "sensors": {**dict.fromkeys(SENSORS, True), **sensors}}
+    store.put("daemon/heartbeat.json", canonical_json(heartbeat))
+
+
+def line(tracks: Tracks, ledger: Ledger) -> RunLine:
+    [found] = read_status(tracks, ledger, run_id=RUN_ID)
+    return found
+
+
+def test_runs_are_found_in_the_ledger_and_read_from_their_tracks(
+    story: Story, tracks: Tracks, ledger: Ledger
+) -> None:
+    story.whole()
+    assert read_status(tracks, ledger) == []  # nothing was projected yet
+    tracks.project(story.history.name)
+    [found] = read_status(tracks, ledger)
+    assert (found.run_id, found.state, found.attempt_id) == (RUN_ID, "succeeded", 3)
+    assert (found.step, found.loss, found.promoted_to) == (40, 5 / 40, "best")
+    assert found.waiting_for is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "sensor"),
+    [
+        ("gpu_oom", names.RETRY_OOM),
+        ("preempted", names.RETRY_PREEMPTED),
+        ("unknown", names.WATCH_ATTEMPTS),
+        ("completed", names.RUN_EVALS),  # an eval is required and none was done
+    ],
+)
+def test_a_run_whose_sensor_is_off_says_which(
+    story: Story,
+    tracks: Tracks,
+    ledger: Ledger,
+    store: FakeObjectStore,
+    clock: FakeClock,
+    reason: str,
+    sensor: str,
+) -> None:
+    story.attempt(reason, last_step=12, commits=(10,))
+    story.write_tracks()
+    beat(store, clock)
+    assert line(tracks, ledger).waiting_for is None
+    beat(store, clock, **{sensor: False})
+    assert line(tracks, ledger).waiting_for == f"waiting: sensor {sensor} is off"
+    assert line(tracks, ledger).state == "waiting"
+
+
+def test_a_run_whose_promotion_is_due_waits_for_the_sensor_that_decides_it(
+    store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    rule = PromotionRule(
+        alias="best", suite="heldout-loss", metric="loss", direction="min", threshold=9.0
+    )
+    history = History(RUN_ID).declare(evals=(), promotion=rule).open().supervise().place()
+    history.restore().commit(40).end("completed", last_step=40).write_to(store)
+    beat(store, clock, run_evals=False)
+    assert line(tracks, ledger).waiting_for == "waiting: sensor run_evals is off"
+
+
+def test_a_gang_that_works_waits_for_nobody(story: Story, tracks: Tracks, ledger: Ledger) -> None:
+    story.begin()
+    story.write_tracks()
+    found = line(tracks, ledger)
+    assert (found.state, found.waiting_for) == ("running", None)
+
+
+def test_a_drained_run_waits_for_a_person(story: Story, tracks: Tracks, ledger: Ledger) -> None:
+    story.attempt("user_cancelled", last_step=12, commits=(12,))
+    story.write_tracks()
+    found = line(tracks, ledger)
+    assert (found.state, found.waiting_for) == ("waiting", None)
+    assert "tracks retry" in found.why
+
+
+def test_an_attempt_that_nobody_launches_waits_for_the_launching_sensor(
+    story: Story, tracks: Tracks, ledger: Ledger, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    story.history.open()
+    story.write_tracks()
+    beat(store, clock, launch_attempts=False)
+    assert line(tracks, ledger).waiting_for == "waiting: sensor launch_attempts is off"
+
+
+def test_without_a_daemon_the_run_waits_for_one(
+    story: Story, tracks: Tracks, ledger: Ledger, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    story.attempt("preempted", last_step=12, commits=(10,))
+    story.write_tracks()
+    assert "no daemon has looked" in str(line(tracks, ledger).waiting_for)
+    beat(store, clock)
+    clock.advance(121)
+    assert "no daemon has ticked since 2026-01-31T02:00:00" in str(line(tracks, ledger).waiting_for)
+
+
+def test_a_finished_run_waits_for_nobody(story: Story, tracks: Tracks, ledger: Ledger) -> None:
+    story.whole()
+    assert line(tracks, ledger).waiting_for is None
+
+
+def test_a_run_that_does_not_exist_is_named(tracks: Tracks, ledger: Ledger) -> None:
+    with pytest.raises(UnknownRun, match="no-such-run"):
+        read_status(tracks, ledger, run_id="no-such-run")

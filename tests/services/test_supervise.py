@@ -1,0 +1,257 @@
+"""A supervisor claims, starts or adopts, watches and closes; a newer claim ends its work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
+from tests.histories import History
+from tracks_dagster.core.bodies import StopRequested
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Draft, Kind
+from tracks_dagster.core.redact import redact
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.supervise import DRAIN_S_MAX, Supervisor
+from tracks_dagster.services.tracks import Tracks
+
+ROUNDS_MAX = 100  # of a supervisor in these tests; more means that it would never end
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    return FakeGangs()
+
+
+@pytest.fixture
+def history() -> History:
+    return History("r-1").declare().open()
+
+
+class Days:
+    """What happens between two looks of a supervisor, one entry a look."""
+
+    def __init__(self, clock: FakeClock, *events: Callable[[], object]) -> None:
+        self.states: list[RunState] = []
+        self._clock = clock
+        self._events = list(events)
+        self._rounds = 0
+
+    def sleep(self, seconds: float) -> None:
+        self._rounds += 1
+        assert self._rounds < ROUNDS_MAX, "the supervisor does not end"
+        self._clock.advance(seconds)
+        if self._events:
+            self._events.pop(0)()
+
+
+def supervisor(
+    tracks: Tracks, gangs: FakeGangs, days: Days, *, dagster_run_id: str = "mine"
+) -> Supervisor:
+    return Supervisor(
+        tracks=tracks,
+        gangs=gangs,
+        orchestrator=FakeOrchestrator(),
+        dagster_run_id=dagster_run_id,
+        host="node-1",
+        clean=redact,
+        sleep=days.sleep,
+        seen=days.states.append,
+    )
+
+
+def ends(gangs: FakeGangs, *, exit_code: int = 0) -> Callable[[], None]:
+    return lambda: gangs.end(
+        "r-1", 1, RankEnd(rank=0, exit_code=exit_code), RankEnd(rank=1, exit_code=exit_code)
+    )
+
+
+def test_an_attempt_is_claimed_started_watched_and_closed(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    days = Days(clock, lambda: None, ends(gangs, exit_code=1))
+    attempt = supervisor(tracks, gangs, days).supervise("r-1", 1)
+    assert attempt is not None
+    assert not attempt.is_open
+    kinds = [record.kind for record in tracks.records("runs/r-1")]
+    assert kinds[-2:] == [Kind.ATTEMPT_SUPERVISED, Kind.ATTEMPT_ENDED]
+    (spec,) = gangs.specs
+    assert (spec.ranks, spec.opened_seq, spec.trainer) == (2, 1, "family")
+
+
+def test_a_gang_that_lives_is_adopted_and_no_second_one_is_started(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.supervise("dead").place().write_to(store)
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE)
+    supervisor(tracks, gangs, Days(clock, ends(gangs))).supervise("r-1", 1)
+    assert gangs.specs == []
+    assert tracks.run("r-1").attempts[0].claims[-1].body.dagster_run_id == "mine"
+
+
+def test_a_placed_launch_that_does_not_live_is_closed_as_vanished(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.supervise("dead").place().write_to(store)
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.ended is not None
+    assert attempt.ended.rule == "vanished"
+    assert gangs.specs == []
+
+
+def test_a_gang_that_ended_while_nobody_looked_is_closed_with_its_exit_codes(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.supervise("dead").place().write_to(store)
+    gangs.reports["r-1", 1] = GangReport(
+        phase=GangPhase.GONE, ranks=(RankEnd(rank=0, signal=11), RankEnd(rank=1, signal=15))
+    )
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.reason is TerminationReason.NATIVE_CRASH
+
+
+def test_a_gang_that_cannot_be_started_ends_the_attempt_with_the_words_of_the_problem(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.start_problem = "the disk is full of old snapshots"
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.ended is not None
+    assert "full of old snapshots" in attempt.ended.root_message
+    assert not attempt.ended.first_line_ran
+
+
+def test_a_newer_claim_lets_go_of_the_gang_at_once(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+
+    def taken_over() -> None:
+        append(tracks, history.supervise("newer").drafts[-1])
+        ends(gangs)()
+
+    attempt = supervisor(tracks, gangs, Days(clock, taken_over)).supervise("r-1", 1)
+    assert attempt is None
+    assert {call[0] for call in gangs.calls} == {"start"}
+    assert tracks.run("r-1").attempts[0].is_open
+
+
+def test_a_start_that_fails_after_a_newer_claim_ends_nothing(
+    tracks: Tracks, store: FakeObjectStore, history: History, clock: FakeClock
+) -> None:
+    class TakenOver(FakeGangs):
+        def start(self, spec: GangSpec) -> bool:
+            append(tracks, history.supervise("newer").drafts[-1])
+            return super().start(spec)
+
+    history.write_to(store)
+    gangs = TakenOver()
+    gangs.start_problem = "another one starts it"
+    assert supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1) is None
+    assert {call[0] for call in gangs.calls} == {"start"}
+    assert tracks.run("r-1").attempts[0].is_open
+
+
+def test_an_attempt_that_has_ended_is_refused_with_what_to_do_instead(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.supervise().place().end("preempted").write_to(store)
+    with pytest.raises(InvalidInput, match=r"r-1/a01 has ended \(preempted\).*tracks retry r-1"):
+        supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert gangs.calls == []
+
+
+def test_claiming_again_after_an_interruption_writes_nothing_twice(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervisor(tracks, gangs, Days(clock, interrupted)).supervise("r-1", 1)
+    supervisor(tracks, gangs, Days(clock, ends(gangs))).supervise("r-1", 1)
+    kinds = [record.kind for record in tracks.records("runs/r-1")]
+    assert kinds.count(Kind.ATTEMPT_SUPERVISED) == 1
+
+
+def test_a_requested_stop_drains_the_gang_and_ends_the_attempt_as_cancelled(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    attempt = supervisor(
+        tracks, gangs, Days(clock, lambda: request_stop(tracks), ends(gangs, exit_code=75))
+    ).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.reason is TerminationReason.USER_CANCELLED
+    assert "drain" in {call[0] for call in gangs.calls}
+
+
+def test_a_gang_that_does_not_drain_is_killed_in_bounded_time(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    began = clock()
+    days = Days(clock, lambda: request_stop(tracks))
+    attempt = supervisor(tracks, gangs, days).supervise("r-1", 1)
+    assert attempt is not None
+    assert "kill" in {call[0] for call in gangs.calls}
+    assert (clock() - began).total_seconds() < DRAIN_S_MAX + 5
+
+
+def test_the_state_is_shown_whenever_the_track_has_grown_and_only_then(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+
+    def train() -> None:
+        append(tracks, *history.place().restore().commit(10).drafts[-3:])
+
+    days = Days(clock, lambda: None, train, ends(gangs))
+    supervisor(tracks, gangs, days).supervise("r-1", 1)
+    assert [len(state.checkpoints) for state in days.states] == [0, 1, 1]
+
+
+def test_a_script_of_ones_own_reaches_the_gang(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    History("r-1").declare(trainer="runs/r-1/trainer/0a.py").open().write_to(store)
+    store.put("runs/r-1/trainer/0a.py", b"print('mine')")
+    supervisor(tracks, gangs, Days(clock, ends(gangs))).supervise("r-1", 1)
+    assert gangs.specs[0].script == "print('mine')"
+
+
+def request_stop(tracks: Tracks) -> None:
+    draft = tracks.draft(Kind.STOP_REQUESTED, StopRequested(by="ann", why="enough", mode="drain"))
+    append(tracks, draft)
+
+
+def append(tracks: Tracks, *drafts: Draft) -> None:
+    """Append records that others write, after what stands in the track."""
+    for draft in drafts:
+        tracks.decide_run("r-1", partial(_always, draft))
+
+
+def _always(draft: Draft, state: RunState | None) -> Draft:
+    return draft
+
+
+def test_an_attempt_that_was_stopped_before_its_gang_started_never_starts_one(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    request_stop(tracks)
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.reason is TerminationReason.USER_CANCELLED
+    assert gangs.specs == []

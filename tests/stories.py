@@ -1,0 +1,187 @@
+"""One run's whole story in a store, with real bytes behind every hash: for tests of what people read.
+
+Attempt 1 is preempted after step 23 (steps 21 to 23 are lost), attempt 2 resumes at 20 and runs out
+of memory in step 31, attempt 3 resumes at 30 with half the micro-batch and finishes step 40; its
+checkpoint is evaluated and promoted. The loss of step n is 5 / n.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+
+from blake3 import blake3
+
+from tests.bodies import CONFIG
+from tests.histories import DatasetHistory, History
+from tracks_dagster.core.bodies import ComputeRequest, ConfigChange, EvalRequirement, SnapshotRef
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
+from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.training.manifest import Chunk, Manifest, Member, Piece, TensorEntry
+
+RUN_ID = "gpt-story"
+HALVED = {**CONFIG, "micro_batch": 2, "accumulation": 12}
+REMEDIATION = (
+    ConfigChange(key="micro_batch", before=4, after=2, why="half the activations"),
+    ConfigChange(key="accumulation", before=6, after=12, why="the same global batch"),
+)
+TRACEBACK = "Traceback (most recent call last):\n  …\n"
+
+
+class Story:
+    """Writes the story's objects as it grows; `write_tracks` stores its records."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self.store = store
+        self.datasets = [DatasetHistory("aws-docs"), DatasetHistory("aws-docs-heldout")]
+        self.snapshot, heldout = (self._snapshot(dataset) for dataset in self.datasets)
+        self.history = History(RUN_ID).declare(
+            intent="See whether <half> the batch & twice the accumulation learns the same.",
+            compute=ComputeRequest(ranks=1),
+            snapshot=self.snapshot,
+            evals=(
+                EvalRequirement(suite="heldout-loss", suite_version="1", snapshot=heldout, seed=7),
+            ),
+        )
+
+    def whole(self) -> Story:
+        """Grow to the promotion and write everything; return the story."""
+        self.attempt("preempted", last_step=23, commits=(10, 20))
+        self.attempt("gpu_oom", last_step=30, commits=(30,))
+        self.attempt(
+            "completed", last_step=40, commits=(40,), config=HALVED, remediation=REMEDIATION
+        )
+        final = self.history.state.checkpoints[-1].ref
+        self.history.open_eval(final)
+        opened = self.history.state.evals[-1].opened
+        self.history.end_eval(opened).finish().promote(opened)
+        return self.write_tracks()
+
+    def refused(self) -> Story:
+        """Grow to one attempt that raises before its first step, and is refused a retry."""
+        self.attempt("code_error", last_step=0, commits=())
+        self.history.refuse()
+        return self.write_tracks()
+
+    def write_tracks(self) -> Story:
+        """Store the records of the run and of both datasets."""
+        for track in (*self.datasets, self.history):
+            track.write_to(self.store)
+        return self
+
+    def attempt(
+        self, reason: str, *, last_step: int, commits: Iterable[int], **opened: Json
+    ) -> None:
+        """Open an attempt from the newest checkpoint, run it to `last_step` and end it."""
+        self.begin(**opened)
+        first = self.history.state.attempts[-1].resumed_step + 1
+        self.ship(range(first, last_step + 1))
+        for step in commits:
+            self.commit(step)
+        self.end(reason, last_step=last_step)
+
+    def begin(self, **opened: Json) -> None:
+        """Open an attempt; place and restore it on one rank."""
+        number = len(self.history.state.attempts) + 1
+        self.history.open(**opened).supervise(f"dagster-{number}").place(world_size=1).restore()
+
+    def ship(self, steps: Iterable[int]) -> None:
+        """Store the newest attempt's journal in one segment."""
+        number = len(self.history.state.attempts)
+        lines = [step_line(step, at=format_time(self.history.at)) for step in steps]
+        data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+        prefix = journal_prefix(RUN_ID, number, self.history.launch_id, 0)
+        self.store.put(f"{prefix}{0:012d}.jsonl", data)
+
+    def commit(self, step: int) -> None:
+        """Store a checkpoint of one small tensor and commit it."""
+        number, launch_id = len(self.history.state.attempts), self.history.launch_id
+        prefix = object_prefix(RUN_ID, number, launch_id, step)
+        weights = hashlib.sha256(str(step).encode()).digest()
+        chunk = Chunk(
+            key=f"{prefix}chunks/{blake3(weights).hexdigest()}",
+            blake3=blake3(weights).hexdigest(),
+            size_bytes=len(weights),
+        )
+        self.store.put(chunk.key, weights)
+        piece = Piece(chunk_index=0, offset_bytes=0, size_bytes=len(weights))
+        tensor = TensorEntry(name="w", dtype="float32", shape=(8,), pieces=(piece,))
+        members = {n: Member(step=step) for n in ("optimizer", "scheduler", "rng", "data")}
+        manifest = Manifest(
+            run_id=RUN_ID,
+            attempt_id=number,
+            launch_id=launch_id,
+            step=step,
+            chunks=(chunk,),
+            members={**members, "model": Member(step=step, tensors=(tensor,))},
+            metrics={"loss": 5.0 / step},
+            config_sha256="c" * 64,
+            environment_sha256="e" * 64,
+        ).to_bytes()
+        ref = CheckpointRef(RUN_ID, number, step, prefix, sha256_hex(manifest))
+        self.store.put(manifest_key(ref), manifest)
+        self.history.commit(step, ref=ref)
+
+    def end(self, reason: str, *, last_step: int) -> None:
+        """Store the evidence and end the newest attempt."""
+        number = len(self.history.state.attempts)
+        message = "" if reason == "completed" else f"{reason} as the story wants it"
+        word = LastWord(
+            rank=0,
+            reason=reason,
+            exception="builtins.RuntimeError",
+            message=message,
+            traceback_tail=f"{TRACEBACK}RuntimeError: {message}",
+            step=last_step,
+            at=format_time(self.history.at),
+        )
+        end = RankEnd(rank=0, exit_code=1 if message else 0, last_word=word if message else None)
+        evidence = Evidence(
+            run_id=RUN_ID,
+            attempt_id=number,
+            launch_id=self.history.launch_id,
+            ranks=(end,),
+            last_step=last_step,
+            placed=True,
+        )
+        data = canonical_json(to_json(evidence))
+        key = f"runs/{RUN_ID}/attempts/{number}/evidence/{sha256_hex(data)}.json"
+        self.store.put(key, data)
+        self.history.end(
+            reason,
+            last_step=last_step or None,
+            evidence_key=key,
+            evidence_sha256=sha256_hex(data),
+            root_message=message,
+            lines=(message,) if message else (),
+        )
+
+    def _snapshot(self, dataset: DatasetHistory) -> SnapshotRef:
+        name = dataset.dataset
+        rows = f"rows of {name}".encode()
+        shard = {"key": f"datasets/{name}/shards/{sha256_hex(rows)}.parquet"}
+        manifest = canonical_json({"shards": [{**shard, "sha256": sha256_hex(rows)}]})
+        self.store.put(shard["key"], rows)
+        self.store.put(f"datasets/{name}/manifests/{sha256_hex(manifest)}.json", manifest)
+        dataset.declare().commit(sha256_hex(manifest))
+        return SnapshotRef(dataset=name, snapshot_id=sha256_hex(manifest))
+
+
+def step_line(step: int, *, at: str) -> dict[str, Json]:
+    """Return the journal's line of a step."""
+    return {
+        "kind": "step",
+        "t": at,
+        "step": step,
+        "loss": 5.0 / step,
+        "metrics": {},
+        "step_s": 0.1,
+        "data_s": 0.0,
+        "cursor_to": step * 24,
+        "indices_sha256": f"{step:064x}",
+    }

@@ -1,0 +1,246 @@
+"""Dagster on this machine, below TRACKS_HOME: its storage, its daemon, its web server.
+
+Both run as processes in sessions of their own, so that nothing of them is left when they are told to
+stop. Commands share one daemon: each says that it uses it, and the last one that goes stops it, unless
+`tracks up` keeps it. A daemon that somebody started by other means is not known here; two on one home
+do no harm, Dagster only complains.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import importlib.metadata
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from tracks_dagster.adapters.dagster_instance import (
+    POSTGRES_VARIABLE,
+    create_schema,
+    create_storage,
+    in_own_schema,
+    write_config,
+)
+from tracks_dagster.adapters.processes import Process, find_process, read_process, write_process
+from tracks_dagster.core.errors import OrchestratorError
+
+DAEMON = "dagster._daemon"
+WEBSERVER = "dagster_webserver"
+ADDRESS = "127.0.0.1"
+LOCK_S_MAX = 300.0  # another command may be creating the storage
+ANSWER_S_MAX = 180.0  # until the web server answers
+TERM_S_MAX = 20.0  # between asking processes to end and killing them
+POLL_S = 0.1
+LOG_CHARACTERS_MAX = 1000
+
+
+class DagsterHome:
+    """DAGSTER_HOME of one TRACKS_HOME. environment: the settings, for every process started here."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        root: Path,
+        environment: Mapping[str, str],
+        postgres_url: str | None,
+    ) -> None:
+        self._folder = folder
+        self._root = root
+        self._postgres_url = postgres_url
+        self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(folder)}
+        if postgres_url is not None:
+            self._environment[POSTGRES_VARIABLE] = in_own_schema(postgres_url)
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables with which any process joins this instance."""
+        return dict(self._environment)
+
+    def prepare(self) -> None:
+        """Write `dagster.yaml` and create the storage's tables, once per version and database."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        marker = self._folder / "prepared"
+        made = importlib.metadata.version("dagster")
+        if self._postgres_url is not None:
+            made += f" on Postgres {_database_id(self._postgres_url)}"
+        with self._lock("prepare"):
+            write_config(self._folder, on_postgres=self._postgres_url is not None)
+            if self._postgres_url is not None:
+                create_schema(self._postgres_url)
+            if not marker.exists() or marker.read_text() != made:
+                create_storage(self._folder, self._environment)
+                marker.write_text(made)
+
+    def find_daemon(self) -> Process | None:
+        """Return the daemon of this home, or None when none lives that was started here."""
+        process = read_process(self._folder / "daemon.pid")
+        return process if process is not None and process.lives else None
+
+    @contextmanager
+    def daemon(self) -> Iterator[DagsterHome]:
+        """Use the daemon of this home: start one if none lives; the last user stops it.
+
+        Raises OrchestratorError when it cannot be started.
+        """
+        self.prepare()
+        with (self._folder / "daemon.users").open("w") as users:
+            _wait_for_lock(users, fcntl.LOCK_SH, "another command that is stopping the daemon")
+            try:
+                self.ensure_daemon()
+                yield self
+            finally:
+                fcntl.flock(users, fcntl.LOCK_UN)
+                self._stop_daemon_if_unused(users)
+
+    def ensure_daemon(self) -> bool:
+        """Start the daemon if none lives; True when this call started it. Cheap: call it often."""
+        with self._lock("daemon"):
+            if self.find_daemon() is not None:
+                return False
+            self._start("daemon", DAEMON, "run")
+            return True
+
+    @contextmanager
+    def webserver(self, port: int | None = None) -> Iterator[str]:
+        """Serve the UI while the context lasts; yields its address. port: None takes a free one.
+
+        Raises OrchestratorError when it does not answer.
+        """
+        self.prepare()
+        chosen = _free_port() if port is None else port
+        options = ("-h", ADDRESS, "-p", str(chosen))
+        process = self._start("webserver", WEBSERVER, *options)
+        try:
+            address = f"http://{ADDRESS}:{chosen}"
+            self._wait_for_answer(address, process)
+            yield address
+        finally:
+            self._stop(process)
+
+    def _start(self, name: str, module: str, *arguments: str) -> Process:
+        """Start one of Dagster's programs with our workspace and write down which process it is."""
+        command = [sys.executable, "-m", module, *arguments, "-w", "workspace.yaml"]
+        with (self._folder / f"{name}.log").open("ab") as log:
+            child = subprocess.Popen(
+                command,
+                cwd=self._root,  # workspace.yaml's working_directory is relative to it
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self._children.append(child)
+        process = find_process(child.pid)
+        if process is None:
+            raise OrchestratorError(f"Dagster's {name} ended at once: {self._log_end(name)}")
+        write_process(self._folder / f"{name}.pid", process)
+        return process
+
+    def _wait_for_answer(self, address: str, process: Process) -> None:
+        give_up_at = time.monotonic() + ANSWER_S_MAX
+        while time.monotonic() < give_up_at:
+            if not process.lives:
+                raise OrchestratorError(
+                    f"Dagster's web server at {address} ended: {self._log_end('webserver')}"
+                )
+            try:
+                with urllib.request.urlopen(f"{address}/server_info", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(POLL_S)
+        raise OrchestratorError(
+            f"Dagster's web server at {address} did not answer within {ANSWER_S_MAX:g} s: "
+            f"{self._log_end('webserver')}"
+        )
+
+    def _stop_daemon_if_unused(self, users: IO[str]) -> None:
+        try:
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # somebody else still uses it, and stops it
+        process = self.find_daemon()
+        if process is not None:
+            self._stop(process)
+
+    def _stop(self, process: Process) -> None:
+        """End a program and all that it started: first itself, then the rest, then by force.
+
+        Gangs are not among them: each has a session of its own, and is adopted by the next daemon.
+        """
+        _signal([process.pid] if process.lives else [], signal.SIGTERM)
+        self._wait_for_end(process, only_leader=True)
+        _signal(process.group, signal.SIGTERM)
+        self._wait_for_end(process)
+        _signal(process.group, signal.SIGKILL)
+        self._wait_for_end(process)
+
+    def _wait_for_end(self, process: Process, *, only_leader: bool = False) -> None:
+        give_up_at = time.monotonic() + TERM_S_MAX
+        while process.lives or (process.group and not only_leader):
+            if time.monotonic() > give_up_at:
+                return
+            self._children = [child for child in self._children if child.poll() is None]
+            time.sleep(POLL_S)
+        self._children = [child for child in self._children if child.poll() is None]
+
+    @contextmanager
+    def _lock(self, name: str) -> Iterator[None]:
+        with (self._folder / f"{name}.lock").open("w") as file:
+            _wait_for_lock(file, fcntl.LOCK_EX, f"another command that holds {name}.lock")
+            yield
+
+    def _log_end(self, name: str) -> str:
+        path = self._folder / f"{name}.log"
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        return text[-LOG_CHARACTERS_MAX:].strip() or f"{path} says nothing."
+
+
+def _database_id(postgres_url: str) -> str:
+    """Return a short digest of which database the URL names, whoever asks with which password."""
+    parts = urlsplit(postgres_url)
+    options = [(name, value) for name, value in parse_qsl(parts.query) if name != "password"]
+    where = parts.netloc.rpartition("@")[2]
+    named = f"{where}{parts.path}?{urlencode(sorted(options))}"
+    return hashlib.sha256(named.encode()).hexdigest()[:16]
+
+
+def _wait_for_lock(file: IO[str], kind: int, holder: str) -> None:
+    give_up_at = time.monotonic() + LOCK_S_MAX
+    while True:
+        try:
+            return fcntl.flock(file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                raise OrchestratorError(
+                    f"Waited {LOCK_S_MAX:g} s for {holder}; end it, then try again."
+                ) from None
+            time.sleep(POLL_S)
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue  # it went by itself
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ADDRESS, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,132 @@
+"""Dagster's instance on disk: its `dagster.yaml`, and the schemas of its storage.
+
+Only files and subprocesses: Dagster itself is not imported, so that a reading command stays light.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+
+from tracks_dagster.core.errors import OrchestratorError
+from tracks_dagster.core.names import TAG_ATTEMPT
+
+SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same database
+POSTGRES_VARIABLE = "TRACKS_DAGSTER_POSTGRES_URL"  # the file names it, so it holds no password
+RUNS_MAX = 16  # at once, of all kinds, on one machine
+ATTEMPTS_MAX = 12  # of these, so that evals and snapshots always find a place
+CREATE_S_MAX = 180.0  # twenty times what an idle machine needs
+
+_COMMON = f"""\
+# Written by tracks_dagster; changes are overwritten.
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: QueuedRunCoordinator
+  config:
+    max_concurrent_runs: {RUNS_MAX}
+    dequeue_interval_seconds: 1
+    tag_concurrency_limits:
+      - key: {TAG_ATTEMPT}
+        limit: {ATTEMPTS_MAX}
+run_launcher:
+  module: resources.run_launcher
+  class: CheckedRunLauncher
+# Finds runs whose worker died with its code server. Nothing is resumed: attempts are adopted.
+run_monitoring:
+  enabled: true
+  poll_interval_seconds: 10
+  start_timeout_seconds: 300
+  max_resume_run_attempts: 0
+# Retries are decided in the tracks; Dagster's own would add to them blindly.
+run_retries:
+  enabled: false
+sensors:
+  use_threads: true
+  num_workers: 5
+code_servers:
+  local_startup_timeout: 300
+retention:
+  sensor:
+    purge_after_days:
+      skipped: 1
+"""
+_POSTGRES = f"""\
+storage:
+  postgres:
+    postgres_url:
+      env: {POSTGRES_VARIABLE}
+"""
+
+
+def write_config(folder: Path, *, on_postgres: bool) -> None:
+    """Write `dagster.yaml` in one step, unless it says the same already."""
+    text = _COMMON + (_POSTGRES if on_postgres else "")
+    path = folder / "dagster.yaml"
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return
+    scratch = folder / ".dagster.yaml.new"
+    scratch.write_text(text, encoding="utf-8")
+    scratch.replace(path)
+
+
+def in_own_schema(postgres_url: str) -> str:
+    """Return the URL under which Dagster finds its tables in the schema `dagster`."""
+    joiner = "&" if "?" in postgres_url else "?"
+    return f"{postgres_url}{joiner}options={quote(f'-csearch_path={SCHEMA}', safe='')}"
+
+
+def create_storage(folder: Path, environment: Mapping[str, str]) -> None:
+    """Create Dagster's tables, or bring them up to date. Safe to repeat.
+
+    Before anything else starts: two processes that create SQLite's tables at once break them.
+    """
+    _run([sys.executable, "-m", "dagster", "instance", "migrate"], folder, environment)
+
+
+def create_schema(postgres_url: str) -> None:
+    """Create the schema of Dagster's tables if it is not there. Safe to repeat and to race."""
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(postgres_url)
+    try:
+        with engine.begin() as connection:
+            # Creating it "if not exists" still fails when another process does so at the same time.
+            lock = sqlalchemy.text("select pg_advisory_xact_lock(hashtext(:name))")
+            connection.execute(lock, {"name": f"create schema {SCHEMA}"})
+            connection.execute(sqlalchemy.text(f"create schema if not exists {SCHEMA}"))
+    except sqlalchemy.exc.SQLAlchemyError as error:
+        raise OrchestratorError(
+            f"Cannot create the schema {SCHEMA!r} for Dagster in TRACKS_POSTGRES_URL: "
+            f"{type(error).__name__}. Its user needs the right to create schemas there."
+        ) from error
+    finally:
+        engine.dispose()
+
+
+def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=CREATE_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OrchestratorError(
+            f"Dagster's storage in {folder} was not ready within {CREATE_S_MAX:g} s."
+        ) from error
+    if done.returncode != 0:
+        raise OrchestratorError(
+            f"Cannot create Dagster's storage in {folder}: {done.stderr.strip()[-500:]}"
+        )

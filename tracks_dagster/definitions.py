@@ -1,0 +1,32 @@
+"""The Dagster code location: what Dagster loads, put together in one place.
+
+The only module that imports assets, resources and sensors. It loads neither torch nor the cluster's
+client, and touches no store: what it names is built when it is first used.
+"""
+
+from dagster import Definitions
+
+from assets.attempts import train_attempt, training_attempts
+from assets.checkpoints import checkpoints
+from assets.declarations import (
+    declare_training_run,
+    retrain_on_newest_snapshot,
+    weekly_retraining,
+)
+from assets.evals import evals, evaluate_checkpoint
+from assets.promotions import promotions
+from assets.snapshots import SNAPSHOTS
+from resources.tracks import RESOURCES
+from sensors.launch_attempts import launch_attempts
+from sensors.retry_oom import retry_oom
+from sensors.retry_preempted import retry_preempted
+from sensors.run_evals import run_evals
+from sensors.watch_attempts import watch_attempts
+
+defs = Definitions(
+    assets=[*SNAPSHOTS, training_attempts, checkpoints, evals, promotions],
+    jobs=[train_attempt, evaluate_checkpoint, declare_training_run, retrain_on_newest_snapshot],
+    schedules=[weekly_retraining],
+    sensors=[launch_attempts, retry_oom, retry_preempted, run_evals, watch_attempts],
+    resources=RESOURCES,
+)

@@ -1,0 +1,294 @@
+"""Explain an attempt from the record alone: what was tried, on what, why it ended, what came next.
+
+Reads the track, the journals and the stored evidence; needs no ledger, no Dagster and no memory of
+any person. What the record does not hold is listed as missing, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tracks_dagster.core.bodies import ConfigChange
+from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Kind, Record, format_time
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.track import run_track
+from tracks_dagster.services.explain_end import explain_end, read_evidence
+from tracks_dagster.services.explanation import (
+    AttemptExplanation,
+    CheckpointMade,
+    Cost,
+    CountedRecord,
+    DataSeen,
+    EvalDone,
+    Next,
+    RankPlaced,
+    Resumed,
+    RunExplanation,
+    Tried,
+    Where,
+    Words,
+)
+from tracks_dagster.services.narrate import sentence
+from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
+from tracks_dagster.services.tracks import Tracks
+
+
+def explain_run(tracks: Tracks, run_id: str) -> RunExplanation:
+    """Explain a run and all of its attempts; raises UnknownRun."""
+    run = read_receipts(tracks, run_id)
+    records = tracks.records(run_track(run_id))
+    return RunExplanation(
+        run_id=run_id,
+        state=run.status.state,
+        why=run.status.why,
+        attempts=tuple(_explain(tracks.store, run, records, r) for r in run.receipts),
+        promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
+    )
+
+
+def explain_attempt(tracks: Tracks, run_id: str, attempt_id: int) -> AttemptExplanation:
+    """Explain one attempt; raises UnknownRun."""
+    run = read_receipts(tracks, run_id)
+    if run.state.attempt(attempt_id) is None:
+        raise UnknownRun(
+            f"Training run {run_id} has no attempt {attempt_id}; it has {len(run.receipts)}."
+        )
+    records = tracks.records(run_track(run_id))
+    return _explain(tracks.store, run, records, run.receipts[attempt_id - 1])
+
+
+def _explain(
+    store: ObjectStore, run: RunReceipts, records: list[Record], receipt: Receipt
+) -> AttemptExplanation:
+    state, attempt = run.state, receipt.attempt
+    evidence, evidence_problem = read_evidence(store, attempt)
+    return AttemptExplanation(
+        key=attempt_key(state.run_id, attempt.attempt_id),
+        run_id=state.run_id,
+        attempt_id=attempt.attempt_id,
+        tried=_tried(state, attempt),
+        data=_data(receipt),
+        code=state.declared.code,
+        where=_where(attempt),
+        resumed=Resumed(
+            step=attempt.resumed_step,
+            checkpoint=attempt.restored.checkpoint if attempt.restored else attempt.opened.resume,
+            fallback_why=attempt.restored.fallback_why if attempt.restored else None,
+            continuity=receipt.continuity,
+        ),
+        checkpoints=_checkpoints(state, attempt),
+        ended=explain_end(attempt, evidence),
+        cost=_cost(receipt),
+        next=_next(run, attempt, records),
+        evals=_evals(state, attempt),
+        words=_words(state, attempt),
+        missing=tuple(_missing(receipt, evidence_problem)),
+        what_to_do=_what_to_do(run, attempt),
+    )
+
+
+def _tried(state: RunState, attempt: AttemptState) -> Tried:
+    declared, opened = state.declared, attempt.opened
+    return Tried(
+        intent=declared.intent,
+        model_family=declared.model_family,
+        stage=declared.stage,
+        owner=declared.owner,
+        team=declared.team,
+        trainer=declared.trainer,
+        cause=opened.cause,
+        decided_by=opened.decided_by,
+        decision=opened.decision,
+        opened_at=format_time(attempt.opened_at),
+        config=opened.config,
+        changes=_changes(state, attempt),
+    )
+
+
+def _changes(state: RunState, attempt: AttemptState) -> tuple[ConfigChange, ...]:
+    """Return what differs from the config of the attempt before, each with its why if one is told."""
+    before = state.attempt(attempt.attempt_id - 1)
+    if before is None:
+        return ()
+    old, new = before.opened.config, attempt.opened.config
+    whys = {change.key: change.why for change in attempt.opened.remediation}
+    return tuple(
+        ConfigChange(
+            key=key,
+            before=old.get(key),
+            after=new.get(key),
+            why=whys.get(key, "follows from the other changes"),
+        )
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key)
+    )
+
+
+def _data(receipt: Receipt) -> DataSeen:
+    attempt, steps = receipt.attempt, receipt.steps
+    cursor_from = attempt.restored.cursor if attempt.restored else None
+    cursor_to = steps[-1].cursor_to if steps else None
+    if attempt.ended is not None:
+        cursor_from = attempt.ended.cursor_from if cursor_from is None else cursor_from
+        cursor_to = attempt.ended.cursor_to if cursor_to is None else cursor_to
+    snapshot = attempt.opened.snapshot
+    return DataSeen(
+        dataset=snapshot.dataset,
+        snapshot_id=snapshot.snapshot_id,
+        cursor_from=cursor_from,
+        cursor_to=cursor_to,
+    )
+
+
+def _where(attempt: AttemptState) -> Where:
+    placed = attempt.placed
+    return Where(
+        launch_id=placed.launch_id if placed else None,
+        ranks=tuple(
+            RankPlaced(
+                rank=place.rank,
+                node=place.node,
+                device=place.device,
+                accelerator=place.accelerator,
+                pid=place.pid,
+                boot_id=place.boot_id,
+            )
+            for place in (placed.ranks if placed else ())
+        ),
+        image=placed.image if placed else None,
+        environment=placed.environment if placed else {},
+        environment_sha256=placed.environment_sha256 if placed else None,
+        dagster_run_ids=tuple(claim.body.dagster_run_id for claim in attempt.claims),
+    )
+
+
+def _checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:
+    return tuple(
+        CheckpointMade(
+            step=c.ref.step,
+            manifest_sha256=c.ref.manifest_sha256,
+            status=c.status,
+            trigger=c.body.trigger,
+            committed_at=format_time(c.at),
+            total_bytes=c.body.total_bytes,
+            pins=tuple(sorted(c.pins)),
+        )
+        for c in state.checkpoints
+        if c.ref.attempt_id == attempt.attempt_id
+    )
+
+
+def _cost(receipt: Receipt) -> Cost:
+    attempt, account = receipt.attempt, receipt.account
+    wall_s = None
+    if attempt.ended_at is not None:
+        wall_s = (attempt.ended_at - attempt.opened_at).total_seconds()
+    return Cost(
+        kept_steps=account.kept,
+        lost_steps=account.lost,
+        device_seconds=attempt.ended.device_seconds if attempt.ended else None,
+        accelerator=attempt.ended.accelerator if attempt.ended else None,
+        wall_s=wall_s,
+    )
+
+
+def _next(run: RunReceipts, attempt: AttemptState, records: list[Record]) -> Next:
+    state = run.state
+    successor = state.attempt(attempt.attempt_id + 1)
+    if successor is not None:
+        return Next(
+            what="retried",
+            decided_by=successor.opened.decided_by,
+            decision=successor.opened.decision,
+            counted=_counted(records, successor.opened.counted_seqs),
+        )
+    if state.finished is not None:
+        return Next(
+            what="finished",
+            decided_by=state.finished.decided_by,
+            decision=f"{state.finished.why} (stop cause: {state.finished.stop_cause})",
+            counted=(),
+        )
+    if state.refusal is not None:
+        return Next(
+            what="refused",
+            decided_by=state.refusal.body.decided_by,
+            decision=state.refusal.body.decision,
+            counted=_counted(records, state.refusal.body.counted_seqs),
+        )
+    return Next(what="undecided", decided_by=None, decision=run.status.why, counted=())
+
+
+def _counted(records: list[Record], seqs: Iterable[int]) -> tuple[CountedRecord, ...]:
+    return tuple(
+        CountedRecord(
+            seq=seq,
+            kind=records[seq].kind.value,
+            at=format_time(records[seq].at),
+            sentence=sentence(records[seq]),
+        )
+        for seq in seqs
+        if seq < len(records)
+    )
+
+
+def _evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...]:
+    return tuple(
+        EvalDone(
+            eval_id=e.opened.eval_id,
+            number=e.opened.number,
+            checkpoint_step=e.opened.checkpoint.step,
+            reason=e.ended.reason if e.ended else None,
+            metrics=e.ended.metrics if e.ended else {},
+            message=e.ended.message if e.ended else "",
+        )
+        for e in state.evals
+        if e.opened.checkpoint.attempt_id == attempt.attempt_id
+    )
+
+
+def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
+    """Return notes and stops of the time from this attempt's opening to the next one's."""
+    successor = state.attempt(attempt.attempt_id + 1)
+    until = successor.opened_seq if successor else state.head.seq + 1
+    notes = [(n.seq, n.at, n.body.by, n.body.text) for n in state.notes]
+    stops = [(s.seq, s.at, s.body.by, f"{s.body.mode}: {s.body.why}") for s in state.stops]
+    return tuple(
+        Words(seq=seq, at=format_time(at), by=by, text=text)
+        for seq, at, by, text in sorted(notes + stops)
+        if attempt.opened_seq < seq < until
+    )
+
+
+def _missing(receipt: Receipt, evidence_problem: str | None) -> Iterable[str]:
+    attempt = receipt.attempt
+    if not attempt.claims:
+        yield "No Dagster run has claimed it."
+    if attempt.placed is None:
+        yield "It was never placed: no rank 0 came up, so nodes and devices are not known."
+    elif not receipt.steps:
+        yield "Its journal holds no step: it ran none, or the machine went before it was shipped."
+    elif attempt.ended and (attempt.ended.last_step or 0) > receipt.steps[-1].step:
+        yield (
+            f"Its journal ends at step {receipt.steps[-1].step}, its last step was "
+            f"{attempt.ended.last_step}: the rest was not shipped."
+        )
+    if evidence_problem is not None:
+        yield evidence_problem
+
+
+def _what_to_do(run: RunReceipts, attempt: AttemptState) -> str:
+    state = run.state
+    if state.attempt(attempt.attempt_id + 1) is not None:
+        following = attempt_key(state.run_id, attempt.attempt_id + 1)
+        return f"Nothing: the run went on; `tracks explain {following}` tells how."
+    if state.refusal is not None:
+        return state.refusal.body.what_to_do
+    if state.finished is not None:
+        return "Nothing: the run is finished."
+    if attempt.is_open:
+        return f"Nothing yet: it is open; `tracks status {state.run_id}` shows how far it is."
+    return f"See what the run waits for: `tracks status {state.run_id}`. Now: {run.status.why}"

@@ -1,0 +1,193 @@
+"""What a person must learn to understand an attempt, as data: the shape of `tracks explain --json`.
+
+Nothing here decides or reads; `services.explain` fills it in and `services.explain_text` tells it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracks_dagster.core.bodies import CodeVersion, ConfigChange
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.continuity import Continuity
+from tracks_dagster.core.records import Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What the attempt was for. decision: why it was opened, in words."""
+
+    intent: str
+    model_family: str
+    stage: str
+    owner: str
+    team: str
+    trainer: str
+    cause: str
+    decided_by: str
+    decision: str
+    opened_at: str
+    config: Mapping[str, Json]
+    changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSeen:
+    """Which data. cursor_from, cursor_to: global samples consumed before and after, if known."""
+
+    dataset: str
+    snapshot_id: str
+    cursor_from: int | None
+    cursor_to: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlaced:
+    """Where one rank ran."""
+
+    rank: int
+    node: str
+    device: str
+    accelerator: str
+    pid: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Which gang, on which machines, under which Dagster runs (oldest first)."""
+
+    launch_id: str | None
+    ranks: tuple[RankPlaced, ...]
+    image: str | None
+    environment: Mapping[str, Json]
+    environment_sha256: str | None
+    dagster_run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """From where it began. step is 0 when afresh; continuity None then."""
+
+    step: int
+    checkpoint: CheckpointRef | None
+    fallback_why: str | None
+    continuity: Continuity | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMade:
+    """One checkpoint that the attempt committed, and what became of it."""
+
+    step: int
+    manifest_sha256: str
+    status: str
+    trigger: str
+    committed_at: str
+    total_bytes: int
+    pins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Why it ended: the verdict, what decided, and what speaks against it."""
+
+    reason: str
+    sentence: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    against: tuple[str, ...]
+    root_message: str
+    traceback_tail: tuple[str, ...]
+    evidence_key: str
+    ended_at: str
+    closed_by: str
+    reclassified_why: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end."""
+
+    kept_steps: int
+    lost_steps: int
+    device_seconds: float | None
+    accelerator: str | None
+    wall_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedRecord:
+    """A record that a decision counted, in words."""
+
+    seq: int
+    kind: str
+    at: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What was decided after its end. what: "retried", "refused", "finished" or "undecided"."""
+
+    what: str
+    decided_by: str | None
+    decision: str
+    counted: tuple[CountedRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalDone:
+    """One attempt at an eval of a checkpoint that this attempt made."""
+
+    eval_id: str
+    number: int
+    checkpoint_step: int
+    reason: str | None
+    metrics: Mapping[str, float]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What somebody said while the attempt was the newest."""
+
+    seq: int
+    at: str
+    by: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptExplanation:
+    """Everything of one attempt. missing: what the record does not hold, a sentence each."""
+
+    key: str
+    run_id: str
+    attempt_id: int
+    tried: Tried
+    data: DataSeen
+    code: CodeVersion
+    where: Where
+    resumed: Resumed
+    checkpoints: tuple[CheckpointMade, ...]
+    ended: Ended | None
+    cost: Cost
+    next: Next
+    evals: tuple[EvalDone, ...]
+    words: tuple[Words, ...]
+    missing: tuple[str, ...]
+    what_to_do: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExplanation:
+    """A run and its attempts, oldest first. promotions: a sentence each."""
+
+    run_id: str
+    state: str
+    why: str
+    attempts: tuple[AttemptExplanation, ...]
+    promotions: tuple[str, ...]

@@ -1,0 +1,101 @@
+"""Check the bytes that records name by hash: checkpoints, evidence, trainers' scripts, snapshots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.errors import CheckpointError
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.findings import Finding
+
+VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
+
+
+def check_checkpoints(
+    store: ObjectStore, state: RunState, verify: VerifyCheckpoint
+) -> Iterator[Finding]:
+    """Read every byte of every checkpoint that was not deleted."""
+    for checkpoint in state.checkpoints:
+        if checkpoint.deleted:
+            continue
+        ref = checkpoint.ref
+        try:
+            verify(store, ref)
+        except CheckpointError as error:
+            yield Finding(
+                where=ref.object_prefix,
+                meaning=f"The checkpoint of step {ref.step}, attempt {ref.attempt_id}, of run "
+                f"{ref.run_id} cannot be trusted. {error}",
+                to_do="Nothing by hand: a restore verifies every hash, quarantines it and falls "
+                "back to the checkpoint before. Do not promote it.",
+            )
+
+
+def check_evidence(store: ObjectStore, state: RunState) -> Iterator[Finding]:
+    """Check the stored evidence of every ended attempt."""
+    for attempt in state.attempts:
+        if attempt.ended is None:
+            continue
+        key = attempt.ended.evidence_key
+        problem = _problem(store.get(key), attempt.ended.evidence_sha256)
+        if problem is not None:
+            yield Finding(
+                where=key,
+                meaning=f"The evidence for the end of attempt {attempt.attempt_id} of run "
+                f"{state.run_id} {problem}; the verdict ({attempt.reason}) stands in the track.",
+                to_do="Restore the object from a backup if the verdict is in doubt.",
+            )
+
+
+def check_trainer(store: ObjectStore, state: RunState) -> Iterator[Finding]:
+    """Check the script of a run with a trainer of one's own."""
+    key = state.declared.trainer
+    if key == "family":
+        return
+    problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".py"))
+    if problem is not None:
+        yield Finding(
+            where=key,
+            meaning=f"The trainer's script of run {state.run_id} {problem}.",
+            to_do="Restore the object, or declare a new run with the script of your own checkout.",
+        )
+
+
+def check_snapshots(store: ObjectStore, state: DatasetState) -> Iterator[Finding]:
+    """Check the manifest and every shard of each snapshot of a dataset."""
+    for snapshot in state.snapshots:
+        body = snapshot.body
+        for key, problem in _snapshot_problems(store, body.manifest_key, body.snapshot_id):
+            yield Finding(
+                where=key,
+                meaning=f"An object of snapshot {body.snapshot_id} of {body.dataset} {problem}; "
+                "runs on that snapshot cannot load it.",
+                to_do="Restore the object, or make the snapshot again from the same source: the "
+                "same data gives the same id.",
+            )
+
+
+def _snapshot_problems(
+    store: ObjectStore, manifest_key: str, snapshot_id: str
+) -> Iterator[tuple[str, str]]:
+    manifest = store.get(manifest_key)
+    problem = _problem(manifest, snapshot_id)
+    if manifest is None or problem is not None:
+        yield manifest_key, problem or "is missing"
+        return
+    for shard in json.loads(manifest)["shards"]:
+        problem = _problem(store.get(shard["key"]), shard["sha256"])
+        if problem is not None:
+            yield shard["key"], problem
+
+
+def _problem(data: bytes | None, expected: str) -> str | None:
+    if data is None:
+        return "is missing"
+    found = sha256_hex(data)
+    return None if found == expected else f"has sha256 {found} instead of {expected}"

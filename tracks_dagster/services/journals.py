@@ -1,0 +1,105 @@
+"""Read what a launch wrote into its journals: step metrics and heartbeats, too frequent for a track.
+
+A journal is one file on the gang's machine, shipped in segments named by their byte offset. A
+machine that was taken away leaves a torn last line, or a segment that never came: what can be read is
+returned, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Json
+
+SEGMENTS_READ_MAX = 8  # to find the newest step: heartbeats alone may fill the newest segment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """One finished step, as rank 0 wrote it down.
+
+    loss: mean over the global batch; step_s, data_s: seconds of the step, and of waiting for data;
+    cursor_to: global samples consumed after it; indices_sha256: of the global batch's sample
+    indices (int64, little-endian, in order).
+    """
+
+    at: str
+    step: int
+    loss: float
+    metrics: Mapping[str, float]
+    step_s: float
+    data_s: float
+    cursor_to: int
+    indices_sha256: str
+
+
+def journal_prefix(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
+    """Return the prefix of the segments of one rank's journal."""
+    return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/journal/rank-{rank}/"
+
+
+def read_steps(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) -> list[StepLine]:
+    """Return the steps that a launch ran and shipped, in order; a step twice: the later line."""
+    lines = read_lines(store, journal_prefix(run_id, attempt_id, launch_id, 0))
+    steps = {line["step"]: _step(line) for line in lines if line.get("kind") == "step"}
+    return [steps[step] for step in sorted(steps)]
+
+
+def last_step(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) -> StepLine | None:
+    """Return the newest step that was shipped, reading only the newest segments."""
+    prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
+    newest_first = sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]
+    for key in newest_first:
+        lines = [line for line in parse_lines(store.get(key) or b"") if line.get("kind") == "step"]
+        if lines:
+            return _step(lines[-1])
+    return None
+
+
+def read_lines(store: ObjectStore, prefix: str) -> Iterator[dict[str, Json]]:
+    """Yield the whole lines of a journal; a torn one is left out."""
+    yield from parse_lines(_joined(store, prefix))
+
+
+def parse_lines(data: bytes) -> Iterator[dict[str, Json]]:
+    """Yield the JSON objects of one segment, in order; a torn line is left out."""
+    for line in data.split(b"\n"):
+        try:
+            value = json.loads(line) if line else None
+        except ValueError:  # torn: the machine went away, or the segment before never came
+            continue
+        if isinstance(value, dict):
+            yield value
+
+
+def _joined(store: ObjectStore, prefix: str) -> bytes:
+    """Return the segments as the file they came from; one that is missing leaves a line break."""
+    joined = bytearray()
+    end = 0  # of what was shipped, in the file on the gang's machine
+    for key in store.list(prefix):
+        name = key.removeprefix(prefix).removesuffix(".jsonl")
+        data = store.get(key) if name.isdigit() else None
+        if data is None:
+            continue
+        offset = int(name)
+        if offset > end:
+            joined += b"\n"
+        joined += data[max(0, end - offset) :]  # a segment shipped again may overlap
+        end = max(end, offset + len(data))
+    return bytes(joined)
+
+
+def _step(line: Mapping[str, Json]) -> StepLine:
+    return StepLine(
+        at=line["t"],
+        step=line["step"],
+        loss=line["loss"],
+        metrics=line.get("metrics") or {},
+        step_s=line.get("step_s") or 0.0,
+        data_s=line.get("data_s") or 0.0,
+        cursor_to=line["cursor_to"],
+        indices_sha256=line["indices_sha256"],
+    )

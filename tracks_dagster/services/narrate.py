@@ -1,0 +1,155 @@
+"""One sentence for each record of a run's track, for people who follow a run or read its history.
+
+A telling, never a source: programs read the records.
+"""
+
+from __future__ import annotations
+
+from tracks_dagster.core.bodies import (
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    AttemptReclassified,
+    AttemptRestored,
+    CheckpointCommitted,
+    CheckpointDecision,
+    EvalEnded,
+    EvalOpened,
+    EvalWaived,
+    Note,
+    PromotionDecided,
+    RetryRefused,
+    RunDeclared,
+    RunFinished,
+    StopRequested,
+)
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Kind, Record
+
+
+def sentence(record: Record) -> str:
+    """Return what `record` says, in one or two sentences."""
+    teller = _TELLERS.get(record.kind)
+    return teller(record) if teller else f"{record.kind.value.replace('_', ' ')}."
+
+
+def _declared(record: Record) -> str:
+    body = from_json(RunDeclared, record.body)
+    return (
+        f"run declared: {body.model_family}, {body.config['steps']} steps on "
+        f"{body.compute.ranks} rank(s); {body.intent}"
+    )
+
+
+def _opened(record: Record) -> str:
+    body = from_json(AttemptOpened, record.body)
+    start = f"from step {body.resume.step}" if body.resume else "afresh"
+    changes = "".join(f", {c.key} {c.before} → {c.after}" for c in body.remediation)
+    return f"attempt {record.attempt_id} opened by {body.decided_by}, {start}{changes}"
+
+
+def _placed(record: Record) -> str:
+    body = from_json(AttemptPlaced, record.body)
+    nodes = ", ".join(sorted({place.node for place in body.ranks}))
+    return f"attempt {record.attempt_id} placed: {body.world_size} rank(s) on {nodes}"
+
+
+def _restored(record: Record) -> str:
+    body = from_json(AttemptRestored, record.body)
+    what = f"restored step {body.step}" if body.step else "began at step 0"
+    fallback = f" ({body.fallback_why})" if body.fallback_why else ""
+    return f"attempt {record.attempt_id} {what}{fallback}"
+
+
+def _committed(record: Record) -> str:
+    body = from_json(CheckpointCommitted, record.body)
+    return f"checkpoint committed at step {body.ref.step} ({body.trigger})"
+
+
+def _ended(record: Record) -> str:
+    body = from_json(AttemptEnded, record.body)
+    last = f" after step {body.last_step}" if body.last_step is not None else ""
+    reason = TerminationReason(body.reason)
+    return f"attempt {record.attempt_id} ended{last}: {body.reason}. {reason.sentence}"
+
+
+def _reclassified(record: Record) -> str:
+    body = from_json(AttemptReclassified, record.body)
+    return f"attempt {record.attempt_id} reclassified: {body.reason}; {body.why}"
+
+
+def _refused(record: Record) -> str:
+    body = from_json(RetryRefused, record.body)
+    return f"no automatic retry: {body.decision}"
+
+
+def _stop(record: Record) -> str:
+    body = from_json(StopRequested, record.body)
+    return f"{body.mode} requested by {body.by}: {body.why}"
+
+
+def _checkpoint(record: Record) -> str:
+    body = from_json(CheckpointDecision, record.body)
+    verb = record.kind.value.removeprefix("checkpoint_")
+    return f"checkpoint {body.manifest_sha256[:12]} {verb} by {body.by}: {body.why}"
+
+
+def _eval_opened(record: Record) -> str:
+    body = from_json(EvalOpened, record.body)
+    return f"eval {body.eval_id} opened (try {body.number})"
+
+
+def _eval_ended(record: Record) -> str:
+    body = from_json(EvalEnded, record.body)
+    if body.reason != TerminationReason.COMPLETED:
+        return f"eval {body.eval_id} ended: {body.reason}; {body.message}"
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(body.metrics.items()))
+    return f"eval {body.eval_id} completed: {metrics}"
+
+
+def _waived(record: Record) -> str:
+    body = from_json(EvalWaived, record.body)
+    return f"eval {body.suite} waived by {body.by}: {body.why}"
+
+
+def _promotion(record: Record) -> str:
+    body = from_json(PromotionDecided, record.body)
+    verb = "promoted" if body.promoted else "not promoted"
+    return f"step {body.checkpoint.step} {verb} to {body.alias} by {body.decided_by}: {body.why}"
+
+
+def _note(record: Record) -> str:
+    body = from_json(Note, record.body)
+    return f"note by {body.by}: {body.text}"
+
+
+def _finished(record: Record) -> str:
+    body = from_json(RunFinished, record.body)
+    return f"run finished ({body.stop_cause}): {body.why}"
+
+
+_TELLERS = {
+    Kind.RUN_DECLARED: _declared,
+    Kind.ATTEMPT_OPENED: _opened,
+    Kind.ATTEMPT_SUPERVISED: lambda r: f"attempt {r.attempt_id} supervised by a Dagster run",
+    Kind.ATTEMPT_PLACED: _placed,
+    Kind.ATTEMPT_RESTORED: _restored,
+    Kind.CHECKPOINT_COMMITTED: _committed,
+    Kind.ATTEMPT_ENDED: _ended,
+    Kind.ATTEMPT_RECLASSIFIED: _reclassified,
+    Kind.RETRY_REFUSED: _refused,
+    Kind.STOP_REQUESTED: _stop,
+    Kind.CHECKPOINT_QUARANTINED: _checkpoint,
+    Kind.CHECKPOINT_SUPERSEDED: _checkpoint,
+    Kind.CHECKPOINT_DELETED: _checkpoint,
+    Kind.CHECKPOINT_PINNED: _checkpoint,
+    Kind.CHECKPOINT_UNPINNED: _checkpoint,
+    Kind.EVAL_OPENED: _eval_opened,
+    Kind.EVAL_ENDED: _eval_ended,
+    Kind.EVAL_WAIVED: _waived,
+    Kind.PROMOTION_DECIDED: _promotion,
+    Kind.NOTE: _note,
+    Kind.ALERT: lambda r: f"alert: {r.body.get('text', '')}",
+    Kind.RUN_FINISHED: _finished,
+}

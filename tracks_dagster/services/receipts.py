@@ -1,0 +1,101 @@
+"""The receipt of every attempt of a run: its state, its account of steps, its journal, its continuity.
+
+One reading of the track and the journals that the outcome, `explain` and the report share. It writes
+nothing and needs no ledger.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracks_dagster.core.accounting import StepAccount, kept_and_lost
+from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.core.continuity import AttemptLosses, Continuity, continuity
+from tracks_dagster.core.lifecycle import RunStatus, run_status
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.services.journals import StepLine, read_steps
+from tracks_dagster.services.tracks import Tracks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """All that is recorded of one attempt. steps: the journal's, as far as it was shipped.
+
+    last_committed_step: of the attempt's own newest checkpoint, None when it committed none.
+    """
+
+    attempt: AttemptState
+    account: StepAccount
+    steps: tuple[StepLine, ...]
+    continuity: Continuity | None
+    last_committed_step: int | None
+
+    @property
+    def kept_steps(self) -> tuple[StepLine, ...]:
+        """The steps that the run's final weights rest on."""
+        return tuple(s for s in self.steps if self.account.resume < s.step <= self.account.end)
+
+    @property
+    def lost_steps(self) -> tuple[StepLine, ...]:
+        """The steps that a later attempt had to run again."""
+        return tuple(s for s in self.steps if s.step > self.account.end)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReceipts:
+    """A run and the receipts of its attempts, oldest first."""
+
+    state: RunState
+    status: RunStatus
+    receipts: tuple[Receipt, ...]
+
+    @property
+    def final(self) -> CheckpointRef | None:
+        """The run's final checkpoint; while it is open, the one that it would resume from."""
+        if self.state.finished is not None and self.state.finished.final is not None:
+            return self.state.finished.final
+        return resume_target(self.state.resumable) if self.state.resumable else None
+
+
+def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
+    """Return the receipts of a run as its track and journals stand now; raises UnknownRun."""
+    state = tracks.run(run_id)
+    steps = [_steps(tracks.store, run_id, attempt) for attempt in state.attempts]
+    losses = [_losses(*pair) for pair in zip(state.attempts, steps, strict=True)]
+    newest = {a.attempt_id: s[-1].step for a, s in zip(state.attempts, steps, strict=True) if s}
+    accounts = kept_and_lost(state, newest)
+    receipts = tuple(
+        Receipt(
+            attempt=attempt,
+            account=accounts[index],
+            steps=steps[index],
+            continuity=continuity(losses[index], losses[:index]),
+            last_committed_step=_last_committed_step(state, attempt.attempt_id),
+        )
+        for index, attempt in enumerate(state.attempts)
+    )
+    return RunReceipts(state=state, status=run_status(state), receipts=receipts)
+
+
+def _last_committed_step(state: RunState, attempt_id: int) -> int | None:
+    steps = [c.ref.step for c in state.checkpoints if c.ref.attempt_id == attempt_id]
+    return max(steps, default=None)
+
+
+def _steps(store: ObjectStore, run_id: str, attempt: AttemptState) -> tuple[StepLine, ...]:
+    if attempt.placed is None:
+        return ()
+    return tuple(read_steps(store, run_id, attempt.attempt_id, attempt.placed.launch_id))
+
+
+def _losses(attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses:
+    shipped = steps[-1].step if steps else None
+    return AttemptLosses(
+        attempt_id=attempt.attempt_id,
+        config=attempt.opened.config,
+        ranks=attempt.placed.world_size if attempt.placed else attempt.opened.compute.ranks,
+        resumed_step=attempt.resumed_step,
+        last_step=attempt.ended.last_step if attempt.ended else shipped,
+        losses={step.step: step.loss for step in steps},
+    )

@@ -1,0 +1,253 @@
+"""Declare a training run: from what a person asked for to the first two records of its track.
+
+Everything is checked before anything is written. The command line, the launchpad job and the weekly
+schedule all come through `declare`; launching the attempt that it opens is `services.launch`'s work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracks_dagster.core.bodies import (
+    AttemptOpened,
+    CheckpointCadence,
+    CodeVersion,
+    ComputeRequest,
+    Drill,
+    EvalRequirement,
+    PromotionRule,
+    RunDeclared,
+)
+from tracks_dagster.core.drills import fit_drill, parse_drill
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.families import Family, find_family, resolve_config
+from tracks_dagster.core.names import check_run_id
+from tracks_dagster.core.ports import NewUid
+from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track import run_track
+from tracks_dagster.services.snapshots import find_snapshot
+from tracks_dagster.services.tracks import Tracks
+
+STAGES = ("smoke", "canary", "full")
+RANKS_MAX = 4096
+DRILLS_MAX = 16
+WORDS_CHARACTERS_MAX = 500  # of owner, team and intent: a record is at most 16 KiB
+TRAINER_BYTES_MAX = 1024 * 1024
+EVAL_SEED = 0  # every eval of a suite sees the same held-out samples in the same order
+PROMOTION_ALIAS = "candidate"
+
+# Generous on purpose: the estimate only feeds the cap on a run's device-hours (1.5 times it, and
+# never less than one hour), which stops a run that burns money without an end.
+START_S_ESTIMATE = 60.0
+STEP_S_ESTIMATE = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What a person or a schedule asks for.
+
+    config: overrides of the family's defaults ("steps" and "seed" among them); with a trainer of
+    one's own also keys that only it knows.
+    snapshot_id: None takes the newest usable snapshot of the family's dataset.
+    drills: as `core.drills` reads them. trainer_source: a script of one's own, or None.
+    """
+
+    run_id: str
+    family: str
+    intent: str
+    code: CodeVersion
+    config: Mapping[str, Json] = field(default_factory=dict)
+    snapshot_id: str | None = None
+    ranks: int = 1
+    device_class: str = "cpu"
+    checkpoint_every_steps: int | None = 10
+    checkpoint_every_s: float | None = None
+    owner: str = "unknown"
+    team: str = "unknown"
+    stage: str = "smoke"
+    drills: tuple[str, ...] = ()
+    trainer_source: bytes | None = None
+
+
+def declare(tracks: Tracks, request: RunRequest) -> RunDeclared:
+    """Record the run and open its first attempt; return the declaration that stands in the track.
+
+    Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
+    caller did not come to open is opened. Raises InvalidInput, with nothing written.
+    """
+    state = tracks.find_run(check_run_id(request.run_id))
+    if state is None:
+        declared = plan_run(tracks, request)
+        if request.trainer_source is not None:
+            tracks.store.create(declared.trainer, request.trainer_source)
+        tracks.declare_run(declared)
+    open_first_attempt(tracks, request.run_id, decided_by=request.owner)
+    # A caller killed between its append and the projection left a run that no sensor sees.
+    tracks.project(run_track(request.run_id))
+    return tracks.run(request.run_id).declared
+
+
+def open_first_attempt(tracks: Tracks, run_id: str, *, decided_by: str) -> Record | None:
+    """Open the first attempt of a declared run; None when that was done before. Idempotent."""
+    return tracks.decide_run(run_id, lambda state: _first_attempt(tracks, state, decided_by))
+
+
+def check_request(request: RunRequest) -> dict[str, Json]:
+    """Check all that can be told without a store, and return the run's whole config.
+
+    Raises InvalidInput.
+    """
+    check_run_id(request.run_id)
+    check_words({"intent": request.intent, "owner": request.owner, "team": request.team})
+    if request.stage not in STAGES:
+        raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
+    config = _config(find_family(request.family), request)
+    _cadence(request)
+    _drills(request, config)
+    _trainer(request)
+    return config
+
+
+def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
+    """Return what `declare` would record, and write nothing; raises InvalidInput."""
+    config = check_request(request)
+    family = find_family(request.family)
+    has_own_trainer = request.trainer_source is not None
+    return RunDeclared(
+        run_id=request.run_id,
+        model_family=family.name,
+        config=config,
+        snapshot=find_snapshot(tracks, family.dataset, request.snapshot_id),
+        code=request.code,
+        owner=request.owner,
+        team=request.team,
+        stage=request.stage,
+        intent=request.intent,
+        compute=ComputeRequest(ranks=request.ranks, device_class=request.device_class),
+        cadence=_cadence(request),
+        estimated_device_s=estimate_device_s(config["steps"], request.ranks),
+        # The family's suite builds the family's model: it cannot read another trainer's weights.
+        evals=() if has_own_trainer else _evals(tracks, family),
+        promotion=None if has_own_trainer else _promotion(family),
+        drills=_drills(request, config),
+        trainer=_trainer(request),
+    )
+
+
+def new_run_id(family: str, *, day: str, new_uid: NewUid) -> str:
+    """Return a fresh run id like `gpt-20260131-1f3a`; `day` is YYYYMMDD."""
+    return check_run_id(f"{family}-{day}-{new_uid()[:4]}")
+
+
+def estimate_device_s(steps: int, ranks: int) -> float:
+    """Return device seconds that an undisturbed run may take, at a second a step.
+
+    Example: 40 steps on 2 ranks, 2 × (60 s start + 40 × 1 s) = 200.
+    """
+    return ranks * (START_S_ESTIMATE + steps * STEP_S_ESTIMATE)
+
+
+def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Draft | None:
+    if state is None or state.attempts or state.finished is not None:
+        return None
+    declared = state.declared
+    opened = AttemptOpened(
+        cause="first",
+        decided_by=decided_by,
+        decision="The run was declared; its first attempt starts afresh.",
+        config=declared.config,
+        compute=declared.compute,
+        snapshot=declared.snapshot,
+        resume=None,
+        counted_seqs=(state.head.seq,),
+    )
+    return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=1)
+
+
+def check_words(words: Mapping[str, str]) -> None:
+    """Raise InvalidInput unless each of `words` (name → text) says something and fits a record."""
+    for name, value in words.items():
+        if not value.strip():
+            raise InvalidInput(f"{name} is empty: say it in a sentence, it stands in the record.")
+        if len(value) > WORDS_CHARACTERS_MAX:
+            raise InvalidInput(
+                f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
+            )
+
+
+def _config(family: Family, request: RunRequest) -> dict[str, Json]:
+    """Return the whole config; a trainer of one's own may have keys that the family does not."""
+    own: dict[str, Json] = {}
+    if request.trainer_source is not None:
+        own = {key: value for key, value in request.config.items() if key not in family.keys}
+    for key, value in own.items():
+        is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if not (is_text or is_number or value is None):
+            raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
+    given = {key: value for key, value in request.config.items() if key not in own}
+    return {**resolve_config(family, given, ranks=_checked_ranks(request.ranks)), **own}
+
+
+def _checked_ranks(ranks: int) -> int:
+    if not 1 <= ranks <= RANKS_MAX:
+        raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
+    return ranks
+
+
+def _cadence(request: RunRequest) -> CheckpointCadence:
+    every_steps, every_s = request.checkpoint_every_steps, request.checkpoint_every_s
+    if every_steps is not None and every_steps < 1:
+        raise InvalidInput(
+            f"A checkpoint every {every_steps} steps is not possible; use 1 or more."
+        )
+    if every_s is not None and not every_s > 0:
+        raise InvalidInput(f"A checkpoint every {every_s} s is not possible; use more than 0.")
+    return CheckpointCadence(every_steps=every_steps, every_s=every_s)
+
+
+def _evals(tracks: Tracks, family: Family) -> tuple[EvalRequirement, ...]:
+    return (
+        EvalRequirement(
+            suite=family.suite,
+            suite_version=family.suite_version,
+            snapshot=find_snapshot(tracks, family.heldout_dataset, None),
+            seed=EVAL_SEED,
+        ),
+    )
+
+
+def _promotion(family: Family) -> PromotionRule:
+    return PromotionRule(
+        alias=PROMOTION_ALIAS,
+        suite=family.suite,
+        metric=family.metric,
+        direction=family.direction,
+        threshold=family.threshold,
+    )
+
+
+def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...]:
+    if len(request.drills) > DRILLS_MAX:
+        raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
+    return tuple(fit_drill(parse_drill(text), config) for text in request.drills)
+
+
+def _trainer(request: RunRequest) -> str:
+    """Return "family", or the key under which the script of one's own is stored."""
+    source = request.trainer_source
+    if source is None:
+        return "family"
+    if len(source) > TRAINER_BYTES_MAX:
+        raise InvalidInput(
+            f"The trainer has {len(source)} bytes; a script of at most {TRAINER_BYTES_MAX} is "
+            "stored with the run, the rest belongs in an installed package."
+        )
+    try:
+        compile(source, "trainer", "exec")
+    except (SyntaxError, ValueError) as error:
+        raise InvalidInput(f"The trainer is no Python that runs here: {error}.") from error
+    return f"runs/{request.run_id}/trainer/{sha256_hex(source)}.py"

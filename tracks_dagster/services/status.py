@@ -1,0 +1,157 @@
+"""How every training run stands now, and what those that wait are waiting for.
+
+Runs are found in the ledger; how each stands is read from its track. The daemon's heartbeat is for
+people only: it tells that a sensor is switched off, nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
+from tracks_dagster.core.lifecycle import RunLifecycle, run_status
+from tracks_dagster.core.names import LAUNCH_ATTEMPTS, RUN_EVALS
+from tracks_dagster.core.policy import sensor_of
+from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.promotion import promotion_is_due
+from tracks_dagster.core.records import Json, format_time, parse_time
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.services.journals import last_step
+from tracks_dagster.services.tracks import Tracks
+
+HEARTBEAT_KEY = "daemon/heartbeat.json"
+HEARTBEAT_AGE_S_MAX = 120.0  # the watcher ticks every few seconds; two minutes mean that it is gone
+RUNS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What the daemon's watcher wrote last. sensors: name → whether it is switched on."""
+
+    at: datetime
+    sensors: Mapping[str, bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """One run. state: a `RunLifecycle`, waiting also where `waiting_for` says what does not come.
+
+    step: the newest known, with its loss; steps: how many it is to run.
+    """
+
+    run_id: str
+    state: str
+    why: str
+    waiting_for: str | None
+    model_family: str
+    declared_at: str
+    attempt_id: int | None
+    reason: str | None
+    step: int | None
+    steps: Json
+    loss: float | None
+    promoted_to: str | None
+
+
+def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) -> list[RunLine]:
+    """Return one line for `run_id`, or for each of the newest runs, newest first.
+
+    Raises UnknownRun for a run id that no track has.
+    """
+    if run_id is not None:
+        run_ids = [run_id]
+    else:
+        rows = ledger.query(
+            "select run_id from training_runs order by declared_at desc, run_id limit :runs_max",
+            {"runs_max": RUNS_MAX},
+        )
+        run_ids = [row["run_id"] for row in rows]
+    heartbeat = read_heartbeat(tracks.store)
+    return [run_line(tracks, tracks.run(each), heartbeat) for each in run_ids]
+
+
+def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> RunLine:
+    """Return how one run stands."""
+    status = run_status(state)
+    waiting = waiting_for(state, heartbeat, tracks.now())
+    attempt = state.last_attempt
+    step, loss = _progress(tracks.store, state)
+    promoted = [p.body.alias for p in state.promotions if p.body.promoted]
+    return RunLine(
+        run_id=state.run_id,
+        state=status.state if waiting is None else RunLifecycle.WAITING.value,
+        why=status.why,
+        waiting_for=waiting,
+        model_family=state.declared.model_family,
+        declared_at=format_time(state.declared_at),
+        attempt_id=attempt.attempt_id if attempt else None,
+        reason=attempt.reason.value if attempt and attempt.reason else None,
+        step=step,
+        steps=state.declared.config.get("steps"),
+        loss=loss,
+        promoted_to=promoted[-1] if promoted else None,
+    )
+
+
+def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> str | None:
+    """Say what a run waits for that will not come by itself: a sensor that is off, or a daemon.
+
+    None while a gang works, and when it is a person's turn (refused, drained) or nobody's (finished).
+    """
+    sensor = next_sensor(state)
+    if sensor is None or run_status(state).state != RunLifecycle.RUNNING:
+        return None
+    if heartbeat is None:
+        return "waiting: no daemon has looked at this store yet; start one with `tracks up`"
+    if (now - heartbeat.at).total_seconds() > HEARTBEAT_AGE_S_MAX:
+        return (
+            f"waiting: no daemon has ticked since {format_time(heartbeat.at)}; "
+            "start one with `tracks up`"
+        )
+    if heartbeat.sensors.get(sensor) is False:
+        return f"waiting: sensor {sensor} is off"
+    return None
+
+
+def next_sensor(state: RunState) -> str | None:
+    """Return the sensor that has to act next on an unfinished run, or None when a gang works."""
+    attempt = state.last_attempt
+    if attempt is None or attempt.reason is None:
+        return LAUNCH_ATTEMPTS if attempt is None or not attempt.claims else None
+    owes_evals = attempt.reason in HAS_ALL_STEPS and not evals_settled(state)
+    if owes_evals or promotion_is_due(state):
+        return RUN_EVALS
+    return sensor_of(attempt.reason)
+
+
+def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
+    """Return the daemon's last heartbeat, or None when there is none that can be read."""
+    data = store.get(HEARTBEAT_KEY)
+    if data is None:
+        return None
+    try:
+        stored = json.loads(data)
+        return Heartbeat(at=parse_time(stored["at"]), sensors=dict(stored["sensors"]))
+    except (ValueError, KeyError, TypeError):
+        return None  # for people only: a broken one is as good as none
+
+
+def _progress(store: ObjectStore, state: RunState) -> tuple[int | None, float | None]:
+    """Return the newest known step and its loss."""
+    for attempt in reversed(state.attempts):
+        line = _last_line(store, state, attempt)
+        if line is not None:
+            return line
+    return None, None
+
+
+def _last_line(
+    store: ObjectStore, state: RunState, attempt: AttemptState
+) -> tuple[int, float] | None:
+    if attempt.placed is None:
+        return None
+    line = last_step(store, state.run_id, attempt.attempt_id, attempt.placed.launch_id)
+    return None if line is None else (line.step, line.loss)

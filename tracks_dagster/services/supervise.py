@@ -1,0 +1,162 @@
+"""Supervise one attempt, from the claim to its end: what the Dagster run of an attempt does.
+
+A supervisor may come and go; training does not depend on it. It starts the gang or adopts the one
+that lives, and acts only while its claim is the newest in the track. A supervisor that dies anywhere
+here leaves nothing that the next one could not take up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracks_dagster.core.bodies import AttemptSupervised
+from tracks_dagster.core.errors import GangError, InvalidInput
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.ports import GangLauncher, GangPhase, GangSpec, Orchestrator
+from tracks_dagster.core.records import Draft, Kind
+from tracks_dagster.core.redact import Redact
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.track import run_track
+from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
+from tracks_dagster.services.tracks import Tracks
+
+POLL_S = 1.0
+DRAIN_GRACE_S = 30.0  # to finish a step and save
+DRAIN_S_MAX = 45.0  # after that the gang is killed here, should its own parent not have done it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervisor:
+    """One supervising process: its Dagster run, the machine it runs on, and its ports.
+
+    seen: called with the run's state whenever its track has grown.
+    """
+
+    tracks: Tracks
+    gangs: GangLauncher
+    orchestrator: Orchestrator
+    dagster_run_id: str
+    host: str
+    clean: Redact
+    sleep: Callable[[float], None]
+    seen: Callable[[RunState], None]
+
+    def supervise(self, run_id: str, attempt_id: int) -> AttemptState | None:
+        """Claim the attempt, see it to its end and return it ended.
+
+        None when a newer claim took over: this one has to go at once and touch nothing more. Raises
+        UnknownRun, and InvalidInput when the attempt has ended already.
+        """
+        attempt = self._claim(run_id, attempt_id)
+        problem = self._start_or_adopt(run_id, attempt)
+        if problem is None:
+            return self._watch(run_id, attempt_id)
+        # A start may take long, and fail because a newer supervisor was at it too.
+        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        if attempt.is_open and not self._holds(attempt):
+            return None
+        return self._close(run_id, attempt_id, message=problem)
+
+    def _claim(self, run_id: str, attempt_id: int) -> AttemptState:
+        """Append `attempt_supervised`: from here on older supervisors let go."""
+        body = AttemptSupervised(dagster_run_id=self.dagster_run_id, host=self.host)
+        draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=attempt_id)
+
+        def choose(state: RunState | None) -> Draft | None:
+            attempt = state.attempt(attempt_id) if state else None
+            is_free = attempt is not None and attempt.is_open and not self._holds(attempt)
+            return draft if is_free else None
+
+        find_attempt(self.tracks, run_id, attempt_id)
+        self.tracks.decide_run(run_id, choose)
+        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        if not attempt.is_open:
+            raise InvalidInput(
+                f"Attempt {attempt_key(run_id, attempt_id)} has ended ({attempt.reason}) and stays "
+                f"as it is; `tracks retry {run_id} --why …` opens the next one, `tracks explain "
+                f"{attempt_key(run_id, attempt_id)}` says what happened."
+            )
+        return attempt
+
+    def _start_or_adopt(self, run_id: str, attempt: AttemptState) -> str | None:
+        """See to it that the gang lives; return why it cannot any more, or None."""
+        phase = self.gangs.observe(run_id, attempt.attempt_id).phase
+        if phase is not GangPhase.NEVER_STARTED:
+            return None  # alive: adopted; gone: closed by the first look at it
+        if attempt.placed is not None:
+            return "The launch that was placed does not live here, and no second one is started."
+        state, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
+        if state.stop_for(attempt) is not None:
+            return "It was stopped before its gang was started."
+        try:
+            self.gangs.start(gang_spec(self.tracks, state, attempt))
+        except GangError as error:
+            return str(error)
+        return None
+
+    def _watch(self, run_id: str, attempt_id: int) -> AttemptState | None:
+        """Look every `POLL_S` until the attempt ends; as long as training takes."""
+        seen_seq = -1
+        drained_at = None
+        while True:
+            state, attempt = find_attempt(self.tracks, run_id, attempt_id)
+            if state.head.seq > seen_seq:
+                seen_seq = state.head.seq
+                self.tracks.project(run_track(run_id))  # what the ranks appended
+                self.seen(state)
+            if not attempt.is_open:
+                return attempt
+            if not self._holds(attempt):
+                return None
+            now = self.tracks.now()
+            if is_over(self.gangs.observe(run_id, attempt_id), now):
+                return self._close(run_id, attempt_id)
+            if state.stop_for(attempt) is not None:
+                drained_at = drained_at or now
+                self.gangs.drain(run_id, attempt_id, grace_s=DRAIN_GRACE_S)
+                if (now - drained_at).total_seconds() > DRAIN_S_MAX:
+                    return self._close(run_id, attempt_id)
+            self.sleep(POLL_S)
+
+    def _close(self, run_id: str, attempt_id: int, *, message: str = "") -> AttemptState:
+        ended = close_attempt(
+            self.tracks,
+            self.gangs,
+            self.orchestrator,
+            run_id,
+            attempt_id,
+            self.dagster_run_id,
+            message=message,
+            clean=self.clean,
+        )
+        self.seen(self.tracks.run(run_id))
+        return ended
+
+    def _holds(self, attempt: AttemptState) -> bool:
+        claims = attempt.claims
+        return bool(claims) and claims[-1].body.dagster_run_id == self.dagster_run_id
+
+
+def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
+    """Return what to start for `attempt`; raises GangError when its trainer's script is gone."""
+    trainer = state.declared.trainer
+    script = None
+    if trainer != "family":
+        data = tracks.store.get(trainer)
+        if data is None:
+            raise GangError(
+                f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}: its trainer "
+                f"{trainer} is not in the store; `tracks fsck` says what else is missing."
+            )
+        script = data.decode("utf-8")
+    return GangSpec(
+        run_id=state.run_id,
+        attempt_id=attempt.attempt_id,
+        opened_seq=attempt.opened_seq,
+        ranks=attempt.opened.compute.ranks,
+        device_class=attempt.opened.compute.device_class,
+        store_url=tracks.store.url,
+        trainer=trainer,
+        script=script,
+    )

@@ -1,0 +1,276 @@
+"""Builds the application: from settings to ports. The one place that constructs adapters.
+
+Used by the command line and by Dagster's resources. Beside the trainer's `join` this is the only
+reader of the environment. Nothing happens at import, and adapters are imported where they are built,
+so that a reading command loads neither Dagster nor torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracks_dagster.core.errors import LedgerError, NothingYet, SettingsError
+from tracks_dagster.core.ports import (
+    Clock,
+    Datasets,
+    Evaluator,
+    GangLauncher,
+    Ledger,
+    NewUid,
+    ObjectStore,
+)
+from tracks_dagster.core.redact import Redact, redact, secrets_of
+
+if TYPE_CHECKING:
+    from tracks_dagster.adapters.dagster_home import DagsterHome
+    from tracks_dagster.core.policy import RetryPolicy
+    from tracks_dagster.services.projector import Projector
+    from tracks_dagster.services.tracks import Tracks
+
+LEDGER_FILE = "ledger.db"
+HOME_FORMAT = 1  # of TRACKS_HOME's layout; a home of a greater one is refused
+POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where everything lives. postgres_url: for psycopg2, or None for SQLite under `home`.
+
+    root: the checkout, which holds workspace.yaml. secrets: values that no text may show.
+    """
+
+    home: Path
+    store_url: str
+    postgres_url: str | None = field(default=None, repr=False)
+    root: Path = Path()
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL; an empty value counts as unset.
+
+        Touches nothing. Raises SettingsError for a value that cannot be used.
+        """
+        given = os.environ if environment is None else environment
+        root = find_root()
+        home = Path(given.get("TRACKS_HOME") or root / ".tracks").expanduser().absolute()
+        postgres_url = given.get("TRACKS_POSTGRES_URL") or None
+        return cls(
+            home=home,
+            store_url=_absolute(given.get("TRACKS_STORE") or str(home / "store")),
+            postgres_url=None if postgres_url is None else _for_psycopg2(postgres_url),
+            root=root,
+            secrets=secrets_of(given),
+        )
+
+    @property
+    def ledger_url(self) -> str:
+        """The SQLAlchemy URL of the ledger."""
+        return self.postgres_url or f"sqlite:///{self.home / LEDGER_FILE}"
+
+    @property
+    def work(self) -> Path:
+        """Where local gangs keep their files."""
+        return self.home / "work"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """These settings for another process, whatever folder it starts in."""
+        given = {"TRACKS_HOME": str(self.home), "TRACKS_STORE": self.store_url}
+        return {**given, "TRACKS_POSTGRES_URL": self.postgres_url or ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class App:
+    """Everything that services need, built once per process."""
+
+    settings: Settings
+    store: ObjectStore
+    ledger: Ledger
+    projector: Projector
+    tracks: Tracks
+    gangs: GangLauncher
+    evaluator: Evaluator
+    datasets: Datasets
+    policy: RetryPolicy
+    redact: Redact
+    now: Clock
+    new_uid: NewUid
+
+
+def build(settings: Settings) -> App:
+    """Return the application on `settings`, creating the home and the ledger's schema if need be.
+
+    What is remote is opened first, so that nothing was written when it cannot be reached. Raises
+    SettingsError, StoreUnavailable, StoreUnsuitable or LedgerError.
+    """
+    from tracks_dagster.adapters.datasets.catalog import ShippedDatasets
+    from tracks_dagster.adapters.ledger import open_ledger
+    from tracks_dagster.adapters.local_evaluator import LocalEvaluator
+    from tracks_dagster.adapters.local_launcher import LocalLauncher
+    from tracks_dagster.adapters.stores import open_store
+    from tracks_dagster.core.default_policy import DEFAULT_POLICY
+    from tracks_dagster.services.projector import Projector
+    from tracks_dagster.services.tracks import Tracks
+
+    check_home(settings.home)
+    if settings.postgres_url is not None:
+        ledger = open_ledger(settings.ledger_url)
+        store = open_store(settings.store_url)
+        prepare_home(settings.home)
+    else:
+        store = open_store(settings.store_url)
+        prepare_home(settings.home)
+        ledger = open_ledger(settings.ledger_url)
+    projector = Projector(store, ledger)
+    clean = partial(redact, secrets=settings.secrets)
+    return App(
+        settings=settings,
+        store=store,
+        ledger=ledger,
+        projector=projector,
+        tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project),
+        gangs=LocalLauncher(settings.work, clean=clean),
+        evaluator=LocalEvaluator(settings.work, clean=clean),
+        datasets=ShippedDatasets(settings.work),
+        policy=DEFAULT_POLICY,
+        redact=clean,
+        now=utc_now,
+        new_uid=new_uid,
+    )
+
+
+def open_store_to_read(settings: Settings) -> ObjectStore:
+    """Return the store for a command that only reads: nothing is made, probed or written.
+
+    Raises NothingYet where home and store are still to be made, else what `build` raises.
+    """
+    from tracks_dagster.adapters.stores import open_store
+
+    check_home(settings.home)
+    places = (settings.home, Path(settings.store_url))
+    is_local = "://" not in settings.store_url
+    if is_local and not any((place / "format.json").exists() for place in places):
+        raise NothingYet(
+            f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run --family gpt "
+            "--steps 40` starts a training run there."
+        )
+    return open_store(settings.store_url, probe=False)
+
+
+def open_tracks_to_read(settings: Settings) -> Tracks:
+    """Return the tracks for a command that only reads; raises as `open_store_to_read`."""
+    from tracks_dagster.services.tracks import Tracks
+
+    store = open_store_to_read(settings)
+    return Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+
+
+def open_ledger_to_read(settings: Settings) -> Ledger:
+    """Return the ledger for a command that only reads; raises LedgerError when there is none."""
+    from tracks_dagster.adapters import ledger
+
+    check_home(settings.home)
+    if settings.postgres_url is None and not (settings.home / LEDGER_FILE).exists():
+        raise LedgerError(
+            f"There is no ledger at {settings.home / LEDGER_FILE}; `tracks reindex` builds it from "
+            "the tracks."
+        )
+    return ledger.open_ledger_to_read(settings.ledger_url)
+
+
+def open_dagster_home(settings: Settings) -> DagsterHome:
+    """Return the home of Dagster's storage, daemon and web server; nothing is started yet."""
+    from tracks_dagster.adapters.dagster_home import DagsterHome
+
+    return DagsterHome(
+        settings.home / "dagster",
+        root=settings.root,
+        environment=settings.environment,
+        postgres_url=settings.postgres_url,
+    )
+
+
+def _nothing(track_name: str) -> None:
+    """Project nothing: a reader appends nothing."""
+
+
+def utc_now() -> datetime:
+    """Return the time, aware and in UTC."""
+    return datetime.now(UTC)
+
+
+def new_uid() -> str:
+    """Return a fresh random identity, 32 hex digits."""
+    return uuid.uuid4().hex
+
+
+def find_root() -> Path:
+    """Return the folder of workspace.yaml: the checkout, or the current folder outside of one."""
+    checkout = Path(__file__).resolve().parents[1]
+    return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
+
+
+def check_home(home: Path) -> None:
+    """Raise SettingsError when `home` cannot be used; a home that is not there yet can be."""
+    if home.exists() and not home.is_dir():
+        raise SettingsError(
+            f"TRACKS_HOME is {home}, which is a file; name a folder, or one that can be created."
+        )
+    found = _read_format(home / "format.json")
+    if found is not None and found > HOME_FORMAT:
+        raise SettingsError(
+            f"TRACKS_HOME {home} was written by a newer version (format {found}; this one reads "
+            f"{HOME_FORMAT}). Update this checkout, or choose another TRACKS_HOME."
+        )
+
+
+def prepare_home(home: Path) -> None:
+    """Create `home` and its format.json if they are not there; safe from several processes."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        path = home / "format.json"
+        if not path.exists():
+            scratch = home / f".format-{new_uid()}"
+            scratch.write_text(json.dumps({"format": HOME_FORMAT}) + "\n")
+            scratch.replace(path)
+    except OSError as error:
+        raise SettingsError(
+            f"TRACKS_HOME {home} cannot be written ({error.strerror}); choose a folder that can."
+        ) from error
+
+
+def _read_format(path: Path) -> int | None:
+    try:
+        return int(json.loads(path.read_text())["format"])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SettingsError(
+            f"{path} does not say which format this home has ({error}); it is a TRACKS_HOME of "
+            "ours only with one. Restore the file, or choose another TRACKS_HOME."
+        ) from error
+
+
+def _absolute(store_url: str) -> str:
+    """Return a URL as it is, and a path so that it means the same to processes that run elsewhere."""
+    return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
+
+
+def _for_psycopg2(url: str) -> str:
+    """Name the driver: SQLAlchemy's default for `postgresql://` differs between its versions."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in POSTGRES_SCHEMES:
+        raise SettingsError(
+            f"TRACKS_POSTGRES_URL begins with {scheme.split(':')[0]!r}; write "
+            "postgresql://user:password@host:port/database."
+        )
+    return f"postgresql+psycopg2://{rest}"

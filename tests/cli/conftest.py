@@ -1,0 +1,56 @@
+"""A home on disk, empty or with a whole story in it, and the command as a person calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.stories import Story
+from tracks_dagster.cli import main
+from tracks_dagster.wiring import Settings, build
+
+Call = Callable[..., Result]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """TRACKS_HOME, a folder that is not there yet."""
+    path = tmp_path / "home"
+    monkeypatch.setenv("TRACKS_HOME", str(path))
+    for variable in ("TRACKS_STORE", "TRACKS_POSTGRES_URL"):
+        monkeypatch.delenv(variable, raising=False)
+    return path
+
+
+@pytest.fixture
+def story(home: Path) -> Story:
+    """The whole story in that home, taken in by its ledger."""
+    app = build(Settings.from_environment())
+    story = Story(app.store).whole()
+    app.projector.scan()
+    return story
+
+
+@pytest.fixture
+def call(home: Path) -> Call:
+    """Calls `tracks` with these arguments; its exit code, stdout and stderr come back."""
+
+    def called(*arguments: str) -> Result:
+        result = CliRunner().invoke(main, list(arguments))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return called
+
+
+def files_of(home: Path) -> dict[str, bytes]:
+    """Return every file below `home` with its bytes; the ledger's journal files apart."""
+    return {
+        str(path.relative_to(home)): path.read_bytes()
+        for path in sorted(home.rglob("*"))
+        if path.is_file() and not path.name.startswith("ledger.db-")
+    }

@@ -1,0 +1,134 @@
+"""Bad input: one or two sentences, exit code 2, and nothing written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, files_of
+from tests.stories import RUN_ID, Story
+
+RUN = ("run", "--run-id", "r-1")
+
+BAD_INPUT = {
+    "an unknown family": ((*RUN, "--family", "llama"), "gpt, tabular"),
+    "an unknown config key": ((*RUN, "--set", "learning_rate=1"), "lr"),
+    "a value of another type": ((*RUN, "--set", "layers=two"), "is no int"),
+    "a value out of range": ((*RUN, "--set", "lr=2"), "0 to 1"),
+    "a value that is not finite": ((*RUN, "--set", "lr=NaN"), "out of range"),
+    "a setting without a value": ((*RUN, "--set", "lr"), "key=value"),
+    "a setting that is given twice": ((*RUN, "--steps", "3", "--set", "steps=4"), "choose one"),
+    "a global batch that the ranks cannot divide": ((*RUN, "--ranks", "5"), "multiple of 5"),
+    "a micro-batch that does not divide": ((*RUN, "--set", "micro_batch=5"), "divisor of 24"),
+    "no ranks": ((*RUN, "--ranks", "0"), "1 to"),
+    "no steps": ((*RUN, "--steps", "0"), "out of range"),
+    "no cadence": ((*RUN, "--checkpoint-every", "0"), "1 or more"),
+    "an unknown drill": ((*RUN, "--drill", "meteor@3"), "preempt@23"),
+    "a drill after the last step": ((*RUN, "--steps", "9", "--drill", "preempt@10"), "9 steps"),
+    "a run id that is none": (("run", "--run-id", "Run 1"), "a-z, 0-9"),
+    "a snapshot id that does not exist": ((*RUN, "--snapshot", "f" * 64), "no snapshot"),
+    "an empty intent": ((*RUN, "--intent", " "), "intent"),
+    "an intent that fits no record": ((*RUN, "--intent", "x" * 501), "500"),
+    "a stage that is none": ((*RUN, "--stage", "huge"), "smoke"),
+    "a trainer that is not there": ((*RUN, "--trainer", "/no/such.py"), "cannot be read"),
+    "no time to wait": ((*RUN, "--wait-s", "0"), "more than 0"),
+    "a source that is not there": ((*RUN, "--data", "/no/such.txt"), "/no/such.txt"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_leaves_an_empty_home_untouched(name: str, call: Call, home: Path) -> None:
+    arguments, hint = BAD_INPUT[name]
+    refused = call(*arguments)
+    assert refused.exit_code == 2
+    assert hint in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert refused.stdout == ""
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", "no-such-run"),
+        ("explain", f"{RUN_ID}/a09"),
+        ("explain", f"{RUN_ID}/x"),
+        ("status", "no-such-run"),
+        ("checkpoints", "list", "no-such-run"),
+        ("report", "no-such-run"),
+        ("note", RUN_ID, " "),
+        ("note", "no-such-run", "hello"),
+        ("stop", "no-such-run", "--why", "x"),
+        ("stop", RUN_ID, "--why", ""),
+        ("stop", RUN_ID),
+        ("drain", RUN_ID, "--why", "it is finished"),
+        ("retry", RUN_ID, "--why", "it is finished"),
+        ("promote", f"{RUN_ID}@39", "--why", "no such step"),
+        ("promote", RUN_ID, "--why", " "),
+        ("sql", "delete from training_runs"),
+        ("sql", "select * from no_such_table"),
+        ("run", "--snapshot", "f" * 64),
+        ("no-such-command",),
+    ],
+    ids=" ".join,
+)
+def test_wrong_use_of_a_home_changes_nothing_in_it(
+    arguments: tuple[str, ...], story: Story, call: Call, home: Path
+) -> None:
+    before = files_of(home)
+    refused = call(*arguments)
+    assert refused.exit_code == 2
+    assert refused.stderr.strip()
+    assert "Traceback" not in refused.stderr
+    assert files_of(home) == before
+
+
+def test_a_text_file_with_invalid_utf8_is_refused(call: Call, home: Path, tmp_path: Path) -> None:
+    source = tmp_path / "bad.txt"
+    source.write_bytes(b"good text\n\xff\xfe bad text\n")
+    refused = call(*RUN, "--data", str(source))
+    assert refused.exit_code == 2
+    assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "month,day\n", "month,day\n1,1\n"], ids=["empty", "no rows", "missing columns"]
+)
+def test_a_table_without_rows_or_columns_is_refused(
+    text: str, call: Call, home: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "flights.csv"
+    source.write_text(text)
+    refused = call(*RUN, "--family", "tabular", "--data", str(source))
+    assert refused.exit_code == 2
+    assert not home.exists()
+
+
+def test_a_home_of_a_newer_version_is_refused(call: Call, home: Path) -> None:
+    home.mkdir()
+    (home / "format.json").write_text(json.dumps({"format": 99}))
+    for arguments in (("status",), RUN):
+        refused = call(*arguments)
+        assert refused.exit_code == 2
+        assert "newer version" in refused.stderr
+    assert list(files_of(home)) == ["format.json"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TRACKS_POSTGRES_URL", "postgresql://nobody:secret@127.0.0.1:1/none"),
+        ("TRACKS_POSTGRES_URL", "mysql://host/db"),
+        ("TRACKS_STORE", "ftp://host/store"),
+    ],
+)
+def test_a_place_that_cannot_be_reached_is_told_without_its_password(
+    variable: str, value: str, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, value)
+    refused = call(*RUN)
+    assert refused.exit_code == 2
+    assert "secret" not in refused.stderr
+    assert not home.exists()

@@ -1,0 +1,102 @@
+"""The commands by which a person decides something: each appends a record and says what follows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.records import Kind, Record
+from tracks_dagster.wiring import Settings, build
+
+
+@pytest.fixture
+def open_story(home: object) -> Story:
+    """A run whose second attempt is open."""
+    app = build(Settings.from_environment())
+    story = Story(app.store)
+    story.attempt("preempted", last_step=23, commits=(10, 20))
+    story.begin()
+    story.write_tracks()
+    app.projector.scan()
+    return story
+
+
+@pytest.fixture
+def refused_story(home: object) -> Story:
+    """A run that was refused a retry."""
+    app = build(Settings.from_environment())
+    story = Story(app.store).refused()
+    app.projector.scan()
+    return story
+
+
+def newest_record() -> Record:
+    return build(Settings.from_environment()).tracks.records(f"runs/{RUN_ID}")[-1]
+
+
+@pytest.mark.parametrize("mode", ["stop", "drain"])
+def test_a_stop_is_requested_once_however_often_it_is_asked(
+    mode: str, open_story: Story, call: Call
+) -> None:
+    for _ in range(2):
+        assert call(mode, RUN_ID, "--why", "make room", "--by", "ann").exit_code == 0
+    record = newest_record()
+    assert record.seq == len(open_story.history.records)
+    assert record.kind is Kind.STOP_REQUESTED
+    assert record.body == {"by": "ann", "why": "make room", "mode": mode}
+
+
+def test_a_drained_attempt_can_still_be_stopped(open_story: Story, call: Call) -> None:
+    call("drain", RUN_ID, "--why", "make room")
+    assert call("stop", RUN_ID, "--why", "no longer needed").exit_code == 0
+    assert newest_record().body["mode"] == "stop"
+
+
+def test_a_run_without_an_open_attempt_can_be_stopped_but_not_drained(
+    refused_story: Story, call: Call
+) -> None:
+    drained = call("drain", RUN_ID, "--why", "make room")
+    assert drained.exit_code == 2
+    assert f"`tracks stop {RUN_ID}`" in drained.stderr
+    assert call("stop", RUN_ID, "--why", "give up").exit_code == 0
+
+
+def test_a_finished_run_cannot_be_stopped(story: Story, call: Call) -> None:
+    stopped = call("stop", RUN_ID, "--why", "too late")
+    assert stopped.exit_code == 2
+    assert "finished already (step_budget)" in stopped.stderr
+
+
+def test_a_refused_run_is_retried_by_a_person_with_a_change(
+    refused_story: Story, call: Call
+) -> None:
+    assert call("retry", RUN_ID, "--why", "the bug is fixed", "--set", "seed=8").exit_code == 0
+    record = newest_record()
+    assert (record.kind, record.attempt_id) == (Kind.ATTEMPT_OPENED, 2)
+    assert record.body["config"]["seed"] == 8
+
+
+def test_a_note_stands_in_the_track(story: Story, call: Call) -> None:
+    assert call("note", RUN_ID, "looks good", "--by", "ann").exit_code == 0
+    assert newest_record().body["text"] == "looks good"
+
+
+def test_a_person_promotes_the_final_checkpoint(story: Story, call: Call) -> None:
+    done = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "it is", "--by", "ann")
+    assert done.exit_code == 0, done.stderr
+    record = newest_record()
+    assert record.kind is Kind.PROMOTION_DECIDED
+    assert record.body["decided_by"] == "ann"
+
+
+def test_a_checkpoint_without_an_eval_is_not_promoted(story: Story, call: Call) -> None:
+    before = newest_record()
+    assert call("promote", f"{RUN_ID}@20", "--why", "it is old").exit_code == 2
+    assert newest_record() == before
+
+
+def test_a_required_eval_is_let_go_in_words(open_story: Story, call: Call) -> None:
+    assert call("waive", RUN_ID, "heldout-loss", "--why", "the suite is broken").exit_code == 0
+    assert newest_record().kind is Kind.EVAL_WAIVED
+    assert call("waive", RUN_ID, "no-such-suite", "--why", "x").exit_code == 2

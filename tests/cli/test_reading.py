@@ -1,0 +1,148 @@
+"""The reading commands, as text and as JSON, on a home with one whole run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, files_of
+from tests.stories import RUN_ID, Story
+
+READING = (
+    ("status",),
+    ("status", RUN_ID),
+    ("explain", RUN_ID),
+    ("explain", f"{RUN_ID}/a02"),
+    ("checkpoints", "list", RUN_ID),
+    ("sql", "select run_id, state from training_runs"),
+    ("fsck",),
+)
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_every_reading_command_prints_text_or_one_json_value(
+    arguments: tuple[str, ...], story: Story, call: Call
+) -> None:
+    told = call(*arguments)
+    assert told.exit_code == 0
+    assert told.stdout.strip()
+    assert told.stderr == ""
+    json.loads(call(*arguments, "--json").stdout)
+
+
+def test_no_command_that_reads_loads_dagster_or_torch(story: Story, home: Path) -> None:
+    others = (("report", RUN_ID), ("reindex",), ("note", RUN_ID, "hello"))
+    script = (
+        "import sys\n"
+        "from tracks_dagster.cli import main\n"
+        f"for arguments in {[list(each) for each in (*READING, *others)]!r}:\n"
+        "    main(arguments, standalone_mode=False)\n"
+        "    loaded = sorted({'dagster', 'torch'} & sys.modules.keys())\n"
+        "    assert not loaded, f'{arguments} loads {loaded}'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "TRACKS_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_status_tells_the_state_of_every_run(story: Story, call: Call) -> None:
+    [line] = json.loads(call("status", "--json").stdout)
+    assert (line["run_id"], line["state"], line["step"]) == (RUN_ID, "succeeded", 40)
+    assert RUN_ID in call("status").stdout
+
+
+def test_status_of_an_empty_home_says_how_to_begin(call: Call, home: Path) -> None:
+    assert "tracks run" in call("status").stdout
+    assert call("status", "--json").stdout.strip() == "[]"
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("arguments", READING[1:], ids=" ".join)
+def test_reading_an_empty_home_is_told_and_makes_nothing(
+    arguments: tuple[str, ...], call: Call, home: Path
+) -> None:
+    told = call(*arguments)
+    assert told.exit_code == 2
+    assert "`tracks run" in told.stderr or "no ledger" in told.stderr
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("arguments", READING, ids=" ".join)
+def test_reading_writes_nothing_into_the_store(
+    arguments: tuple[str, ...], story: Story, call: Call, home: Path
+) -> None:
+    def written_at() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (home / "store").rglob("*")}
+
+    before, times = files_of(home), written_at()
+    assert call(*arguments).exit_code == 0
+    assert (files_of(home), written_at()) == (before, times)
+
+
+def test_a_run_is_explained_from_its_track_alone(story: Story, call: Call, home: Path) -> None:
+    for path in home.glob("ledger.db*"):
+        path.unlink()
+    assert "gpu_oom" in call("explain", f"{RUN_ID}/a02").stdout
+
+
+def test_checkpoints_are_listed_with_the_one_to_resume_from(story: Story, call: Call) -> None:
+    rows = json.loads(call("checkpoints", "list", RUN_ID, "--json").stdout)
+    assert [(row["attempt_id"], row["step"]) for row in rows] == [
+        (1, 10),
+        (1, 20),
+        (2, 30),
+        (3, 40),
+    ]
+    assert [row["is_resume_target"] for row in rows] == [False, False, False, True]
+    assert (
+        rows[3]["ref"]["manifest_sha256"] == story.history.state.checkpoints[3].ref.manifest_sha256
+    )
+
+
+def test_sql_answers_the_question_of_the_design(story: Story, call: Call) -> None:
+    query = (
+        "select termination_reason, count(*) as attempts, sum(gpu_seconds) / 3600 as gpu_hours "
+        "from training_attempts group by termination_reason order by termination_reason"
+    )
+    rows = json.loads(call("sql", query, "--json").stdout)
+    assert [row["termination_reason"] for row in rows] == ["completed", "gpu_oom", "preempted"]
+
+
+def test_fsck_exits_with_one_when_it_finds_something(story: Story, call: Call, home: Path) -> None:
+    chunk = next((home / "store" / "runs").rglob("chunks/*"))
+    chunk.chmod(0o644)
+    chunk.write_bytes(b"other bytes")
+    found = call("fsck", "--json")
+    assert found.exit_code == 1
+    [finding] = json.loads(found.stdout)["findings"]
+    assert "cannot be trusted" in finding["meaning"]
+    text = call("fsck")
+    assert text.exit_code == 1
+    assert "To do:" in text.stdout
+
+
+def test_a_removed_ledger_is_rebuilt(story: Story, call: Call, home: Path) -> None:
+    for path in home.glob("ledger.db*"):
+        path.unlink()
+    told = call("status")
+    assert told.exit_code == 2
+    assert "`tracks reindex` builds it" in told.stderr
+    assert "3 tracks" in call("reindex").stdout
+    assert len(json.loads(call("status", "--json").stdout)) == 1
+    assert call("fsck").exit_code == 0
+
+
+def test_the_report_is_written_into_the_home(story: Story, call: Call, home: Path) -> None:
+    path = Path(call("report", RUN_ID).stdout.strip())
+    assert path == home / "reports" / f"{RUN_ID}.html"
+    assert path.read_text().startswith("<!doctype html>")

@@ -1,0 +1,106 @@
+"""What several subcommands share: the application, JSON output, options that mean the same."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.names import check_run_id, parse_attempt_key
+from tracks_dagster.core.records import Json
+from tracks_dagster.wiring import App, Settings, build
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+FILE_WIDTH = 200  # of a table that goes into a file or another program
+
+_STEP_SUFFIX = re.compile(r"(?P<run_id>.+)@(?P<step>\d+)")
+
+
+def open_app() -> App:
+    """Return the application that the environment describes."""
+    return build(Settings.from_environment())
+
+
+def person() -> str:
+    """Return the name of whoever calls, as the machine knows it."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container's user id without a name
+        return "unknown"
+
+
+def print_json(value: Json) -> None:
+    """Print one JSON value on stdout, over several lines."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_table(table: Table) -> None:
+    """Print a table on stdout: as wide as the terminal, wide enough for any row elsewhere."""
+    Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False).print(table)
+
+
+def as_json(command: Command) -> Command:
+    """Add `--json` to a reading command."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def why_option(command: Command) -> Command:
+    """Add the mandatory `--why` to a command that decides something."""
+    return click.option("--why", required=True, help="In words; it stands in the record.")(command)
+
+
+def by_option(command: Command) -> Command:
+    """Add `--by`, the person in whose name something is decided."""
+    return click.option(
+        "--by", default=person, show_default="your user name", help="In whose name."
+    )(command)
+
+
+def parse_target(text: str) -> tuple[str, int | None]:
+    """Return (run_id, attempt_id or None) of `RUN` or `RUN/aNN`; raises InvalidInput."""
+    if "/" in text:
+        return parse_attempt_key(text)
+    return check_run_id(text), None
+
+
+def parse_run_and_step(text: str) -> tuple[str, int | None]:
+    """Return (run_id, step or None) of `RUN` or `RUN@STEP`; raises InvalidInput."""
+    match = _STEP_SUFFIX.fullmatch(text)
+    if match is None:
+        return check_run_id(text), None
+    return check_run_id(match["run_id"]), int(match["step"])
+
+
+def parse_settings(pairs: tuple[str, ...]) -> dict[str, Json]:
+    """Return the config overrides of `--set key=value`; a value is JSON, else text.
+
+    Raises InvalidInput for a pair without "=" and for a key that is given twice with other values.
+    """
+    config: dict[str, Json] = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator or not key:
+            raise InvalidInput(
+                f"--set {pair!r} is not key=value; write for example --set lr=0.001."
+            )
+        value = _value(text)
+        if key in config and config[key] != value:
+            raise InvalidInput(f"{key} is set to {config[key]!r} and to {value!r}; choose one.")
+        config[key] = value
+    return config
+
+
+def _value(text: str) -> Json:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,88 @@
+"""Drive a run headless: a daemon for as long as it is needed, and somebody who watches.
+
+The sensors of the daemon decide and launch. What is here could be killed at any moment, and the next
+`tracks run --run-id` takes the run up where its track stands.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.cli.follow import Followed, Follower
+from tracks_dagster.cli.interrupts import Interrupts
+from tracks_dagster.cli.views import View, open_view
+from tracks_dagster.core.lifecycle import RunLifecycle, run_status
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.retry import retry_by_person
+from tracks_dagster.wiring import App
+
+
+def take_up(app: App, run_id: str, *, by: str) -> RunState | None:
+    """Return the run of that id, None when there is none; one that was drained gets a new attempt."""
+    state = app.tracks.find_run(run_id)
+    if state is None:
+        return None
+    status = run_status(state)
+    click.echo(f"{run_id} exists and is taken up as it was declared: {status.why}", err=True)
+    if status.state == RunLifecycle.WAITING:
+        why = "Taken up again by `tracks run`."
+        retry_by_person(app.tracks, run_id, by=by, why=why, changes={})
+    return state
+
+
+def drive(
+    app: App, home: DagsterHome, run_id: str, *, wait_s: float, by: str, told: int = 0
+) -> Followed:
+    """Follow the run until it is over, drained, or has not changed for `wait_s`.
+
+    Uses the daemon of this home; one that had to be started is stopped at the end. Says on stderr
+    how to go on where the run is not over. told: records that were there before, not to be shown.
+    """
+    state = run_status(app.tracks.run(run_id)).state
+    if state != RunLifecycle.RUNNING:
+        return Followed(state=state, is_drained=False, waited_for=None)  # nothing to wait for
+    with Interrupts() as interrupts, home.daemon():
+        with open_view() as view:
+            follower = Follower(
+                app.tracks,
+                run_id,
+                view,
+                interrupts,
+                wait_s=wait_s,
+                by=by,
+                told=told,
+                check=lambda: _keep_daemon(home, view),
+            )
+            try:
+                followed = follower.to_the_end()
+            except KeyboardInterrupt:
+                followed = _end_at_once(app, run_id, view)
+        _say_how_to_go_on(app, run_id, followed)  # before the daemon takes its time to stop
+    return followed
+
+
+def _keep_daemon(home: DagsterHome, view: View) -> None:
+    """Start the daemon again should it have died: a run is not lost with it."""
+    if home.ensure_daemon():
+        view.event("the daemon was gone; started another one")
+
+
+def _end_at_once(app: App, run_id: str, view: View) -> Followed:
+    """Kill the gang, if one lives; the next daemon finds it gone and closes the attempt."""
+    view.event("ending everything at once")
+    attempt = app.tracks.run(run_id).open_attempt
+    if attempt is not None:
+        app.gangs.kill(run_id, attempt.attempt_id)
+    return Followed(state=RunLifecycle.WAITING.value, is_drained=True, waited_for=None)
+
+
+def _say_how_to_go_on(app: App, run_id: str, followed: Followed) -> None:
+    if followed.is_drained:
+        click.echo(f"To go on: tracks run --run-id {run_id}", err=True)
+    elif followed.state == RunLifecycle.WAITING:
+        status = run_status(app.tracks.run(run_id))
+        click.echo(f"{run_id} did not change. {followed.waited_for or status.why}", err=True)
+        click.echo(f"To go on: tracks run --run-id {run_id}", err=True)
+    elif followed.state == RunLifecycle.REFUSED:
+        click.echo(f"To see why: tracks explain {run_id}", err=True)

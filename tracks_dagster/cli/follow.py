@@ -1,0 +1,140 @@
+"""Follow a training run to its end: show what its track and journals tell, drain it on Ctrl-C.
+
+It only watches: sensors decide and launch, whoever looks. Killing it loses nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracks_dagster.cli.interrupts import Interrupts
+from tracks_dagster.cli.views import View
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.lifecycle import RunLifecycle, run_status
+from tracks_dagster.core.promotion import promotion_is_settled
+from tracks_dagster.core.records import Record
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track import run_track
+from tracks_dagster.services.journals import last_step
+from tracks_dagster.services.narrate import sentence
+from tracks_dagster.services.status import read_heartbeat, waiting_for
+from tracks_dagster.services.stops import request_stop
+from tracks_dagster.services.tracks import Tracks
+
+POLL_S = 0.5
+DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
+PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Followed:
+    """How it went. state: as `run_status` names it, "waiting" when nothing changed for too long.
+
+    is_drained: whether Ctrl-C was obeyed. waited_for: what an unfinished run waits for, if known.
+    """
+
+    state: str
+    is_drained: bool
+    waited_for: str | None
+
+
+class Follower:
+    """Follows one run. told: the oldest records, not to be shown; check: called at every look."""
+
+    def __init__(
+        self,
+        tracks: Tracks,
+        run_id: str,
+        view: View,
+        interrupts: Interrupts,
+        *,
+        wait_s: float,
+        by: str,
+        told: int = 0,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._tracks = tracks
+        self._run_id = run_id
+        self._view = view
+        self._interrupts = interrupts
+        self._wait_s = wait_s
+        self._by = by
+        self._check = check
+        self._told = told
+        self._newest: tuple[int, int] | None = None  # (attempt_id, step)
+        self._changed_at = time.monotonic()
+        self._drained_at: float | None = None
+        self._ended_at: float | None = None
+
+    def to_the_end(self) -> Followed:
+        """Return when the run is over, drained, or has not changed for `wait_s`."""
+        while True:
+            state = self._look()
+            status = run_status(state)
+            if self._interrupts.count and self._drained_at is None:
+                self._drain()
+            if self._is_over(state, status.state):
+                return self._followed(state, status.state)
+            if time.monotonic() - self._changed_at > self._wait_s:
+                return self._followed(state, RunLifecycle.WAITING.value)
+            self._check()
+            time.sleep(POLL_S)
+
+    def _look(self) -> RunState:
+        """Show what is new and return the state."""
+        state = self._tracks.run(self._run_id)
+        records: list[Record] = self._tracks.records(run_track(self._run_id))
+        for record in records[self._told :]:
+            self._view.event(sentence(record))
+        if len(records) > self._told:
+            self._told = len(records)
+            self._changed_at = time.monotonic()
+        self._show_step(state)
+        return state
+
+    def _show_step(self, state: RunState) -> None:
+        attempt = state.last_attempt
+        if attempt is None or attempt.placed is None:
+            return
+        line = last_step(
+            self._tracks.store, self._run_id, attempt.attempt_id, attempt.placed.launch_id
+        )
+        if line is None or (attempt.attempt_id, line.step) == self._newest:
+            return
+        self._newest = (attempt.attempt_id, line.step)
+        self._changed_at = time.monotonic()
+        self._view.progress(
+            attempt_id=attempt.attempt_id,
+            step=line.step,
+            steps=state.declared.config["steps"],
+            loss=line.loss,
+        )
+
+    def _drain(self) -> None:
+        self._drained_at = time.monotonic()
+        self._view.event("draining: the gang saves and ends; Ctrl-C again ends everything at once")
+        try:
+            request_stop(
+                self._tracks, self._run_id, mode="drain", by=self._by, why="Ctrl-C on tracks run"
+            )
+        except InvalidInput as error:  # no open attempt: there is nothing that could be saved
+            self._view.event(str(error))
+
+    def _is_over(self, state: RunState, now: str) -> bool:
+        if self._drained_at is not None:
+            waited_s = time.monotonic() - self._drained_at
+            return state.open_attempt is None or waited_s > DRAIN_S_MAX
+        if now == RunLifecycle.SUCCEEDED and not promotion_is_settled(state):
+            self._ended_at = self._ended_at or time.monotonic()
+            return time.monotonic() - self._ended_at > PROMOTION_S_MAX
+        return now != RunLifecycle.RUNNING
+
+    def _followed(self, state: RunState, now: str) -> Followed:
+        heartbeat = read_heartbeat(self._tracks.store)
+        return Followed(
+            state=now,
+            is_drained=self._drained_at is not None,
+            waited_for=waiting_for(state, heartbeat, self._tracks.now()),
+        )

@@ -1,0 +1,42 @@
+"""`tracks promote`: give a checkpoint an alias, on the evals that are recorded for it."""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import by_option, open_app, parse_run_and_step, why_option
+from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.promotion import promote
+from tracks_dagster.services.runs import PROMOTION_ALIAS, check_words
+
+
+@click.command("promote")
+@click.argument("target", metavar="RUN[@STEP]")
+@click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The name to give.")
+@why_option
+@by_option
+@click.pass_context
+def command(ctx: click.Context, target: str, alias: str, why: str, by: str) -> None:
+    """Promote the final checkpoint of RUN, or the newest one of STEP."""
+    check_words({"alias": alias, "why": why, "by": by})
+    run_id, step = parse_run_and_step(target)
+    tracks = open_app().tracks
+    ref = _checkpoint(tracks.run(run_id), step)
+    decided = promote(tracks, ref, alias=alias, by=by, why=why)
+    verb = "Promoted" if decided.promoted else "Did not promote"
+    click.echo(f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}")
+    ctx.exit(0 if decided.promoted else BAD_NEWS)
+
+
+def _checkpoint(state: RunState, step: int | None) -> CheckpointRef:
+    candidates = [ref for ref in state.resumable if step is None or ref.step == step]
+    if not candidates:
+        steps = ", ".join(str(ref.step) for ref in state.resumable) or "none"
+        raise InvalidInput(
+            f"Training run {state.run_id} has no committed checkpoint of step {step}; "
+            f"it has: {steps}."
+        )
+    return resume_target(candidates)

@@ -1,0 +1,28 @@
+"""`tracks report`: a run as one HTML file that opens anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracks_dagster.cli.common import open_app
+from tracks_dagster.core.names import check_run_id
+from tracks_dagster.services.report import render_report
+from tracks_dagster.wiring import App
+
+
+@click.command("report")
+@click.argument("run_id")
+def command(run_id: str) -> None:
+    """Write the report of RUN_ID to TRACKS_HOME/reports and print its path."""
+    click.echo(write_report(open_app(), check_run_id(run_id)))
+
+
+def write_report(app: App, run_id: str) -> Path:
+    """Write the report of a run as it stands now; return its path."""
+    html = render_report(app.tracks, run_id)
+    path = app.settings.home / "reports" / f"{run_id}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(html, encoding="utf-8")
+    return path

@@ -1,0 +1,167 @@
+"""`tracks run`: declare a training run, or take one up, and follow it to its end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, parse_settings, person, print_table
+from tracks_dagster.cli.driving import drive, take_up
+from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
+from tracks_dagster.cli.tables import attempts_table
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.lifecycle import RunLifecycle
+from tracks_dagster.core.records import Json
+from tracks_dagster.services.outcome import outcome
+from tracks_dagster.services.receipts import read_receipts
+from tracks_dagster.services.runs import (
+    STAGES,
+    RunRequest,
+    check_request,
+    declare,
+    new_run_id,
+)
+from tracks_dagster.training.manifest import weights_sha256
+from tracks_dagster.wiring import (
+    App,
+    Settings,
+    build,
+    check_home,
+    new_uid,
+    open_dagster_home,
+    utc_now,
+)
+
+WAIT_S = 600.0
+
+
+@click.command("run")
+@click.option("--family", default="gpt", show_default=True, help="gpt or tabular.")
+@click.option("--steps", type=int, help="Optimizer steps to run.")
+@click.option("--seed", type=int, help="Of weights, order and dropout.")
+@click.option("--checkpoint-every", type=int, default=10, show_default=True, help="Steps.")
+@click.option("--ranks", type=int, default=1, show_default=True, help="Processes, a device each.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
+@click.option("--drill", "drills", multiple=True, help="Play a fault: preempt@23,grace=0.")
+@click.option("--run-id", help="Declare it under this id, or take up the run that has it.")
+@click.option("--snapshot", help="Id of a snapshot; the newest usable one by default.")
+@click.option("--data", type=click.Path(path_type=Path), help="Make the snapshot of this source.")
+@click.option("--trainer", type=click.Path(path_type=Path), help="A training script of your own.")
+@click.option("--intent", help="In a sentence, what the run is for.")
+@click.option("--owner", default=person, show_default="your user name")
+@click.option("--team", default="unknown", show_default=True)
+@click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
+@click.option("--wait-s", type=float, default=WAIT_S, show_default=True, help="Without a change.")
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    family: str,
+    steps: int | None,
+    seed: int | None,
+    checkpoint_every: int,
+    ranks: int,
+    settings: tuple[str, ...],
+    drills: tuple[str, ...],
+    run_id: str | None,
+    snapshot: str | None,
+    data: Path | None,
+    trainer: Path | None,
+    intent: str | None,
+    owner: str,
+    team: str,
+    stage: str,
+    wait_s: float,
+    as_json: bool,
+) -> None:
+    """Declare a training run and follow it to its end, headless.
+
+    Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
+    else starts one and stops it at the end. Ctrl-C saves, ends the gang and says how to go on; a
+    second one ends everything at once.
+    """
+    given = Settings.from_environment()
+    request = RunRequest(
+        run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
+        family=family,
+        intent=intent or f"Train {family} from the command line, to see how it goes.",
+        code=read_code_version(given.root),
+        config=_config(settings, steps=steps, seed=seed),
+        snapshot_id=snapshot,
+        ranks=ranks,
+        checkpoint_every_steps=checkpoint_every,
+        owner=owner,
+        team=team,
+        stage=stage,
+        drills=drills,
+        trainer_source=_read_trainer(trainer),
+    )
+    if wait_s <= 0:
+        raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
+    request = _checked(given, request, data)
+    app, home = build(given), open_dagster_home(given)
+    before = take_up(app, request.run_id, by=owner)
+    if before is None:
+        ensure_snapshots(app, home, [family])
+        if data is not None and request.snapshot_id is not None:
+            ensure_snapshot_of(app, home, family, data, request.snapshot_id)
+    declare(app.tracks, request)  # of a run that exists, only what a killed command left undone
+    told = before.head.seq + 1 if before is not None else 0
+    followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
+    result = read_outcome(app, request.run_id, followed.state)
+    _print(result, as_json=as_json)
+    ctx.exit(0 if followed.state == RunLifecycle.SUCCEEDED else BAD_NEWS)
+
+
+def read_outcome(app: App, run_id: str, state: str) -> dict[str, Json]:
+    """Return the outcome of a run that was followed until `state`."""
+    run = read_receipts(app.tracks, run_id)
+    return {**outcome(run, app.store, weights_sha256), "state": state}
+
+
+def _checked(given: Settings, request: RunRequest, data: Path | None) -> RunRequest:
+    """Check all that needs no home, so that bad input leaves nothing behind.
+
+    Returns the request with the snapshot that `data` gives. Raises InvalidInput or DataRejected.
+    """
+    check_request(request)
+    check_home(given.home)
+    if data is not None:
+        if request.snapshot_id is not None:
+            raise InvalidInput("--data and --snapshot both name the data; give one of them.")
+        return replace(request, snapshot_id=check_source(request.family, data))
+    home_is_empty = not given.home.exists() and "://" not in given.store_url
+    if request.snapshot_id is not None and home_is_empty:
+        raise InvalidInput(
+            f"There is no snapshot {request.snapshot_id!r}: {given.home} is empty. Leave --snapshot "
+            "out, and the family's snapshots are made."
+        )
+    return request
+
+
+def _config(settings: tuple[str, ...], **named: int | None) -> dict[str, Json]:
+    """Return the config overrides of `--set` and of the options that have their own name."""
+    own = [f"{name}={value}" for name, value in named.items() if value is not None]
+    return parse_settings((*settings, *own))
+
+
+def _read_trainer(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"The trainer {path} cannot be read: {error.strerror}.") from error
+
+
+def _print(result: dict[str, Json], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(result, ensure_ascii=False))
+        return
+    click.echo(f"{result['run_id']}: {result['state']}")
+    print_table(attempts_table(result))

@@ -1,0 +1,106 @@
+"""The snapshots that a run needs, made by Dagster's own assets before the run is declared.
+
+The assets and their blocking checks run for real, in a process of their own: the UI shows them, and
+this command imports no Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.adapters.datasets import open_datasets
+from tracks_dagster.core.errors import OrchestratorError, UnknownRun
+from tracks_dagster.core.families import find_family
+from tracks_dagster.core.names import snapshot_asset
+from tracks_dagster.core.snapshots import manifest, snapshot_id
+from tracks_dagster.services.snapshots import find_snapshot
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.wiring import App
+
+MATERIALIZE_S_MAX = 1800.0  # a source of a person's own may be large
+OUTPUT_LINES_MAX = 15
+
+
+def check_source(family: str, source: Path) -> str:
+    """Return the id of the snapshot that `source` would give; writes nothing that stays.
+
+    Raises InvalidInput when it cannot be read as the family's dataset, DataRejected naming bad rows.
+    """
+    dataset = find_family(family).dataset
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_datasets(Path(folder)).prepare(dataset, source) as prepared,
+    ):
+        return snapshot_id(manifest(dataset, prepared))
+
+
+def ensure_snapshots(app: App, home: DagsterHome, families: Sequence[str]) -> None:
+    """Materialize the snapshots of these families that do not exist yet; raises OrchestratorError."""
+    found = [find_family(family) for family in families]
+    wanted = [name for each in found for name in (each.dataset, each.heldout_dataset)]
+    missing = [dataset for dataset in wanted if not _exists(app.tracks, dataset, None)]
+    if missing:
+        _materialize(app, home, missing, sources={})
+
+
+def ensure_snapshot_of(app: App, home: DagsterHome, family: str, source: Path, given: str) -> None:
+    """Materialize the snapshot `given` of a person's own source unless it exists."""
+    dataset = find_family(family).dataset
+    if not _exists(app.tracks, dataset, given):
+        _materialize(app, home, [dataset], sources={dataset: source.absolute()})
+
+
+def _exists(tracks: Tracks, dataset: str, wanted: str | None) -> bool:
+    try:
+        find_snapshot(tracks, dataset, wanted)
+    except UnknownRun:
+        return False
+    return True
+
+
+def _materialize(
+    app: App, home: DagsterHome, datasets: Sequence[str], *, sources: Mapping[str, Path]
+) -> None:
+    """Run the assets of `datasets` and their checks in one Dagster run, and wait for its end."""
+    assets = [snapshot_asset(dataset) for dataset in datasets]
+    click.echo(f"making snapshots: {', '.join(assets)}", err=True)
+    home.prepare()
+    config = {
+        "ops": {
+            snapshot_asset(dataset): {"config": {"source": str(path)}}
+            for dataset, path in sources.items()
+        }
+    }
+    command = [sys.executable, "-m", "dagster", "asset", "materialize"]
+    command += ["-m", "tracks_dagster.definitions", "--select", ",".join(assets)]
+    command += ["--config-json", json.dumps(config)] if sources else []
+    try:
+        done = subprocess.run(
+            command,
+            cwd=app.settings.root,
+            env=home.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=MATERIALIZE_S_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OrchestratorError(
+            f"Materializing {', '.join(assets)} took more than {MATERIALIZE_S_MAX:g} s and was "
+            "ended; no run was declared."
+        ) from error
+    if done.returncode != 0:
+        last_lines = "\n".join((done.stdout + done.stderr).splitlines()[-OUTPUT_LINES_MAX:])
+        raise OrchestratorError(
+            f"Materializing {', '.join(assets)} failed, so no run was declared. Its last lines:\n"
+            f"{app.redact(last_lines)}"
+        )

@@ -1,0 +1,43 @@
+"""`tracks sql`: one SELECT over the ledger, which it cannot change."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import click
+from rich.table import Table
+
+from tracks_dagster.adapters.sql_query import run_sql
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.wiring import Settings, open_ledger_to_read
+
+
+@click.command("sql")
+@click.argument("query")
+@as_json
+def command(query: str, as_json: bool) -> None:
+    """Run QUERY, one SELECT over the ledger's tables, and print what it gives.
+
+    The tables: training_runs, training_attempts, checkpoints, evals, promotions, datasets,
+    snapshots, notes. The same text runs on Postgres as it stands.
+    """
+    settings = Settings.from_environment()
+    open_ledger_to_read(settings)  # says what to do where there is none, or one of another version
+    columns, rows = run_sql(settings.ledger_url, query)
+    told = [[_plain(value) for value in row] for row in rows]
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in told])
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in told:
+        table.add_row(*("" if value is None else str(value) for value in row))
+    print_table(table)
+
+
+def _plain(value: Json) -> Json:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return format_time(value)
+    return value.isoformat() if isinstance(value, datetime) else value

@@ -1,0 +1,67 @@
+"""`tracks status`: how runs stand, and what those that wait are waiting for."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.errors import NothingYet
+from tracks_dagster.services.status import RunLine, read_status
+from tracks_dagster.wiring import Settings, open_ledger_to_read, open_tracks_to_read
+
+
+@click.command("status")
+@click.argument("run_id", required=False)
+@as_json
+def command(run_id: str | None, as_json: bool) -> None:
+    """Show RUN_ID, or the newest runs: state, attempt, step, and what they wait for."""
+    lines = _read(run_id)
+    if as_json:
+        print_json([to_json(line) for line in lines])
+    elif not lines:
+        click.echo("No training run yet; `tracks run --family gpt --steps 40` starts one.")
+    elif run_id is not None:
+        click.echo(_sentences(lines[0]))
+    else:
+        print_table(_table(lines))
+
+
+def _read(run_id: str | None) -> list[RunLine]:
+    settings = Settings.from_environment()
+    try:
+        tracks = open_tracks_to_read(settings)
+    except NothingYet:
+        if run_id is None:
+            return []
+        raise
+    return read_status(tracks, open_ledger_to_read(settings), run_id=run_id)
+
+
+def _sentences(line: RunLine) -> str:
+    loss = f", loss {line.loss:.4f}" if line.loss is not None else ""
+    told = [
+        f"{line.run_id}: {line.state}. {line.why}",
+        f"attempt {line.attempt_id or '–'}, step {line.step or 0} of {line.steps}{loss}",
+    ]
+    if line.waiting_for:
+        told.append(line.waiting_for)
+    if line.promoted_to:
+        told.append(f"promoted to {line.promoted_to}")
+    return "\n".join(told)
+
+
+def _table(lines: list[RunLine]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("run", "state", "attempt", "step", "what now"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        table.add_row(
+            line.run_id,
+            line.state,
+            str(line.attempt_id or "–"),
+            f"{line.step or 0}/{line.steps}",
+            line.waiting_for or line.why,
+        )
+    return table

@@ -1,0 +1,29 @@
+"""`tracks up`: the web server and the daemon of this home, until Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+
+import click
+
+from tracks_dagster.cli.interrupts import Interrupts
+from tracks_dagster.wiring import Settings, build, open_dagster_home
+
+LOOK_EVERY_S = 2.0
+
+
+@click.command("up")
+@click.option("--port", type=int, default=3000, show_default=True, help="Of the web server.")
+def command(port: int) -> None:
+    """Serve the UI, keep the daemon running, and print the address; Ctrl-C stops both.
+
+    Gangs go on without them and are adopted by the next daemon.
+    """
+    settings = Settings.from_environment()
+    build(settings)  # what cannot be used is told before anything is started
+    home = open_dagster_home(settings)
+    with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
+        click.echo(f"{address} (Ctrl-C stops it)")
+        while not interrupts.count:
+            home.ensure_daemon()
+            threading.Event().wait(LOOK_EVERY_S)

@@ -1,0 +1,100 @@
+"""The main job (`./run`): a GPT on real text through a preemption and an OOM, to a promoted checkpoint.
+
+Everything is the real thing: real data, the real daemon and its sensors, real processes that are
+killed. Only the two faults are played, as drills. It ends by itself and leaves nothing running; each
+call is a run of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.cli import BAD_NEWS, fail
+from tracks_dagster.cli.common import person, print_table
+from tracks_dagster.cli.driving import drive
+from tracks_dagster.cli.report import write_report
+from tracks_dagster.cli.run import WAIT_S, read_outcome
+from tracks_dagster.cli.snapshots import ensure_snapshots
+from tracks_dagster.cli.tables import attempts_table
+from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.lifecycle import RunLifecycle
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Json
+from tracks_dagster.services.explain import explain_attempt
+from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.runs import RunRequest, declare, new_run_id
+from tracks_dagster.wiring import App, Settings, build, new_uid, open_dagster_home, utc_now
+
+STEPS = 120
+CHECKPOINT_EVERY_STEPS = 20
+DRILLS = (
+    "preempt@47,grace=0",  # after the checkpoint of step 40: steps 41 to 47 are lost
+    "gpu_oom@90",  # after the checkpoint of step 80: steps 81 to 89 are lost
+)
+
+STORY = f"""\
+The main job: a small GPT learns English from the documentation of AWS's services, on this machine.
+After step 47 its machine is taken away without warning, and in step 90 its device runs out of memory.
+The preemption is a drill: a disruption condition as a control plane leaves it, then SIGKILL.
+The OOM is a drill too: torch.OutOfMemoryError is raised while the micro-batch is above half of what
+the run began with; on a CPU build that is how it is played.
+The sensors retry both within their budgets. {STEPS} steps, a checkpoint every \
+{CHECKPOINT_EVERY_STEPS}.
+"""
+
+
+def main() -> None:
+    """Run the main job and exit with 0 when the run succeeded."""
+    try:
+        sys.exit(run_main_job())
+    except TracksError as error:
+        sys.exit(fail(error))
+    except KeyboardInterrupt:
+        sys.exit(BAD_NEWS)
+
+
+def run_main_job() -> int:
+    """Run the whole story; return the exit code."""
+    settings = Settings.from_environment()
+    request = RunRequest(
+        run_id=new_run_id("gpt", day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
+        family="gpt",
+        intent="The main job: survive a preemption and an OOM, and be promoted.",
+        code=read_code_version(settings.root),
+        config={"steps": STEPS},
+        checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
+        owner=person(),
+        drills=DRILLS,
+    )
+    click.echo(STORY)
+    app, home = build(settings), open_dagster_home(settings)
+    ensure_snapshots(app, home, ["gpt", "tabular"])
+    declare(app.tracks, request)
+    followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
+    _tell(app, read_outcome(app, request.run_id, followed.state))
+    return 0 if followed.state == RunLifecycle.SUCCEEDED else BAD_NEWS
+
+
+def _tell(app: App, outcome: Json) -> None:
+    """Print the attempts, why the one that ran out of memory ended, and where the report lies."""
+    run_id = outcome["run_id"]
+    click.echo()
+    print_table(attempts_table(outcome))
+    for attempt in outcome["attempts"]:
+        if attempt["termination_reason"] == TerminationReason.GPU_OOM:
+            attempt_id = attempt["attempt_id"]
+            click.echo(f"\n$ tracks explain {attempt_key(run_id, attempt_id)}")
+            click.echo(attempt_text(explain_attempt(app.tracks, run_id, attempt_id)))
+    promotion = outcome["promotion"]
+    promoted = f", promoted to {promotion['alias']!r}" if promotion else ""
+    click.echo(f"\n{run_id}: {outcome['state']}{promoted}")
+    click.echo(f"Report: {write_report(app, run_id)}")
+    click.echo("To look around: ./run ui")
+
+
+if __name__ == "__main__":
+    main()

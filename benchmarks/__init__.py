@@ -1,0 +1,1 @@
+"""Benchmarks: ratios inside one run, never timed tests. `./run bench [NAME]` runs them."""

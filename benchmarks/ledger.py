@@ -1,0 +1,81 @@
+"""What the ledger costs: rebuilding it from the tracks, and one more record of a long track.
+
+The tracks are generated here and lie in a local store; reading and parsing the same records without
+a ledger is the floor that `reindex` is held against.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.declaration import declared
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core.bodies import Note
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Draft, Kind, seal, sha256_hex
+from tracks_dagster.core.track import log_key, read_records, run_track
+from tracks_dagster.services.projector import Projector
+
+RUNS = 20
+RECORDS_PER_RUN = 200
+ROUNDS = 3
+
+
+def run() -> dict[str, float]:
+    """Return records a second, and reindex held against bare reading."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = open_store(f"{folder}/store")
+        for index in range(RUNS):
+            _write_track(store, f"bench-{index}")
+        ledger = open_ledger(f"sqlite:///{Path(folder) / 'ledger.db'}")
+        projector = Projector(store, ledger)
+        reading, rebuilding = [], []
+        for _ in range(ROUNDS):
+            reading.append(_seconds(lambda: _read_all(store)))
+            rebuilding.append(_seconds(lambda: Projector(store, ledger).reindex()))
+        looking = [_seconds(lambda: projector.project(run_track("bench-0"))) for _ in range(50)][1:]
+    records = RUNS * RECORDS_PER_RUN
+    read_s, rebuild_s = statistics.median(reading), statistics.median(rebuilding)
+    return {
+        "reindexed_records_per_s": records / rebuild_s,
+        "reindex_to_reading": rebuild_s / read_s,
+        "project_nothing_new_to_reading_its_track": statistics.median(looking) / (read_s / RUNS),
+    }
+
+
+def _write_track(store: ObjectStore, run_id: str) -> None:
+    """Put a run's records where a track keeps them; `put` without the walk keeps this short."""
+    drafts = [Draft(uid=uuid.uuid4().hex, kind=Kind.RUN_DECLARED, body=to_json(declared(run_id)))]
+    drafts += [
+        Draft(
+            uid=uuid.uuid4().hex,
+            kind=Kind.NOTE,
+            body=to_json(Note(by="bench", text=f"note {index}")),
+        )
+        for index in range(RECORDS_PER_RUN - 1)
+    ]
+    before = None
+    for seq, draft in enumerate(drafts):
+        data = seal(draft, seq=seq, at=datetime.now(UTC), prev_sha256=before)
+        store.put(log_key(run_track(run_id), seq), data)
+        before = sha256_hex(data)
+
+
+def _read_all(store: ObjectStore) -> None:
+    for index in range(RUNS):
+        for _ in read_records(store, run_track(f"bench-{index}")):
+            pass
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started

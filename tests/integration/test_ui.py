@@ -1,0 +1,134 @@
+"""The UI in a real browser: the asset graph, the attempts with their reasons, a failed receipt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+import pytest
+from playwright.sync_api import Page, expect, sync_playwright
+
+from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+ANSWER_MS_MAX = 120_000  # the code location may still be loading on a busy machine
+QUIET = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
+    pytest.mark.timeout(2 * COMMAND_S_MAX),
+]
+
+
+@dataclass
+class Browser:
+    """A page of the UI, and every address that it asked for."""
+
+    page: Page
+    address: str
+    requested: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Page:
+        """Go to a path of the UI."""
+        self.page.goto(self.address + path)
+        return self.page
+
+    def shows(self, text: str) -> None:
+        """Wait until the text stands on the page."""
+        expect(self.page.get_by_text(text, exact=True).first).to_be_visible(timeout=ANSWER_MS_MAX)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    """A home with one small run that was preempted after step 6 and ran out of memory in step 10."""
+    home = embedded(tmp_path_factory.mktemp("ui"))
+    size = ("--family", "gpt", "--steps", "12", "--checkpoint-every", "4", "--run-id", "drilled")
+    drills = ("--drill", "preempt@6,grace=0", "--drill", "gpu_oom@10")
+    outcome(home.start("run", *size, *drills, "--json"))
+    return home
+
+
+@pytest.fixture(scope="module")
+def browser(home: Home) -> Iterator[Browser]:
+    """A headless browser on the UI of that home; as root it cannot have its sandbox."""
+    rootless = () if os.geteuid() else ("--no-sandbox",)
+    server = home.start("up", "--port", str(_free_port()))
+    try:
+        assert server.stdout is not None
+        address = server.stdout.readline().split()[0]
+        with sync_playwright() as playwright:
+            chromium = playwright.chromium.launch(
+                executable_path=CHROMIUM, args=[*QUIET, *rootless], timeout=ANSWER_MS_MAX
+            )
+            page = chromium.new_page(viewport={"width": 1500, "height": 1000})
+            page.set_default_timeout(ANSWER_MS_MAX)
+            browser = Browser(page, address)
+            page.on("request", lambda request: browser.requested.append(request.url))
+            yield browser
+            chromium.close()
+    finally:
+        server.terminate()
+        server.communicate(timeout=COMMAND_S_MAX)
+
+
+def test_the_asset_graph_leads_from_data_over_attempts_to_promotions(browser: Browser) -> None:
+    groups = ",".join(f"global@global:{name}" for name in ("data", "training", "evaluation"))
+    browser.open(f"/asset-groups/?expanded={quote(groups)}")
+    for name in ("aws_docs", "training_attempts", "checkpoints", "evals", "promotions"):
+        browser.shows(name)
+
+
+def test_the_attempts_of_a_run_are_partitions_red_and_green(browser: Browser) -> None:
+    browser.open("/assets/training_attempts?view=partitions")
+    for partition in ("drilled/a01", "drilled/a02", "drilled/a03"):
+        browser.shows(partition)
+    browser.shows("Failed (2)")
+    browser.shows("Materialized (1)")
+
+
+def test_the_run_list_names_the_reason_of_every_attempt(browser: Browser) -> None:
+    browser.open("/runs")
+    for reason in ("preempted", "gpu_oom", "completed"):
+        browser.shows(f"tracks/termination_reason: {reason}")
+
+
+def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
+    page = browser.open(f"/assets/training_attempts?view=events&partition={quote('drilled/a02')}")
+    browser.shows("termination_reason")
+    browser.shows("gpu_oom")
+    said = page.inner_text("body")
+    assert "A device ran out of memory." in said
+    assert "as played" in said  # a drill is not sold as a real OOM
+    assert "preempted" in said  # why this attempt was opened
+
+
+def test_no_request_leaves_the_machine(browser: Browser) -> None:
+    for path in ("/overview", "/assets/promotions", "/automation"):
+        browser.open(path)
+        browser.page.wait_for_load_state("networkidle")
+    inline = ("data:", "blob:")
+    foreign = [
+        url
+        for url in browser.requested
+        if not url.startswith(browser.address) and not url.startswith(inline)
+    ]
+    assert browser.requested, "the browser asked for nothing, so nothing was tested"
+    assert foreign == []
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -14,6 +14,7 @@ from tracks_dagster.adapters.stores.keys import check_key
 from tracks_dagster.core.errors import GangError, OutcomeUnknown, StoreUnavailable
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.ports import (
+    LEFTOVER_AGE_S,
     EvalOutcome,
     EvalSpec,
     GangPhase,
@@ -34,15 +35,20 @@ class Fault(Enum):
     LOST_UNTIL_LATER = "the request is delayed: it takes effect after the next call"
 
 
+_READS = ("get", "read_into", "list", "folders", "sweep")
+
+
 class FakeObjectStore:
     """An object store in memory. `fail("create", 2, Fault.LOST_AFTER)` loses the reply of the
     second creation from now; a lost creation is an OutcomeUnknown, anything else StoreUnavailable.
 
-    `calls` holds every call as (method, key), in order.
+    `calls` holds every call as (method, key), in order; `leftover_ages_s` the age in seconds of
+    everything that killed writers left.
     """
 
     def __init__(self, url: str = "memory://fake") -> None:
         self.url = url
+        self.leftover_ages_s: list[float] = []
         self.objects: dict[str, bytes] = {}
         self.calls: list[tuple[str, str]] = []
         self._counts: Counter[str] = Counter()
@@ -59,11 +65,21 @@ class FakeObjectStore:
             self._begin("get", key)
             return self.objects.get(key)
 
-    def create(self, key: str, data: bytes) -> bool:
+    def read_into(self, key: str, buffer: memoryview) -> int | None:
+        with self._lock:
+            self._begin("read_into", key)
+            data = self.objects.get(key)
+            if data is None:
+                return None
+            count = min(len(data), len(buffer))
+            buffer[:count] = data[:count]
+            return len(data)
+
+    def create(self, key: str, data: bytes | memoryview) -> bool:
         with self._lock:
             fault = self._begin("create", key)
             if fault is Fault.LOST_UNTIL_LATER:
-                self._delayed.append((key, data))
+                self._delayed.append((key, bytes(data)))
             if fault in (Fault.LOST_BEFORE, Fault.LOST_UNTIL_LATER):
                 raise OutcomeUnknown(f"The reply to the creation of {key} was lost.")
             created = key not in self.objects
@@ -72,7 +88,7 @@ class FakeObjectStore:
                 raise OutcomeUnknown(f"The reply to the creation of {key} was lost.")
             return created
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         with self._lock:
             fault = self._begin("put", key)
             if fault in (None, Fault.LOST_AFTER):
@@ -99,21 +115,28 @@ class FakeObjectStore:
             if fault is not None:
                 raise StoreUnavailable(f"The reply to the deletion of {key} was lost.")
 
+    def sweep(self, *, older_than_s: float = LEFTOVER_AGE_S) -> int:
+        with self._lock:
+            self._begin("sweep", "")
+            count = len(self.leftover_ages_s)
+            self.leftover_ages_s = [age for age in self.leftover_ages_s if age <= older_than_s]
+            return count - len(self.leftover_ages_s)
+
     def _begin(self, method: str, key: str) -> Fault | None:
         """Count the call; raise for a plain failure, else return the fault that it meets."""
-        if method not in ("list", "folders"):
+        if method not in ("list", "folders", "sweep"):
             check_key(key)
         self.calls.append((method, key))
         self._counts[method] += 1
         fault = self._faults.pop((method, self._counts[method]), None)
         self._settle_delayed(method)
-        if fault is Fault.FAILS or (fault is not None and method in ("get", "list", "folders")):
+        if fault is Fault.FAILS or (fault is not None and method in _READS):
             raise StoreUnavailable(f"The {method} of {key} failed, as the test wants it.")
         return fault
 
     def _settle_delayed(self, method: str) -> None:
-        """Let delayed creations arrive; a get that finds nothing yet comes before them."""
-        if method == "get":
+        """Let delayed creations arrive; a read that finds nothing yet comes before them."""
+        if method in ("get", "read_into"):
             return
         for key, data in self._delayed:
             self.objects.setdefault(key, data)

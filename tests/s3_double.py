@@ -21,6 +21,7 @@ class Misbehaviour:
     status, code: answer this instead of forwarding. drop_reply: forward, then cut the connection.
     drop_request: cut the connection at once. stall: answer only when the test ends.
     cut_body: announce the whole body and send half. strip: leave this header out when forwarding.
+    checksum: say that this CRC32 arrived.
     """
 
     concerns: Callable[[str], bool] = lambda method: True
@@ -32,15 +33,18 @@ class Misbehaviour:
     stall: bool = False
     cut_body: bool = False
     strip: str | None = None
+    checksum: str | None = None
 
 
 @dataclass
 class S3Double:
-    """The running double: its address, what it does wrong, and the methods that it was asked."""
+    """The running double: its address, what it does wrong, the methods that it was asked, and the
+    headers of the last request by their names in small letters."""
 
     endpoint: str
     misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
     methods: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
     over: threading.Event = field(default_factory=threading.Event)
 
 
@@ -68,6 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         double: S3Double = self.server.double  # type: ignore[attr-defined]
         double.methods.append(self.command)
+        double.headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         wrong = double.misbehaviour
         if not wrong.concerns(self.command) or wrong.count <= 0:
@@ -83,6 +88,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(wrong.status, {"Content-Type": "application/xml"}, error.encode())
         else:
             status, headers, reply = self._forward(body, wrong.strip)
+            if wrong.checksum is not None:
+                headers = {**headers, "x-amz-checksum-crc32": wrong.checksum}
             if wrong.drop_reply:
                 self._cut()
             else:

@@ -10,14 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.adapters.stores.local import PARTIAL_FOLDER
+from tracks_dagster.adapters.stores import durable, local, open_store
+from tracks_dagster.adapters.stores.local import PARTIAL_FOLDER, LocalStore
 from tracks_dagster.core.errors import SettingsError, StoreUnavailable, StoreUnsuitable
 
 PROCESSES = 4
@@ -88,6 +89,60 @@ def test_what_an_interrupted_writer_left_is_no_object(tmp_path: Path) -> None:
     assert [p.name for p in (tmp_path / "store" / PARTIAL_FOLDER).iterdir()] == ["0123"]
 
 
+def test_a_sweep_removes_old_leftovers_and_never_a_living_writers_file(tmp_path: Path) -> None:
+    store, partial = open_store(str(tmp_path / "store")), tmp_path / "store" / PARTIAL_FOLDER
+    for name, age_s in (("old", 3 * 3600), ("older", 4 * 3600), ("young", 1800)):
+        (partial / name).write_bytes(b"half of")
+        os.utime(partial / name, (time.time() - age_s,) * 2)
+    (partial / "folder").mkdir()
+    store.put("key", b"1")
+    assert store.sweep() == 0  # nothing is older than a day
+    assert store.sweep(older_than_s=2 * 3600) == 2
+    assert store.sweep(older_than_s=2 * 3600) == 0
+    assert sorted(path.name for path in partial.iterdir()) == ["folder", "young"]
+    assert list(store.list("")) == ["format.json", "key"]
+
+
+def test_a_sweep_where_nothing_was_ever_written_finds_nothing(tmp_path: Path) -> None:
+    assert LocalStore(tmp_path).sweep(older_than_s=0) == 0
+
+
+def test_a_writer_whose_file_was_swept_is_told_and_leaves_no_object(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, replace = open_store(str(tmp_path / "store")), os.replace
+
+    def replace_late(source: Path, target: Path) -> None:
+        assert store.sweep(older_than_s=-60) == 1  # as if the writer had been stopped for days
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", replace_late)
+    with pytest.raises(StoreUnavailable, match="Cannot write key"):
+        store.put("key", b"1")
+    assert list(store.list("")) == ["format.json"]
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_where_fsync_does_not_flush_the_drive_what_does_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """macOS has F_FULLFSYNC for that, which some network file systems refuse."""
+    store = open_store(str(tmp_path / "store"))
+    calls: list[str] = []
+
+    def fcntl(descriptor: int, command: int) -> None:
+        calls.append(f"fcntl {command}")
+        if refused:
+            raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
+
+    monkeypatch.setattr(durable, "_FULL_SYNC", 51)
+    monkeypatch.setattr(durable.fcntl, "fcntl", fcntl)
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
+    store.put("key", b"1")
+    one = ["fcntl 51", "fsync"] if refused else ["fcntl 51"]
+    assert calls == one * 2  # the file, and its folder
+
+
 @pytest.fixture
 def read_only_folder() -> Iterator[Path]:
     """A folder that the effective user may read only; root, who may do all, becomes nobody."""
@@ -156,7 +211,8 @@ def test_a_store_that_was_removed_is_unavailable_and_not_empty(tmp_path: Path) -
 def test_every_folder_on_the_way_to_an_object_is_synced_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(str(tmp_path / "store"))
+    open_store(str(tmp_path / "store"))
+    store = LocalStore(tmp_path / "store")  # which has read nothing yet
     synced: list[str] = []
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("this system does not tell the path of an open file (/proc is missing)")
@@ -172,6 +228,57 @@ def test_every_folder_on_the_way_to_an_object_is_synced_once(
     synced.clear()
     store.create("a/b/other", b"1")
     assert synced[1:] == [f"{root}/a/b"]
+
+
+def test_what_was_read_is_synced_before_anything_is_created_or_deleted_on_its_strength(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, reader = open_store(str(tmp_path)), open_store(str(tmp_path), probe=False)
+    for key in ("a/read", "b/read", "c/unread", "d/gone", "e/deleted"):
+        writer.put(key, b"1")
+    synced: list[Path] = []
+    monkeypatch.setattr(local, "sync_folder", synced.append)
+    for key in ("a/read", "b/read"):
+        reader.get(key)
+    reader.delete("e/deleted")
+    assert {tmp_path / "a", tmp_path / "b"} <= set(synced)
+    assert tmp_path / "c" not in synced
+    synced.clear()
+    reader.read_into("a/read", memoryview(bytearray(1)))
+    assert reader.create("a/read", b"2") is False
+    assert synced[-2:] == [tmp_path / "a"] * 2  # before its link, and after it
+    synced.clear()
+    reader.delete("e/deleted")
+    assert synced == []
+
+
+def test_a_folder_that_was_read_and_then_removed_by_hand_holds_nothing_up(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.put("runs/r/key", b"1")
+    assert store.get("runs/r/key") == b"1"
+    shutil.rmtree(tmp_path / "store" / "runs")
+    assert store.create("other/key", b"1") is True
+
+
+def test_a_folder_that_could_not_be_synced_is_synced_by_the_next_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.put("a/key", b"1")
+    store.get("a/key")
+
+    def fails(folder: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local, "sync_folder", fails)
+        with pytest.raises(StoreUnavailable, match="Cannot delete a/key"):
+            store.delete("a/key")
+    assert store.get("a/key") == b"1"
+    synced: list[Path] = []
+    monkeypatch.setattr(local, "sync_folder", synced.append)
+    store.delete("a/key")
+    assert tmp_path / "store" / "a" in synced
 
 
 def test_addresses_that_name_no_store_are_refused(tmp_path: Path) -> None:

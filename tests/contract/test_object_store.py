@@ -41,6 +41,36 @@ def test_an_object_is_read_back_as_it_was_written(any_store: ObjectStore) -> Non
     assert any_store.get("a/empty") == b""
 
 
+def test_a_view_of_a_buffer_is_written_as_its_bytes(any_store: ObjectStore) -> None:
+    buffer = bytearray(b"--written--")
+    any_store.put("a/put", memoryview(buffer)[2:-2])
+    any_store.create("a/created", memoryview(buffer)[2:-2])
+    buffer[:] = b"-" * len(buffer)  # the buffer is the caller's again
+    assert any_store.get("a/put") == b"written"
+    assert any_store.get("a/created") == b"written"
+
+
+@pytest.mark.parametrize("room", [0, 3, 10, 12])
+def test_an_object_is_read_into_a_buffer_as_far_as_there_is_room(
+    any_store: ObjectStore, room: int
+) -> None:
+    any_store.put("a/key", b"0123456789")
+    whole = bytearray(b"-" * 14)
+    assert any_store.read_into("a/key", memoryview(whole)[1 : 1 + room]) == 10
+    assert whole == b"-" + b"0123456789"[:room] + b"-" * (13 - min(room, 10))
+
+
+def test_what_is_not_there_is_not_read_into_a_buffer(any_store: ObjectStore) -> None:
+    any_store.put("a/b/c", b"1")
+    buffer = bytearray(b"----")
+    assert any_store.read_into("a/b", memoryview(buffer)) is None
+    assert any_store.read_into("a/b/c/d", memoryview(buffer)) is None
+    assert any_store.read_into("other/key", memoryview(buffer)) is None
+    assert buffer == b"----"
+    any_store.put("a/empty", b"")
+    assert any_store.read_into("a/empty", memoryview(buffer)) == 0
+
+
 def test_there_is_nothing_where_nothing_was_written(any_store: ObjectStore) -> None:
     any_store.put("a/b/c", b"1")
     assert any_store.get("a/b/d") is None
@@ -176,6 +206,9 @@ def test_a_value_of_many_megabytes_is_read_back_whole(any_store: ObjectStore) ->
     assert any_store.get("big") == data
     assert any_store.create("big-too", data) is True
     assert any_store.get("big-too") == data
+    buffer = bytearray(len(data))
+    assert any_store.read_into("big", memoryview(buffer)) == len(data)
+    assert buffer == data
 
 
 def test_more_keys_than_one_page_are_all_listed(any_store: ObjectStore) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import boto3
 import pytest
 
 from tests.s3_double import Misbehaviour, S3Double, s3_double
@@ -121,9 +122,74 @@ def test_a_reply_that_breaks_off_in_its_body_is_asked_for_again(
     opened.put("key", b"0123456789" * 10_000)
     double.misbehaviour = Misbehaviour(concerns=is_get, count=2, cut_body=True)
     assert opened.get("key") == b"0123456789" * 10_000
+    buffer = memoryview(bytearray(100_000))
+    double.misbehaviour = Misbehaviour(concerns=is_get, count=2, cut_body=True)
+    assert opened.read_into("key", buffer) == 100_000
+    assert buffer == b"0123456789" * 10_000
     double.misbehaviour = Misbehaviour(concerns=is_get, cut_body=True)
     with pytest.raises(StoreUnavailable, match="Cannot read key in s3://"):
         opened.get("key")
+    with pytest.raises(StoreUnavailable, match="Cannot read key in s3://"):
+        opened.read_into("key", buffer)
+
+
+@pytest.mark.parametrize("write", ["put", "create"])
+def test_a_write_carries_its_checksum_in_a_header_and_nothing_after_its_body(
+    opened: ObjectStore, double: S3Double, write: str
+) -> None:
+    getattr(opened, write)("key", b"123456789")
+    assert double.headers["x-amz-checksum-crc32"] == "y/Q5Jg=="  # 0xcbf43926, the check value
+    assert double.headers["content-length"] == "9"
+    assert "x-amz-trailer" not in double.headers
+    assert opened.get("key") == b"123456789"
+
+
+def test_a_write_that_arrived_with_another_checksum_does_not_count(
+    opened: ObjectStore, double: S3Double
+) -> None:
+    double.misbehaviour = Misbehaviour(concerns=is_put, checksum="AAAAAA==")
+    with pytest.raises(StoreUnavailable, match="CRC32 y/Q5Jg== and arrived with AAAAAA=="):
+        opened.put("key", b"123456789")
+    with pytest.raises(OutcomeUnknown, match="y/Q5Jg== was sent, AAAAAA== arrived"):
+        opened.create("other", b"123456789")
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "InvalidArgument"), (501, "NotImplemented")])
+def test_a_server_that_refuses_the_checksum_fails_the_probe(
+    double: S3Double, s3_url: str, status: int, code: str
+) -> None:
+    double.misbehaviour = Misbehaviour(concerns=is_put, status=status, code=code)
+    with pytest.raises((StoreUnavailable, StoreUnsuitable), match=f"{status} {code}"):
+        open_store(s3_url)
+
+
+CENTURY_S = 100 * 365 * 24 * 3600.0  # the server of the tests says that all began in 2010
+
+
+def test_uploads_that_nobody_ended_are_aborted_under_the_prefix_only(s3_url: str) -> None:
+    store, client = open_store(s3_url), boto3.client("s3")
+    bucket = s3_url.removeprefix("s3://").removesuffix("/store")
+    for key in ("store/a", "store/b/c", "store-of-another/a"):
+        client.create_multipart_upload(Bucket=bucket, Key=key)
+    store.put("key", b"1")
+    assert store.sweep(older_than_s=CENTURY_S) == 0
+    assert store.sweep() == 2
+    assert store.sweep() == 0
+    left = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert [upload["Key"] for upload in left] == ["store-of-another/a"]
+    assert store.get("key") == b"1"
+
+
+def test_an_upload_that_another_sweep_aborted_first_does_not_count(
+    double: S3Double, s3_url: str
+) -> None:
+    store = open_store(s3_url)
+    bucket = s3_url.removeprefix("s3://").removesuffix("/store")
+    boto3.client("s3").create_multipart_upload(Bucket=bucket, Key="store/a")
+    double.misbehaviour = Misbehaviour(
+        concerns=lambda method: method == "DELETE", status=404, code="NoSuchUpload"
+    )
+    assert store.sweep() == 0
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"])

@@ -16,9 +16,12 @@ from tracks_dagster.core.errors import (
 )
 from tracks_dagster.core.records import Draft, Kind, Record, parse, seal, sha256_hex
 from tracks_dagster.core.track import (
+    BACKOFF_S_MAX,
+    BACKOFF_S_MIN,
     DECISIONS_MAX,
     TRIES_AT_ONE_SEQ_MAX,
     Track,
+    backoff_s,
     dataset_track,
     log_key,
     read_records,
@@ -38,8 +41,14 @@ def uids(store: FakeObjectStore) -> list[str]:
 
 
 @pytest.fixture
-def track(store: FakeObjectStore, clock: FakeClock) -> Track:
-    return Track(store, NAME, now=clock)
+def pauses() -> list[float]:
+    """The pauses in seconds that `track` asked for; none of them is waited for."""
+    return []
+
+
+@pytest.fixture
+def track(store: FakeObjectStore, clock: FakeClock, pauses: list[float]) -> Track:
+    return Track(store, NAME, now=clock, sleep=pauses.append)
 
 
 @pytest.fixture
@@ -132,6 +141,39 @@ def test_a_note_given_up_for_lost_replies_may_be_repeated_and_stands_once(
         track.note(note("a"))
     assert track.note(note("a")).seq == 0
     assert uids(store) == ["a"]
+
+
+def test_creations_at_one_seq_are_repeated_with_growing_pauses_and_read_back_at_once(
+    track: Track, store: FakeObjectStore, pauses: list[float]
+) -> None:
+    for number in range(1, 6):
+        store.fail("create", number, Fault.LOST_BEFORE)
+    track.note(note("a"))
+    assert pauses == [backoff_s("a", tries) for tries in range(1, 6)]
+    assert [method for method, _ in store.calls] == ["get", "get", *["create", "get"] * 5, "create"]
+
+
+def test_no_pause_follows_a_lost_place_or_a_lost_reply_that_reading_back_settles(
+    track: Track, other: Track, store: FakeObjectStore, pauses: list[float]
+) -> None:
+    store.fail("create", 1, Fault.LOST_AFTER)
+    track.note(note("a"))
+    for uid in "bcd":
+        other.note(note(uid))
+    track.note(note("e"))
+    assert uids(store) == list("abcde")
+    assert pauses == []
+
+
+def test_a_pause_doubles_up_to_its_bound_and_differs_from_another_writers() -> None:
+    # tries:       1    2    3    4    5    6    7
+    # at most, s:  0.1  0.2  0.4  0.8  1.6  2.0  2.0   (7.1 in all), and at least half of each
+    most = [min(BACKOFF_S_MIN * 2**doubled, BACKOFF_S_MAX) for doubled in range(7)]
+    assert sum(most) == pytest.approx(7.1)
+    for uid in ("a", "b", "0" * 32):
+        found = [backoff_s(uid, tries) for tries in range(1, TRIES_AT_ONE_SEQ_MAX)]
+        assert all(full / 2 <= s <= full for s, full in zip(found, most, strict=True))
+    assert backoff_s("a", 1) != backoff_s("b", 1)
 
 
 def test_a_store_that_fails_is_told_as_it_is(track: Track, store: FakeObjectStore) -> None:

@@ -27,7 +27,8 @@ NewUid = Callable[[], str]  # a fresh random identity, 32 hex digits
 class ObjectStore(Protocol):
     """Named objects of bytes. Keys are relative, "/"-separated, of `[A-Za-z0-9._=@-]` parts.
 
-    Every method may raise StoreUnavailable; all are safe to call from several threads.
+    Every method may raise StoreUnavailable; all are safe to call from several threads. What is
+    created or deleted never outlives a power loss without what was read through this object before.
     """
 
     @property
@@ -39,7 +40,16 @@ class ObjectStore(Protocol):
         """Return the object's bytes, or None when there is none. Reads see completed writes."""
         ...
 
-    def create(self, key: str, data: bytes) -> bool:
+    def read_into(self, key: str, buffer: memoryview) -> int | None:
+        """Read the object into the start of `buffer`; return its size in bytes, None without one.
+
+        An object larger than `buffer` (writable, contiguous, of bytes) fills it, and the size tells
+        so. Without a copy of the whole object on the way. What `buffer` holds after an error is
+        undefined.
+        """
+        ...
+
+    def create(self, key: str, data: bytes | memoryview) -> bool:
         """Create the object durably if there is none; True when this call created it.
 
         Atomic: readers see nothing or all of it, and of all creators of one key exactly one is told
@@ -48,7 +58,7 @@ class ObjectStore(Protocol):
         """
         ...
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """Write the object durably, replacing what was there. Atomic for readers, idempotent."""
         ...
 
@@ -65,7 +75,41 @@ class ObjectStore(Protocol):
         ...
 
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when there is none."""
+        """Remove the object; nothing happens when there is none.
+
+        Nothing relies on it: after a power loss the object may be there again.
+        """
+        ...
+
+
+LEFTOVER_AGE_S = 24 * 3600.0  # a living writer is far younger: one object is written in minutes
+
+
+class Leftovers(Protocol):
+    """What killed writers left in an object store: bytes without a key, which no method shows."""
+
+    def sweep(self, *, older_than_s: float = LEFTOVER_AGE_S) -> int:
+        """Remove what nobody has added to for that long; return how many were removed.
+
+        At most 10 000 are looked at; the next call goes on. Idempotent, safe beside living writers.
+        Raises StoreUnavailable.
+        """
+        ...
+
+
+class CheckpointReader(Protocol):
+    """Reads committed checkpoints of one store, without torch.
+
+    Both raise CheckpointCorrupt naming the object, the hash expected and the hash found;
+    CheckpointMismatch for a manifest of another format, whose bytes are right; StoreUnavailable.
+    """
+
+    def verify(self, ref: CheckpointRef) -> int:
+        """Read every byte, check every hash, and return how many bytes there are."""
+        ...
+
+    def chunk_sizes(self, ref: CheckpointRef) -> Mapping[str, int]:
+        """Return the chunks that its manifest names: key → size in bytes. Reads only the manifest."""
         ...
 
 
@@ -176,6 +220,11 @@ class GangReport:
     ended_at: str | None = None
     where: str = ""
     boot_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+# What the ranks of a gang that starts now would compute with: names and versions, as
+# `AttemptPlaced.environment` has them; what is not known beforehand is left out. Cheap.
+ForeseeEnvironment = Callable[[], Mapping[str, Json]]
 
 
 class GangLauncher(Protocol):

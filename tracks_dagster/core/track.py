@@ -7,6 +7,8 @@ appends, which can be fenced, is `trainer_track`.
 
 from __future__ import annotations
 
+import time
+import zlib
 from collections.abc import Callable, Iterator
 
 from tracks_dagster.core.append import (
@@ -24,8 +26,13 @@ from tracks_dagster.core.ports import Clock, ObjectStore
 from tracks_dagster.core.records import Draft, Record, parse
 
 TRIES_AT_ONE_SEQ_MAX = 8  # creations whose outcome stays open before the store counts as down
+BACKOFF_S_MIN = 0.1  # before the second creation at one seq, doubled before each one after it
+BACKOFF_S_MAX = 2.0  # so that 8 tries last at most 7.1 s: a burst of 503s ends, a grace does not
 DECISIONS_MAX = 64  # places lost in a row before a decision gives up; each is another's success
 RECORDS_MAX = 1_000_000  # no track is ever that long; a bound for the reading loop
+
+
+Sleep = Callable[[float], None]  # seconds
 
 
 def log_key(track: str, seq: int) -> str:
@@ -46,10 +53,13 @@ def dataset_track(name: str) -> str:
 class Track:
     """One track. Not safe for several threads; several processes are what it is made for."""
 
-    def __init__(self, store: ObjectStore, name: str, *, now: Clock) -> None:
+    def __init__(
+        self, store: ObjectStore, name: str, *, now: Clock, sleep: Sleep = time.sleep
+    ) -> None:
         self.name = name
         self._store = store
         self._now = now
+        self._sleep = sleep
         self._records: list[Record] = []
 
     @property
@@ -119,7 +129,7 @@ class Track:
         return next((record for record in self._records if record.uid == uid), None)
 
     def _drive(self, machine: Walk | Claim) -> Done:
-        return drive(self._store, self.name, machine)
+        return drive(self._store, self.name, machine, sleep=self._sleep)
 
 
 def read_records(store: ObjectStore, name: str, *, after: Record | None = None) -> Iterator[Record]:
@@ -154,9 +164,12 @@ def drive(
     machine: Walk | Claim,
     *,
     met: Callable[[Record], None] = lambda record: None,
+    sleep: Sleep = time.sleep,
 ) -> Done:
     """Run an append to its end; `met` is told of every record on the way, its own included.
 
+    A creation is read back at once, and repeated after a pause when it left nothing. No pause
+    stands elsewhere: a store repeats by itself what may be repeated without asking.
     Raises StoreUnavailable when the outcome at one seq is still open after 8 tries, TrackBroken at
     a record that does not follow the one before it.
     """
@@ -168,6 +181,8 @@ def drive(
         tries += isinstance(request, Create)
         if tries > TRIES_AT_ONE_SEQ_MAX:
             break
+        if isinstance(request, Create) and tries > 1:
+            sleep(backoff_s(machine.draft.uid, tries - 1))
         reply = _perform(store, name, request)
         record = parse(reply, seq=request.seq) if isinstance(reply, bytes) else None
         if record is not None:
@@ -185,6 +200,16 @@ def drive(
         f"whether record {tried_seq} was created. It may stand in the track; the same append, "
         "repeated, finds it."
     )
+
+
+def backoff_s(uid: str, tries: int) -> float:
+    """Return the seconds between creation `tries` (1-based) at one seq and the one after it.
+
+    0.1, 0.2, 0.4 … up to 2 s, less up to a half by a hash of `uid`: two writers whose conditional
+    writes got in each other's way (a 409 for both) do not meet again.
+    """
+    full_s = min(BACKOFF_S_MIN * 2.0 ** (tries - 1), BACKOFF_S_MAX)
+    return full_s * (1 - zlib.crc32(f"{uid}/{tries}".encode()) / 2**33)
 
 
 def _perform(store: ObjectStore, name: str, request: Request) -> Reply:

@@ -7,16 +7,21 @@ promises; what the objects mean is no concern of this package.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from tracks_dagster.adapters.stores.format_file import check_format, make_format
 from tracks_dagster.adapters.stores.local import LocalStore, make_root
 from tracks_dagster.adapters.stores.probe import probe_conditions
 from tracks_dagster.core.errors import SettingsError
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.ports import Leftovers, ObjectStore
 
 
-def open_store(url: str, *, probe: bool = True) -> ObjectStore:
+class Store(ObjectStore, Leftovers, Protocol):
+    """What `open_store` gives: an object store that can also be swept of leftovers."""
+
+
+def open_store(url: str, *, probe: bool = True) -> Store:
     """Return the store at `url`: a path, a file URL or `s3://bucket/prefix`.
 
     probe: create the store when there is none yet, and prove that it honours conditional writes.
@@ -34,7 +39,7 @@ def open_store(url: str, *, probe: bool = True) -> ObjectStore:
     return store
 
 
-def _local(url: str, *, make: bool) -> ObjectStore:
+def _local(url: str, *, make: bool) -> Store:
     scheme, separator, rest = url.partition("://")
     if separator and scheme != "file":
         raise SettingsError(
@@ -49,7 +54,7 @@ def _local(url: str, *, make: bool) -> ObjectStore:
     return LocalStore(root)
 
 
-def _s3(url: str) -> ObjectStore:
+def _s3(url: str) -> Store:
     parts = urlsplit(url)
     if "@" in parts.netloc:
         raise SettingsError(

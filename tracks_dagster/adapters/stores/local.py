@@ -2,8 +2,9 @@
 
 A new object is written whole under `~partial`, fsynced, and then given its name: by link(2), which
 fails when the name is taken, or by rename(2), which replaces. So a reader never sees half an object,
-and what a killed writer left behind has no key. Meant for one machine, or for a shared file system
-with working link(2). A key cannot be both an object and the folder of others.
+and what a killed writer left behind has no key. Nothing created or deleted outlives a power loss
+without all that this store object had read before. Meant for one machine, or for a shared file
+system with working link(2). A key cannot be both an object and the folder of others.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
+from io import FileIO
+from itertools import islice
 from pathlib import Path
 
+from tracks_dagster.adapters.stores.durable import sync_folder, write_new
 from tracks_dagster.adapters.stores.keys import check_key, is_part
 from tracks_dagster.core.errors import StoreUnavailable, StoreUnsuitable
+from tracks_dagster.core.ports import LEFTOVER_AGE_S
 
 PARTIAL_FOLDER = "~partial"  # "~" is in no key, so nothing in it is ever listed
-DURABLE_FOLDERS_MAX = 10_000  # remembered by one store object, about 2 MB
+FOLDERS_MAX = 10_000  # remembered by one store object, about 2 MB
+SWEPT_MAX = 10_000  # files looked at by one sweep; the next one goes on
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _WHAT_TO_DO = {
@@ -41,6 +49,8 @@ class LocalStore:
         self._root = root
         self._partial = root / PARTIAL_FOLDER
         self._durable: set[Path] = {root}
+        self._read: set[Path] = set()  # folders of objects whose names may not be durable yet
+        self._settling = threading.Lock()
 
     @property
     def url(self) -> str:
@@ -49,34 +59,37 @@ class LocalStore:
 
     def get(self, key: str) -> bytes | None:
         """Return the object's bytes, or None when there is none."""
-        path = self._path(key)
-        with _translated(f"read {key} in {self.url}"):
-            try:
-                return path.read_bytes()
-            except (IsADirectoryError, NotADirectoryError):
-                return None
-            except FileNotFoundError:
-                # An unmounted store must not look like an empty one.
-                self._root.stat()
-                return None
+        with self._opened(key) as file:
+            return None if file is None else file.readall()
 
-    def create(self, key: str, data: bytes) -> bool:
+    def read_into(self, key: str, buffer: memoryview) -> int | None:
+        """Read the object into the start of `buffer`; return its size in bytes."""
+        with self._opened(key) as file:
+            if file is None:
+                return None
+            filled = 0
+            while count := file.readinto(buffer[filled:]):  # ends: `buffer` is full or the file is
+                filled += count
+            return os.fstat(file.fileno()).st_size
+
+    def create(self, key: str, data: bytes | memoryview) -> bool:
         """Create the object if there is none; True when this call created it."""
         path = self._path(key)
         with _translated(f"create {key} in {self.url}"), self._written(data) as partial:
             self._make_folder(path.parent)
+            self._settle()
             created = self._link(partial, path)
             # Also when it was taken: what the caller reads next is then durable as well.
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             return created
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """Write the object, replacing what was there."""
         path = self._path(key)
         with _translated(f"write {key} in {self.url}"), self._written(data) as partial:
             self._make_folder(path.parent)
             partial.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with `prefix`, in ascending order."""
@@ -95,24 +108,73 @@ class LocalStore:
         """Remove the object; nothing happens when there is none. Its folder stays."""
         path = self._path(key)
         with _translated(f"delete {key} in {self.url}"):
+            self._settle()
             try:
                 path.unlink(missing_ok=True)
             except NotADirectoryError:
                 return
 
+    def sweep(self, *, older_than_s: float = LEFTOVER_AGE_S) -> int:
+        """Remove what killed writers left in `~partial`; a writer renews its file's age at every
+        write, and one that was stopped for longer than that is told that its write failed."""
+        swept = 0
+        with _translated(f"sweep {self._partial}"):
+            before = time.time() - older_than_s
+            for path in _files(self._partial):
+                with suppress(FileNotFoundError):  # its writer, or another sweep, was faster
+                    if path.stat().st_mtime < before:
+                        path.unlink()
+                        swept += 1
+        return swept
+
     def _path(self, key: str) -> Path:
         return self._root / check_key(key)
 
     @contextmanager
-    def _written(self, data: bytes) -> Iterator[Path]:
+    def _opened(self, key: str) -> Iterator[FileIO | None]:
+        """Give the object's file, read without a buffer in between; None when there is none."""
+        path = self._path(key)
+        with _translated(f"read {key} in {self.url}"):
+            try:
+                file = FileIO(path)
+            except (IsADirectoryError, NotADirectoryError):
+                file = None
+            except FileNotFoundError:
+                # An unmounted store must not look like an empty one.
+                self._root.stat()
+                file = None
+            if file is not None:
+                if len(self._read) >= FOLDERS_MAX:
+                    self._settle()
+                self._read.add(path.parent)
+            with file or nullcontext():
+                yield file
+
+    def _settle(self) -> None:
+        """Make durable what was read so far.
+
+        Its writer may be between giving the name and syncing it. What this caller creates or deletes
+        on the strength of it must not outlive it: no record without the one before it, no chunk
+        gone without the decision that it goes.
+        """
+        with self._settling:  # whoever comes meanwhile waits for what is being synced
+            for folder in tuple(self._read):
+                self._read.discard(folder)
+                try:
+                    sync_folder(folder)
+                except FileNotFoundError:
+                    continue  # a person removed it, and what was read with it
+                except OSError:
+                    self._read.add(folder)
+                    raise
+
+    @contextmanager
+    def _written(self, data: bytes | memoryview) -> Iterator[Path]:
         """Give a durable file of `data` without a key; it is gone afterwards."""
         self._partial.mkdir(exist_ok=True)
         path = self._partial / secrets.token_hex(16)
         try:
-            with path.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            write_new(path, data)
             yield path
         finally:
             path.unlink(missing_ok=True)
@@ -137,8 +199,8 @@ class LocalStore:
             return
         self._make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-        if len(self._durable) >= DURABLE_FOLDERS_MAX:
+        sync_folder(folder.parent)
+        if len(self._durable) >= FOLDERS_MAX:
             self._durable = {self._root}
         self._durable.add(folder)
 
@@ -149,17 +211,9 @@ def make_root(root: Path) -> None:
         missing = [folder for folder in (root, *root.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir(exist_ok=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
         if not root.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(root))
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _keys(folder: Path, parent: str, prefix: str) -> Iterator[str]:
@@ -174,6 +228,16 @@ def _keys(folder: Path, parent: str, prefix: str) -> Iterator[str]:
                 yield from _keys(folder / name, key, prefix)
         elif key.startswith(prefix):
             yield key
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return at most 10 000 files of `folder`, in no order; none when there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            files = (Path(entry.path) for entry in entries if entry.is_file(follow_symlinks=False))
+            return list(islice(files, SWEPT_MAX))
+    except FileNotFoundError:
+        return []
 
 
 def _names(folder: Path) -> list[str]:

@@ -3,13 +3,21 @@
 Address, region and credentials come from the usual AWS variables, `AWS_ENDPOINT_URL_S3` among them.
 The SDK repeats what may be repeated; a creation is sent exactly once, because the answer to a second
 sending would be about the first.
+
+Every object is one request whose header carries its CRC32, so that a server keeps no bytes that
+changed on the way; one that refuses the header (400, 501) fails the probe at start-up. Requests run
+in the caller's threads: how many go on at once is for the callers' pools to say, and with more than
+CONNECTIONS_MAX of them the rest open connections that are not kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import base64
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
 import boto3
@@ -24,9 +32,11 @@ from botocore.exceptions import (
     PartialCredentialsError,
     SSLError,
 )
+from botocore.response import StreamingBody
 
 from tracks_dagster.adapters.stores.keys import check_key, is_key
 from tracks_dagster.core.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.core.ports import LEFTOVER_AGE_S
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
@@ -34,7 +44,11 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S = 3
 READ_TIMEOUT_S = 60  # between two bytes of a reply
 TRIES_MAX = 4  # of one get, put, list or delete; the SDK waits about 1, 2 and 4 s between them
+READ_BYTES_MAX = 1 << 20  # asked of the wire at once: the SDK copies every piece once
+SWEPT_MAX = 10_000  # uploads looked at by one sweep; the next one goes on
 CONNECTIONS_MAX = 32  # kept open for the threads of one process
+
+T = TypeVar("T")
 
 _REFUSED = frozenset({401, 403})
 _LOST = frozenset({408, 409})  # with every 5xx: the write may have happened
@@ -60,21 +74,34 @@ class S3Store:
 
     def get(self, key: str) -> bytes | None:
         """Return the object's bytes, or None when there is none."""
-        with self._translated(f"read {key} in"):
-            for _ in range(TRIES_MAX - 1):
-                try:
-                    return self._fetch(key)
-                except (HTTPClientError, IncompleteReadError):
-                    continue  # the reply broke off in its body, which the SDK does not repeat
-            return self._fetch(key)
+        return self._read(key, lambda body, size_bytes: body.read())
 
-    def create(self, key: str, data: bytes) -> bool:
+    def read_into(self, key: str, buffer: memoryview) -> int | None:
+        """Read the object into the start of `buffer`; return its size in bytes."""
+
+        def fill(body: StreamingBody, size_bytes: int) -> int:
+            filled = 0
+            while filled < len(buffer):
+                piece = buffer[filled : filled + READ_BYTES_MAX]
+                count = body.readinto(piece)  # type: ignore[arg-type]  # the stub is wrong
+                if count == 0:  # the end; one that came too early raises
+                    break
+                filled += count
+            return size_bytes
+
+        return self._read(key, fill)
+
+    def create(self, key: str, data: bytes | memoryview) -> bool:
         """Create the object if there is none; True when this call created it."""
-        path = self._path(key)
+        path, checksum = self._path(key), _crc32(data)
         with self._translated(f"create {key} in"):
             try:
-                self._sent_once.put_object(
-                    Bucket=self._bucket, Key=path, Body=data, IfNoneMatch="*"
+                reply = self._sent_once.put_object(
+                    Bucket=self._bucket,
+                    Key=path,
+                    Body=bytes(data),
+                    ChecksumCRC32=checksum,
+                    IfNoneMatch="*",
                 )
             except ClientError as error:
                 if _status(error) == 412:
@@ -84,13 +111,22 @@ class S3Store:
                 raise
             except (HTTPClientError, SSLError) as error:
                 raise self._unknown(key, type(error).__name__) from error
-            return True
+        if (found := reply.get("ChecksumCRC32", checksum)) != checksum:
+            raise self._unknown(key, f"CRC32 {checksum} was sent, {found} arrived")
+        return True
 
-    def put(self, key: str, data: bytes) -> None:
+    def put(self, key: str, data: bytes | memoryview) -> None:
         """Write the object, replacing what was there."""
-        path = self._path(key)
+        path, checksum = self._path(key), _crc32(data)
         with self._translated(f"write {key} in"):
-            self._client.put_object(Bucket=self._bucket, Key=path, Body=data)
+            reply = self._client.put_object(
+                Bucket=self._bucket, Key=path, Body=bytes(data), ChecksumCRC32=checksum
+            )
+        if (found := reply.get("ChecksumCRC32", checksum)) != checksum:
+            raise StoreUnavailable(
+                f"Cannot write {key} in {self.url}: it was sent with CRC32 {checksum} and arrived "
+                f"with {found}, so what stands there is damaged; write it again."
+            )
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with `prefix`, in ascending order."""
@@ -123,17 +159,55 @@ class S3Store:
         with self._translated(f"delete {key} in"):
             self._client.delete_object(Bucket=self._bucket, Key=path)
 
+    def sweep(self, *, older_than_s: float = LEFTOVER_AGE_S) -> int:
+        """Abort the multipart uploads under the prefix that were begun before then and never ended.
+
+        They are other tools' (a copy into the bucket): this store writes every object whole. Nobody
+        sees their parts, and the bucket's owner pays for them.
+        """
+        before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+        with self._translated("sweep"):
+            pages = self._client.get_paginator("list_multipart_uploads").paginate(
+                Bucket=self._bucket,
+                Prefix=self._prefix,
+                PaginationConfig={"MaxItems": SWEPT_MAX},
+            )
+            uploads = [upload for page in pages for upload in page.get("Uploads", ())]
+            old = [upload for upload in uploads if upload["Initiated"] < before]
+            return sum(self._abort(upload["Key"], upload["UploadId"]) for upload in old)
+
+    def _abort(self, path: str, upload_id: str) -> bool:
+        try:
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=path, UploadId=upload_id)
+        except ClientError as error:
+            if _code(error) == "NoSuchUpload":
+                return False
+            raise
+        return True
+
     def _path(self, key: str) -> str:
         return self._prefix + check_key(key)
 
-    def _fetch(self, key: str) -> bytes | None:
+    def _read(self, key: str, take: Callable[[StreamingBody, int], T]) -> T | None:
+        """Return what `take` makes of the body and its size in bytes; None without an object."""
+        path = self._path(key)
+        with self._translated(f"read {key} in"):
+            for _ in range(TRIES_MAX - 1):
+                try:
+                    return self._fetch(path, take)
+                except (HTTPClientError, IncompleteReadError):
+                    continue  # the reply broke off in its body, which the SDK does not repeat
+            return self._fetch(path, take)
+
+    def _fetch(self, path: str, take: Callable[[StreamingBody, int], T]) -> T | None:
         try:
-            reply = self._client.get_object(Bucket=self._bucket, Key=self._path(key))
+            reply = self._client.get_object(Bucket=self._bucket, Key=path)
         except ClientError as error:
             if _code(error) == "NoSuchKey":
                 return None
             raise
-        return reply["Body"].read()
+        with closing(reply["Body"]) as body:
+            return take(body, reply["ContentLength"])
 
     def _unknown(self, key: str, found: str) -> OutcomeUnknown:
         return OutcomeUnknown(
@@ -172,14 +246,15 @@ class S3Store:
             )
         if _status(error) == 501:
             return StoreUnsuitable(
-                f"Cannot {what} {self.url}: {self._endpoint} does not know conditional writes "
-                f"({found}); use a store that honours If-None-Match."
+                f"Cannot {what} {self.url}: {self._endpoint} does not know conditional writes, "
+                f"x-amz-checksum-crc32 or multipart uploads ({found}); use a store that does."
             )
         if _status(error) in _REFUSED:
             return StoreUnavailable(
                 f"Cannot {what} {self.url}: {self._endpoint} refused the credentials ({found}). "
-                "They need s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject and "
-                "s3:DeleteObject on the prefix."
+                "They need s3:ListBucket and s3:ListBucketMultipartUploads on the bucket, and "
+                "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the "
+                "prefix."
             )
         return StoreUnavailable(f"Cannot {what} {self.url}: {self._endpoint} answered {found}.")
 
@@ -190,11 +265,17 @@ def _config(*, tries_max: int) -> Config:
         read_timeout=READ_TIMEOUT_S,
         retries={"mode": "standard", "total_max_attempts": tries_max},
         max_pool_connections=CONNECTIONS_MAX,
-        # The SDK's newer default sends checksums that several servers other than AWS refuse; every
-        # object of ours has its own hash in its name or in the record that names it.
+        # The SDK's newer default streams its checksum after the body, which several servers other
+        # than AWS refuse; ours is a plain header. Replies need none: every object of ours has its
+        # own hash in its name or in the record that names it.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
+
+
+def _crc32(data: bytes | memoryview) -> str:
+    """Return the checksum as S3 wants it: of b"123456789" it is "y/Q5Jg==" (0xcbf43926)."""
+    return base64.b64encode(zlib.crc32(data).to_bytes(4, "big")).decode()
 
 
 def _status(error: ClientError) -> int:

@@ -17,7 +17,7 @@ from tracks_dagster.core.append import (
     Read,
     Walk,
     fences,
-    quarantines,
+    withdraws,
 )
 from tracks_dagster.core.records import Draft, Json, Kind, Record, parse, seal
 
@@ -154,21 +154,40 @@ def test_a_note_is_fenced_by_nothing(
     assert isinstance(note.advance(other(kind, attempt_id, **body)), Walk)
 
 
-def test_a_commit_is_abandoned_at_the_quarantine_of_a_checkpoint_that_it_names(
-    walk: Walk,
+WITHDRAWING = [Kind.CHECKPOINT_QUARANTINED, Kind.CHECKPOINT_DELETED]
+
+
+@pytest.mark.parametrize("kind", WITHDRAWING)
+def test_a_commit_is_abandoned_where_a_checkpoint_that_it_names_is_withdrawn(
+    walk: Walk, kind: Kind
 ) -> None:
-    commit = replace(walk, sources=frozenset({"bad", "good"}))
-    met = other(Kind.CHECKPOINT_QUARANTINED, manifest_sha256="bad")
+    commit = replace(walk, sources=frozenset({"gone", "good"}))
+    met = other(kind, manifest_sha256="gone")
     done = Done(outcome=Outcome.ABANDONED, record=parse(met, seq=5))
     assert commit.advance(met) == done
+    assert step(commit, None, Created.TAKEN, met) == done
+    assert step(commit, None, Created.UNKNOWN, met) == done
     assert isinstance(walk.advance(met), Walk)
 
 
-def test_only_the_quarantine_of_a_source_counts() -> None:
-    sources = frozenset({"bad"})
-    assert quarantines(record_of(Kind.CHECKPOINT_QUARANTINED, manifest_sha256="bad"), sources)
-    assert not quarantines(record_of(Kind.CHECKPOINT_QUARANTINED, manifest_sha256="x"), sources)
-    assert not quarantines(record_of(Kind.CHECKPOINT_SUPERSEDED, manifest_sha256="bad"), sources)
+@pytest.mark.parametrize("kind", WITHDRAWING)
+def test_a_commit_that_landed_before_its_source_was_withdrawn_stands(
+    walk: Walk, kind: Kind
+) -> None:
+    commit = step(replace(walk, sources=frozenset({"gone"})), None)
+    assert isinstance(commit, Walk)
+    mine = created_by(commit).data
+    done = Done(outcome=Outcome.APPENDED, record=parse(mine, seq=5))
+    assert step(commit, Created.UNKNOWN, mine) == done
+
+
+def test_only_a_source_that_is_taken_away_withdraws_it() -> None:
+    sources = frozenset({"gone"})
+    for kind in WITHDRAWING:
+        assert withdraws(record_of(kind, manifest_sha256="gone"), sources)
+        assert not withdraws(record_of(kind, manifest_sha256="other"), sources)
+    for kind in (Kind.CHECKPOINT_SUPERSEDED, Kind.CHECKPOINT_PINNED, Kind.CHECKPOINT_UNPINNED):
+        assert not withdraws(record_of(kind, manifest_sha256="gone"), sources)
 
 
 def test_a_claim_tries_exactly_one_place(claim: Claim) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
+
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
@@ -48,12 +51,18 @@ def outside(store: FakeObjectStore, clock: FakeClock) -> Track:
 
 def trainer_of(store: FakeObjectStore, launch_id: str = "a", seq: int = 1) -> TrainerTrack:
     authority = Authority(attempt_id=1, launch_id=launch_id)
-    return TrainerTrack(store, NAME, opened_seq=seq, authority=authority, now=FakeClock())
+    return TrainerTrack(
+        store, NAME, opened_seq=seq, authority=authority, now=FakeClock(), sleep=no_sleep
+    )
 
 
 @pytest.fixture
 def trainer(outside: Track, store: FakeObjectStore) -> TrainerTrack:
     return trainer_of(store)
+
+
+def no_sleep(seconds: float) -> None:
+    """Let no time pass."""
 
 
 def uids(store: FakeObjectStore) -> list[str]:
@@ -209,6 +218,77 @@ def test_a_commit_that_landed_before_the_quarantine_of_its_source_stands(
     outside.note(quarantine("bad"))
     trainer.refresh()
     assert trainer.append(commit(10), sources=frozenset({"bad"})) == first
+
+
+@pytest.mark.parametrize("kind", [Kind.CHECKPOINT_QUARANTINED, Kind.CHECKPOINT_DELETED])
+def test_a_commit_is_abandoned_whether_its_source_was_withdrawn_before_it_or_on_the_way(
+    trainer: TrainerTrack, outside: Track, kind: Kind
+) -> None:
+    trainer.append(placed())
+    outside.note(draft("withdrawn", kind, manifest_sha256="gone"))
+    for _ in ("on the way", "seen before"):
+        assert trainer.append(commit(10), sources=frozenset({"gone"})) is None
+    assert trainer.append(commit(10)) is not None
+
+
+# --- several threads of one trainer ---
+
+
+def test_threads_of_one_trainer_append_and_read_on_without_getting_in_each_others_way(
+    trainer: TrainerTrack, outside: Track, store: FakeObjectStore
+) -> None:
+    trainer.append(placed())
+    facts = [commit(step) for step in range(10, 90)]
+
+    def act(fact: Draft) -> None:
+        if fact.body["step"] % 3 == 0:
+            trainer.refresh()
+        if fact.body["step"] % 7 == 0:
+            trainer.decide(lambda records: quarantine("m", uid=f"decided {fact.uid}"))
+        assert trainer.append(fact) is not None
+
+    with ThreadPoolExecutor(8) as pool:
+        acts = [pool.submit(act, fact) for fact in facts]
+        for number in range(20):
+            outside.note(draft(f"note {number}", Kind.NOTE))
+    for done in acts:
+        done.result()
+    trainer.refresh()
+    landed = uids(store)
+    assert len(landed) == len(set(landed))
+    assert {fact.uid for fact in facts} <= set(landed)
+    assert [record.uid for record in trainer.seen] == landed[OPENED_SEQ:]
+
+
+def test_a_thread_that_reads_on_waits_for_the_one_that_appends(
+    trainer: TrainerTrack, store: FakeObjectStore
+) -> None:
+    """Else both would take in the same record."""
+    create = store.create
+    reader = Thread(target=trainer.refresh)
+
+    def create_while_another_reads_on(key: str, data: bytes) -> bool:
+        created = create(key, data)
+        reader.start()
+        reader.join(0.1)
+        return created
+
+    store.create = create_while_another_reads_on  # type: ignore[method-assign]
+    trainer.append(placed())
+    reader.join()
+    assert [record.uid for record in trainer.seen] == ["opened 1", "placed a"]
+
+
+def test_a_thread_that_is_fenced_stops_the_other_threads(
+    trainer: TrainerTrack, outside: Track, store: FakeObjectStore
+) -> None:
+    trainer.append(placed())
+    outside.note(ENDED)
+    before = uids(store)
+    with ThreadPoolExecutor(8) as pool:
+        acts = [pool.submit(trainer.append, commit(step)) for step in range(10, 30)]
+    assert all(isinstance(act.exception(), Fenced) for act in acts)
+    assert uids(store) == before
 
 
 # --- a trainer's own decision ---

@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tests.model import drafts
-from tests.model.world import AT, Actor, Log, Machine, Sensor, Writer
-from tracks_dagster.core import append, run_fold
+from tests.model.world import AT, Actor, Log, Machine, Sensor, Writer, chunks_of
+from tracks_dagster.core import append, protection, run_fold
 from tracks_dagster.core.append import Authority, Claim, Done, Outcome, Walk
 from tracks_dagster.core.checkpoints import resume_target
 from tracks_dagster.core.errors import InvalidDecision
@@ -24,8 +24,9 @@ class Config:
     """How large a world to search.
 
     gangs: how many gangs each attempt may get, by attempt; commits: of each gang.
-    quarantines: a sensor may quarantine a checkpoint; so does each attempt's second gang, of the
-    one that it was to restore.
+    quarantines: a sensor may quarantine the newest checkpoint; so does each attempt's second gang,
+    of the one that it was to restore. deletes: a sensor may verify the newest checkpoint, and
+    supersede and delete any.
     """
 
     gangs: tuple[int, ...]
@@ -34,6 +35,7 @@ class Config:
     losses: int = 1
     note: bool = False
     quarantines: bool = False
+    deletes: bool = False
     reduced: bool = True
 
 
@@ -48,6 +50,13 @@ def claim_at_tail(draft: Draft, log: Log) -> Machine:
     return Claim(draft=draft, at=AT, seq=seq, prev_sha256=log.sha256_before(seq))
 
 
+def chunks_to_delete(log: Log, manifest: str) -> frozenset[str]:
+    """Return the chunks of a checkpoint that no other committed, undeleted manifest names."""
+    assert log.state is not None
+    kept = {c.ref.manifest_sha256 for c in log.state.checkpoints if not c.deleted} - {manifest}
+    return chunks_of(log, frozenset({manifest})) - chunks_of(log, frozenset(kept))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """The rules of append as they are; a mutant replaces one."""
@@ -56,6 +65,7 @@ class Rules:
     decision: Callable[[Draft, Log], Machine] = claim_at_tail
     first_seq: Callable[[Log, int], int] = lambda log, seq: seq
     check: Callable[[RunState | None, Draft], Draft] = run_fold.check
+    chunks_to_delete: Callable[[Log, str], frozenset[str]] = chunks_to_delete
     places_first: bool = True
 
 
@@ -94,17 +104,34 @@ class Cast:
         state = log.state
         assert state is not None
         attempt_id, uid = len(state.attempts), f"{by} at {len(log.data)}"
-        target = resume_target(state.resumable) if state.resumable else None
-        wanted = []
+        wanted = list(self._checkpoint_decisions(log, uid))
         if attempt_id < len(self.config.gangs):
+            target = resume_target(state.resumable) if state.resumable else None
             wanted.append(drafts.opened(uid + " opens", attempt_id + 1, target))
         if attempt_id:
             wanted += [drafts.ended(uid + " ends", attempt_id), drafts.finished(uid + " finishes")]
-        if self.config.quarantines and target is not None:
-            wanted.append(drafts.quarantined(uid + " quarantines", target.manifest_sha256, None))
         for draft in wanted:
             with suppress(InvalidDecision):
                 yield self.rules.check(state, draft)
+
+    def _checkpoint_decisions(self, log: Log, uid: str) -> Iterator[Draft]:
+        """Yield what may be decided about checkpoints; a decision is made once."""
+        assert log.state is not None
+        target = protection.newest(log.state)
+        if self.config.quarantines and target:
+            newest = target.ref.manifest_sha256
+            yield drafts.decided(uid + " quarantines", Kind.CHECKPOINT_QUARANTINED, newest)
+        if not self.config.deletes:
+            return
+        if target and target.verified_at is None:
+            yield drafts.verified(f"{uid} verifies", target.ref.manifest_sha256)
+        for checkpoint in log.state.checkpoints:
+            manifest = checkpoint.ref.manifest_sha256
+            uid_of_it = f"{uid} supersedes {manifest}"
+            yield drafts.decided(uid_of_it, Kind.CHECKPOINT_SUPERSEDED, manifest)
+            gone = tuple(sorted(self.rules.chunks_to_delete(log, manifest)))
+            uid_of_it = f"{uid} deletes {manifest}"
+            yield drafts.decided(uid_of_it, Kind.CHECKPOINT_DELETED, manifest, chunks=gone)
 
     def advance(self, actor: Actor, reply: append.Reply, log: Log) -> tuple[Actor, str | None]:
         """Give the actor's machine its reply; `log` is what stands once the reply is there.
@@ -135,6 +162,7 @@ class Cast:
         return (
             *(("place",) if self.rules.places_first else ()),
             *(("quarantine",) if restores_badly else ()),
+            *(("restore",) if self.config.deletes or self.config.quarantines else ()),
             *("commit",) * self.config.commits,
         )
 
@@ -149,9 +177,16 @@ class Cast:
                 return self._walk(writer, log, seq, placed, authority)
             case "quarantine":
                 return self._decide(writer, log, seq, authority)
+            case "restore":
+                known = log.until(seq).state
+                assert known is not None
+                found = resume_target(known.resumable) if known.resumable else None
+                restored = drafts.restored(writer.name, attempt_id, found)
+                return self._walk(writer, log, seq, restored, authority)
             case _:
                 sources = _sources(log, attempt, seq)
-                commit = drafts.committed(writer.name, attempt_id, writer.fact, sources)
+                chunks = chunks_of(log, sources)
+                commit = drafts.committed(writer.name, attempt_id, writer.fact, sources, chunks)
                 return self._walk(writer, log, seq, commit, authority, sources)
 
     def _walk(
@@ -180,7 +215,9 @@ class Cast:
         resume = _attempt(log, authority.attempt_id).opened.resume
         assert resume is not None
         uid = f"{drafts.LAUNCH}{writer.name} quarantines at {len(log.data)}"
-        draft = drafts.quarantined(uid, resume.manifest_sha256, authority.attempt_id)
+        draft = drafts.decided(
+            uid, Kind.CHECKPOINT_QUARANTINED, resume.manifest_sha256, authority.attempt_id
+        )
         return replace(writer, machine=self.rules.decision(draft, log))
 
 
@@ -191,11 +228,26 @@ def _attempt(log: Log, attempt_id: int) -> AttemptState:
 
 
 def _sources(log: Log, attempt: AttemptState, seq: int) -> frozenset[str]:
-    """Return the manifests that a gang takes chunks from when it has read up to `seq`."""
-    resume = attempt.opened.resume
-    sources = frozenset({resume.manifest_sha256}) if resume else frozenset[str]()
+    """Return the manifests that a gang takes chunks from when it has read up to `seq`.
+
+    All that it may: the checkpoint that it restored and its own commits. A quarantine of one of them
+    makes it write everything anew; a deletion, leave that one out.
+    """
     seen = log.records[attempt.opened_seq : seq]
-    return frozenset() if any(append.quarantines(r, sources) for r in seen) else sources
+    sources = set[str]()
+    for record in seen:
+        if record.kind is Kind.ATTEMPT_RESTORED and record.body["checkpoint"] is not None:
+            sources.add(record.body["checkpoint"]["manifest_sha256"])
+        elif record.kind is Kind.CHECKPOINT_COMMITTED:  # one's own: no other launch gets there
+            sources.add(record.body["ref"]["manifest_sha256"])
+        elif record.kind is Kind.CHECKPOINT_QUARANTINED and append.withdraws(
+            record, frozenset(sources)
+        ):
+            sources.clear()
+    # What is withdrawn between a restore and the record of it stands before that record.
+    return frozenset(
+        s for s in sources if not any(append.withdraws(r, frozenset({s})) for r in seen)
+    )
 
 
 def _lie(actor: Actor, done: Done, log: Log) -> str | None:

@@ -8,9 +8,11 @@ from tracks_dagster.core.bodies import (
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
+    AttemptRestored,
     CheckpointCadence,
     CheckpointCommitted,
     CheckpointDecision,
+    CheckpointVerified,
     CodeVersion,
     ComputeRequest,
     Note,
@@ -20,7 +22,7 @@ from tracks_dagster.core.bodies import (
 )
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
-from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.records import Draft, Kind, Record, sha256_hex
 
 RUN_ID = "modelled"
 LAUNCH = "launch-"  # a launch's uids begin with it and its name
@@ -71,8 +73,28 @@ def placed(launch: str, attempt_id: int) -> Draft:
 
 
 @cache
-def committed(launch: str, attempt_id: int, step: int, chunks_from: frozenset[str]) -> Draft:
-    """A launch commits a checkpoint that names chunks of other checkpoints' manifests."""
+def restored(launch: str, attempt_id: int, checkpoint: CheckpointRef | None) -> Draft:
+    """A launch begins from a checkpoint, or afresh."""
+    step = checkpoint.step if checkpoint else 0
+    body = AttemptRestored(launch_id=launch, step=step, checkpoint=checkpoint, cursor=0)
+    uid = f"{LAUNCH}{launch} restored {checkpoint.manifest_sha256 if checkpoint else None}"
+    return Draft(uid=uid, kind=Kind.ATTEMPT_RESTORED, body=to_json(body), attempt_id=attempt_id)
+
+
+@cache
+def committed(
+    launch: str,
+    attempt_id: int,
+    step: int,
+    chunks_from: frozenset[str] = frozenset(),
+    chunks: frozenset[str] = frozenset(),
+) -> Draft:
+    """A launch commits a checkpoint: its manifest names a chunk of its own, and `chunks`.
+
+    chunks_from: the manifests of the checkpoints in which it found `chunks`.
+    """
+    told = sha256_hex(" ".join(sorted(chunks_from | chunks)).encode())[:4]
+    manifest = f"{launch} {step} {told}"
     body = CheckpointCommitted(
         launch_id=launch,
         ref=CheckpointRef(
@@ -80,7 +102,7 @@ def committed(launch: str, attempt_id: int, step: int, chunks_from: frozenset[st
             attempt_id=attempt_id,
             step=step,
             object_prefix=object_prefix(RUN_ID, attempt_id, launch, step),
-            manifest_sha256=f"manifest {launch} {step} {len(chunks_from)}",
+            manifest_sha256=manifest,
         ),
         cursor=0,
         epoch=0,
@@ -89,18 +111,34 @@ def committed(launch: str, attempt_id: int, step: int, chunks_from: frozenset[st
         written_bytes=0,
         blocking_s=0.0,
     )
-    uid = f"{LAUNCH}{launch} commit {step} {len(chunks_from)}"
-    data = to_json(body) | {"chunks_from": sorted(chunks_from)}
+    uid = f"{LAUNCH}{launch} commit {step} {told}"
+    data = to_json(body) | {
+        "chunks_from": sorted(chunks_from),
+        "chunks": sorted(chunks | {manifest}),
+    }
     return Draft(uid=uid, kind=Kind.CHECKPOINT_COMMITTED, body=data, attempt_id=attempt_id)
 
 
 @cache
-def quarantined(uid: str, manifest_sha256: str, attempt_id: int | None) -> Draft:
-    """A sensor or a restoring launch finds a checkpoint unfit."""
-    body = CheckpointDecision(manifest_sha256=manifest_sha256, by=uid, why="")
-    return Draft(
-        uid=uid, kind=Kind.CHECKPOINT_QUARANTINED, body=to_json(body), attempt_id=attempt_id
-    )
+def decided(
+    uid: str,
+    kind: Kind,
+    manifest_sha256: str,
+    attempt_id: int | None = None,
+    chunks: tuple[str, ...] = (),
+) -> Draft:
+    """A checkpoint is put in quarantine (by a sensor, or by the launch that should restore it),
+    superseded, or deleted together with `chunks`.
+    """
+    body = CheckpointDecision(manifest_sha256=manifest_sha256, by=uid, why="", chunks=chunks)
+    return Draft(uid=uid, kind=kind, body=to_json(body), attempt_id=attempt_id)
+
+
+@cache
+def verified(uid: str, manifest_sha256: str) -> Draft:
+    """A sensor has read a checkpoint in full."""
+    body = CheckpointVerified(manifest_sha256=manifest_sha256, by=uid, total_bytes=0)
+    return Draft(uid=uid, kind=Kind.CHECKPOINT_VERIFIED, body=to_json(body))
 
 
 @cache

@@ -1,11 +1,26 @@
 """Depth-first search through every state of the append model, with a memo.
 
-Four kinds of step neither see nor change what any other actor does: a gang or a note setting out,
-reading a record that stands, creating where a record stands, and finding the place after the last
-record still free. Whoever takes them early ends in the same state as whoever takes them late (a
-writer that found the place free and then loses it is told so and reads on, exactly as if it had
-looked later; a gang that never goes on after its start is one that never started). `Config.reduced`
-takes them at once; a test shows that worlds small enough for both reach the same logs either way.
+`Config.reduced` leaves out orders of steps that cannot matter, by two rules:
+
+- *Settled steps are taken at once.* Four kinds of step neither see nor change what any other actor
+  does: a gang or a note setting out, reading a record that stands, creating where a record stands,
+  and finding the place after the last record still free. Whoever takes them early ends in the same
+  state as whoever takes them late, because records never change: a writer that found the place free
+  and then loses it is told so and reads on, exactly as if it had looked later; a gang that never goes
+  on after its start is one that never started.
+- *A sensor decides and claims in one step.* A claim takes effect on the very log that it was made
+  on, or not at all: once any other record stands there, it is told TAKEN and the sensor is idle, as
+  if it had never decided. So a claim that waits adds nothing but a claim that is made when it takes
+  effect. One whose reply was lost still waits, with the write landed, still under way, or gone.
+
+What is left of an actor is then a function of the log alone (a gang stands at the tail, with the fact
+that comes after those it has appended), but for the replies lost and the creations under way: the
+search goes through every order of successful appends, and every loss at each of them.
+
+Both rules rest on how the machines go about their appends, so a fault planted in a machine is looked
+for without them, in the smallest world that can show it: whatever happens there happens in every
+larger world, too. A test shows that worlds small enough for both searches reach the same logs.
+
 Sensors are alike, and so are the gangs of one attempt, so only the first idle one of them starts.
 """
 
@@ -27,7 +42,7 @@ class Report:
     """What a search found; `broken` holds, by property, one log that breaks it."""
 
     states: int = 0
-    logs: set[tuple[bytes, ...]] = field(default_factory=set)
+    logs: set[Log] = field(default_factory=set)
     broken: dict[str, list[str]] = field(default_factory=dict)
 
 
@@ -42,12 +57,16 @@ class Model:
         self._known: dict[tuple[object, ...], Actor] = {}
         self._requests: dict[Machine, append.Request] = {}
 
-    def run(self) -> Report:
-        """Search all that can be reached; a world that broke a property is not followed further."""
+    def run(self, until: str | None = None) -> Report:
+        """Search all that can be reached, or until the property that `until` names is broken.
+
+        A world that broke a property is not followed further.
+        """
         actors = tuple(self._same(actor) for actor in self.cast.actors())
         start = World(first_log(), actors, frozenset(), self.config.losses)
         seen, stack = {start}, [start]
-        while stack:
+        self._judge(start.log)
+        while stack and until not in self.report.broken:
             world = stack.pop()
             for after in self._steps(world):
                 if after.log.wrong is not None:
@@ -71,7 +90,10 @@ class Model:
                     yield self._with(world, index, Sensor(actor.name))
             elif _is_first_idle(world, index):
                 for started in self.cast.starts(world.log, actor):
-                    yield self._with(world, index, started)
+                    if self.config.reduced and isinstance(actor, Sensor):
+                        yield from self._answers(world, index, started)
+                    else:
+                        yield self._with(world, index, started)
         for request in world.flying:
             if request.seq == len(world.log.data):
                 landed = world.log.append(request.data)
@@ -157,9 +179,9 @@ class Model:
     # --- what must hold, besides what each log says ---
 
     def _judge(self, log: Log) -> None:
-        if log.data in self.report.logs:
+        if log in self.report.logs:
             return
-        self.report.logs.add(log.data)
+        self.report.logs.add(log)
         if not self._can_end(log, claims=3):
             self._break("the run cannot be ended by a sensor alone", log)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tests.model.actors import Config, Last, Rules
-from tests.model.world import AT, Log, Machine
+from tests.model.world import AT, Log, Machine, chunks_of
 from tracks_dagster.core import append, run_fold
 from tracks_dagster.core.append import (
     Authority,
@@ -20,25 +20,28 @@ from tracks_dagster.core.append import (
     Outcome,
     Walk,
     fences,
-    quarantines,
+    withdraws,
 )
 from tracks_dagster.core.records import Draft, Kind, Record, parse
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.run_state import CheckpointState, RunState
 
-SMALL = Config(gangs=(1, 1), losses=0)
+SMALL = Config(gangs=(1, 1), losses=0, reduced=False)
+LOSSY = Config(gangs=(1,), reduced=False)
+COLLECTED = Config(gangs=(1,), commits=3, losses=0, deletes=True)
+RESTORED = Config(gangs=(1, 1), losses=0, deletes=True)
 THE_RULES = Rules()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """One rule taken out. fences, quarantines: stand in for the product's predicates."""
+    """One rule taken out. fences, withdraws: stand in for the product's predicates."""
 
     name: str
     breaks: str
     config: Config = SMALL
     rules: Rules = THE_RULES
     fences: Callable[[Record, Authority], bool] = fences
-    quarantines: Callable[[Record, frozenset[str]], bool] = quarantines
+    withdraws: Callable[[Record, frozenset[str]], bool] = withdraws
 
 
 def fences_but_by(*kinds: Kind) -> Callable[[Record, Authority], bool]:
@@ -55,6 +58,26 @@ def _walking_decision(draft: Draft, log: Log) -> Machine:
 def _check_without_end(state: RunState | None, draft: Draft) -> Draft:
     """The product's check, but an attempt may be opened while another is open."""
     return draft if draft.kind is Kind.ATTEMPT_OPENED else run_fold.check(state, draft)
+
+
+def _check_but_delete(
+    may_go: Callable[[CheckpointState], bool],
+) -> Callable[[RunState | None, Draft], Draft]:
+    """The product's check, but what `may_go` says may be deleted, once."""
+
+    def check(state: RunState | None, draft: Draft) -> Draft:
+        if state is not None and draft.kind is Kind.CHECKPOINT_DELETED:
+            checkpoint = state.checkpoint(draft.body["manifest_sha256"])
+            if checkpoint is not None and not checkpoint.deleted and may_go(checkpoint):
+                return draft
+        return run_fold.check(state, draft)
+
+    return check
+
+
+def _only_quarantines_withdraw(record: Record, sources: frozenset[str]) -> bool:
+    """The product's predicate, without deletions."""
+    return record.kind is Kind.CHECKPOINT_QUARANTINED and withdraws(record, sources)
 
 
 class WalkWithoutUid(Walk):
@@ -114,7 +137,7 @@ MUTANTS = [
         name="a walk starts at the tail",
         breaks="a launch wrote after the end of its attempt",
         rules=Rules(first_seq=lambda log, seq: len(log.data)),
-        config=replace(SMALL, sensors=1, reduced=False),
+        config=replace(SMALL, sensors=1),
     ),
     Mutant(
         name="a walk lists and picks",
@@ -150,32 +173,56 @@ MUTANTS = [
     Mutant(
         name="a walk does not know its own uid",
         breaks="a record landed twice",
-        config=replace(SMALL, losses=1),
+        config=LOSSY,
         rules=Rules(walk=WalkWithoutUid),
     ),
     Mutant(
         name="a repeated append draws a new uid",
         breaks="a record landed twice",
-        config=replace(SMALL, losses=1),
+        config=LOSSY,
         rules=Rules(walk=WalkWithNewUidEachTry),
     ),
     Mutant(
         name="a lost reply counts as success",
         breaks="an actor was told that its record stands, and it does not",
-        config=replace(SMALL, losses=1),
+        config=LOSSY,
         rules=Rules(walk=WalkThatTrustsSilence),
     ),
     Mutant(
         name="a lost reply counts as failure",
         breaks="an actor was told that its record does not stand, and it does",
-        config=replace(SMALL, losses=1),
+        config=LOSSY,
         rules=Rules(walk=WalkThatGivesUp),
     ),
     Mutant(
         name="a quarantine does not stop a commit that takes its chunks",
         breaks="a commit names chunks of a checkpoint in quarantine",
         config=replace(SMALL, quarantines=True),
-        quarantines=lambda record, sources: False,
+        withdraws=lambda record, sources: False,
+    ),
+    Mutant(
+        name="a deletion does not stop a commit that takes its chunks",
+        breaks="a commit names chunks of a deleted checkpoint",
+        config=COLLECTED,
+        withdraws=_only_quarantines_withdraw,
+    ),
+    Mutant(
+        name="a deletion takes every chunk of its checkpoint",
+        breaks="a deletion takes a chunk that another checkpoint names",
+        config=COLLECTED,
+        rules=Rules(chunks_to_delete=lambda log, manifest: chunks_of(log, frozenset({manifest}))),
+    ),
+    Mutant(
+        name="any checkpoint may be deleted",
+        breaks="the checkpoint to resume from was deleted",
+        config=RESTORED,
+        rules=Rules(check=_check_but_delete(lambda checkpoint: True)),
+    ),
+    Mutant(
+        name="a checkpoint may be deleted before the open attempt has restored",
+        breaks="a launch restored a checkpoint that was deleted",
+        config=replace(RESTORED, quarantines=True),
+        rules=Rules(check=_check_but_delete(lambda checkpoint: checkpoint.quarantined)),
     ),
     Mutant(
         name="neither an end nor a newer attempt fences",

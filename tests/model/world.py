@@ -9,10 +9,14 @@ What is abstracted, and why nothing is lost by it:
 - The log is the tuple of stored records, extended one record at a time. Every log that is ever
   reached exists once (`Log.append` interns it), so what must hold of a log is judged once.
 - What `core.trainer_track` adds (set out at one's own `attempt_opened`, go on where the last
-  fact ended, take no chunks from what was seen quarantined, give way before a decision of one's own)
-  is restated in `Model._begin` and `_decide`; its own tests drive the real one.
+  fact ended, take no chunks from what was seen withdrawn, give way before a decision of one's own) is
+  restated in `Cast._next_fact`, `_sources` and `_decide`; its own tests drive the real one.
 - A gang is its rank 0: it starts at any time after its attempt was opened, by whatever cause, places
   itself and commits. All that the other ranks may do hangs on what rank 0 is told.
+- A checkpoint is the set of chunks that its manifest names: one of its own, and all those of the
+  checkpoints that its launch may lean on. Where checkpoints can be withdrawn, a gang records what it
+  restored before it commits. A collector verifies, supersedes and deletes what the product's own
+  check allows; its deletions name the chunks that go.
 - A sensor is stateless between two decisions. It folds the log, chooses any decision that the state
   allows (also to end an attempt whose gang is alive and well: nobody can tell for sure), and makes
   its claim, perhaps much later. A person at the command line is such a sensor.
@@ -31,6 +35,7 @@ from typing import NamedTuple
 
 from tests.model.drafts import RUN_DECLARED_DRAFT, author
 from tracks_dagster.core import append, run_fold
+from tracks_dagster.core.checkpoints import resume_target
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.records import Kind, Record, parse, seal
 from tracks_dagster.core.run_fold import AFTER_FINISH
@@ -49,13 +54,14 @@ class Log:
     records: tuple[Record, ...] = ()
     state: RunState | None = None
     wrong: str | None = None
+    before: Log | None = None
     _longer: dict[bytes, Log] = field(default_factory=dict)
 
     def append(self, data: bytes) -> Log:
         """Return the log with one more record; the same one for the same bytes."""
         if data not in self._longer:
             record = parse(data, seq=len(self.data))
-            log = Log(data=(*self.data, data), records=(*self.records, record))
+            log = Log(data=(*self.data, data), records=(*self.records, record), before=self)
             log.wrong = _objection(self, record)
             try:
                 log.state = run_fold.apply(self.state, record)
@@ -67,6 +73,14 @@ class Log:
     def sha256_before(self, seq: int) -> str | None:
         """Return the sha256 that the record at `seq` has to name."""
         return self.records[seq - 1].sha256 if seq else None
+
+    def until(self, seq: int) -> Log:
+        """Return the log as it was before the record at `seq`."""
+        log = self
+        while len(log.data) > seq:
+            assert log.before is not None
+            log = log.before
+        return log
 
     def find(self, kind: Kind, attempt_id: int | None) -> Record | None:
         """Return the first record of that kind and attempt."""
@@ -171,11 +185,46 @@ def _zombie(log: Log, record: Record) -> str | None:
 
 
 def _poisoned(log: Log, record: Record) -> str | None:
-    if record.kind is not Kind.CHECKPOINT_COMMITTED:
-        return None
-    quarantined = {
-        r.body["manifest_sha256"] for r in log.records if r.kind is Kind.CHECKPOINT_QUARANTINED
-    }
-    if quarantined & set(record.body["chunks_from"]):
-        return "a commit names chunks of a checkpoint in quarantine"
+    """Name what would make a checkpoint that stands unreadable, or one that must not be read."""
+    match record.kind:
+        case Kind.CHECKPOINT_COMMITTED:
+            sources = set(record.body["chunks_from"])
+            if sources & _decided(log, Kind.CHECKPOINT_QUARANTINED):
+                return "a commit names chunks of a checkpoint in quarantine"
+            if sources & _decided(log, Kind.CHECKPOINT_DELETED):
+                return "a commit names chunks of a deleted checkpoint"
+            if set(record.body["chunks"]) & _chunks_gone(log):
+                return "a commit names a chunk that is gone"
+        case Kind.CHECKPOINT_DELETED:
+            assert log.state is not None
+            manifest = record.body["manifest_sha256"]
+            kept = {c.ref.manifest_sha256 for c in log.state.checkpoints if not c.deleted}
+            if set(record.body["chunks"]) & chunks_of(log, frozenset(kept - {manifest})):
+                return "a deletion takes a chunk that another checkpoint names"
+            if manifest == _resumes_from(log.state):
+                return "the checkpoint to resume from was deleted"
+        case Kind.ATTEMPT_RESTORED if record.body["checkpoint"] is not None:
+            manifest = record.body["checkpoint"]["manifest_sha256"]
+            if manifest in _decided(log, Kind.CHECKPOINT_DELETED):
+                return "a launch restored a checkpoint that was deleted"
     return None
+
+
+def _resumes_from(state: RunState) -> str | None:
+    return resume_target(state.resumable).manifest_sha256 if state.resumable else None
+
+
+def _decided(log: Log, kind: Kind) -> set[str]:
+    return {record.body["manifest_sha256"] for record in log.records if record.kind is kind}
+
+
+def _chunks_gone(log: Log) -> set[str]:
+    deletions = [r for r in log.records if r.kind is Kind.CHECKPOINT_DELETED]
+    return {chunk for record in deletions for chunk in record.body["chunks"]}
+
+
+def chunks_of(log: Log, manifests: frozenset[str]) -> frozenset[str]:
+    """Return the chunks that the manifests of some commits name."""
+    commits = [r for r in log.records if r.kind is Kind.CHECKPOINT_COMMITTED]
+    named = [r.body["chunks"] for r in commits if r.body["ref"]["manifest_sha256"] in manifests]
+    return frozenset(chunk for chunks in named for chunk in chunks)

@@ -46,7 +46,7 @@ class Outcome(Enum):
 
     APPENDED = "the record stands in the track"
     FENCED = "the writer has lost its authority and must exit"
-    ABANDONED = "a commit names chunks of a checkpoint that was quarantined meanwhile"
+    ABANDONED = "a commit names chunks of a checkpoint that was quarantined or deleted meanwhile"
     TAKEN = "another record stands where this decision had to: read, fold and decide again"
 
 
@@ -108,7 +108,7 @@ class Walk:
             return Done(outcome=Outcome.APPENDED, record=record)
         if self.authority is not None and fences(record, self.authority):
             return Done(outcome=Outcome.FENCED, record=record)
-        if quarantines(record, self.sources):
+        if withdraws(record, self.sources):
             return Done(outcome=Outcome.ABANDONED, record=record)
         return replace(self, seq=self.seq + 1, prev_sha256=record.sha256)
 
@@ -169,8 +169,14 @@ def fences(record: Record, authority: Authority) -> bool:
     return False
 
 
-def quarantines(record: Record, sources: frozenset[str]) -> bool:
-    """Tell whether `record` quarantines one of the checkpoints in `sources` (manifest sha256)."""
-    return record.kind is Kind.CHECKPOINT_QUARANTINED and (
-        record.body["manifest_sha256"] in sources
-    )
+def withdraws(record: Record, sources: frozenset[str]) -> bool:
+    """Tell whether `record` takes a checkpoint in `sources` (manifest sha256) from its users.
+
+    A quarantine does, because its bytes are not to be trusted, and a deletion, because chunks that
+    only it named go with it: a collector may delete an older commit of a launch whose next save
+    leans on it at that moment.
+    """
+    return record.kind in _WITHDRAWING and record.body["manifest_sha256"] in sources
+
+
+_WITHDRAWING = frozenset({Kind.CHECKPOINT_QUARANTINED, Kind.CHECKPOINT_DELETED})

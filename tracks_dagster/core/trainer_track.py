@@ -6,13 +6,22 @@ they do what rank 0 was told.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 
-from tracks_dagster.core.append import Authority, Claim, Outcome, Walk, fences, quarantines
+from tracks_dagster.core.append import Authority, Claim, Outcome, Walk, fences, withdraws
 from tracks_dagster.core.errors import Contended, Fenced, TrackBroken
 from tracks_dagster.core.ports import Clock, ObjectStore
 from tracks_dagster.core.records import Draft, Kind, Record, parse
-from tracks_dagster.core.track import DECISIONS_MAX, RECORDS_MAX, check_chain, drive, log_key
+from tracks_dagster.core.track import (
+    DECISIONS_MAX,
+    RECORDS_MAX,
+    Sleep,
+    check_chain,
+    drive,
+    log_key,
+)
 
 
 class TrainerTrack:
@@ -20,6 +29,9 @@ class TrainerTrack:
 
     It starts at the `attempt_opened` record whose seq the launcher handed over, and reads every
     record from there: what fences it cannot be missed. Once fenced, it stays fenced.
+
+    Safe for the threads of one process: one call at a time, the others wait for it. So a save may
+    be committed in the background while the training thread reads on.
     """
 
     def __init__(
@@ -30,27 +42,47 @@ class TrainerTrack:
         opened_seq: int,
         authority: Authority,
         now: Clock,
+        sleep: Sleep = time.sleep,
     ) -> None:
         self.name = name
         self.authority = authority
         self._store = store
         self._now = now
+        self._sleep = sleep
         self._seq = opened_seq
         self._prev_sha256: str | None = None
         self.seen: list[Record] = []
         self._fenced_by: Record | None = None
+        self._one_at_a_time = threading.RLock()  # `choose` of a decision may read on
         self._read_opened(opened_seq)
 
     def append(self, draft: Draft, *, sources: frozenset[str] = frozenset()) -> Record | None:
-        """Append a fact; None when it was abandoned because a checkpoint it names was quarantined.
+        """Append a fact; None when it was abandoned: a checkpoint in `sources` was withdrawn.
 
         Idempotent for one draft. Raises Fenced when this launch has lost its authority.
         """
+        with self._one_at_a_time:
+            return self._append(draft, sources)
+
+    def decide(self, choose: Callable[[list[Record]], Draft | None]) -> Record | None:
+        """Append a trainer's decision: fenced like a fact, and at exactly the seq after the last.
+
+        `choose` sees the records from its own `attempt_opened` on. Raises Fenced or Contended.
+        """
+        with self._one_at_a_time:
+            return self._decide(choose)
+
+    def refresh(self) -> list[Record]:
+        """Read on to the end of the track; raises Fenced when a record on the way fences."""
+        with self._one_at_a_time:
+            return list(self._refresh())
+
+    def _append(self, draft: Draft, sources: frozenset[str]) -> Record | None:
         self._check_fence()
         for record in self.seen:
             if record.uid == draft.uid:
                 return record
-            if quarantines(record, sources):
+            if withdraws(record, sources):
                 return None
         walk = Walk(
             draft=draft,
@@ -60,24 +92,19 @@ class TrainerTrack:
             authority=self.authority,
             sources=sources,
         )
-        done = drive(self._store, self.name, walk, met=self._meet)
+        done = drive(self._store, self.name, walk, met=self._meet, sleep=self._sleep)
         self._check_fence()
         if done.outcome is Outcome.ABANDONED:
             return None
         return done.record
 
-    def decide(self, choose: Callable[[list[Record]], Draft | None]) -> Record | None:
-        """Append a trainer's decision: fenced like a fact, and at exactly the seq after the last.
-
-        `choose` sees the records from its own `attempt_opened` on. Raises Fenced or Contended.
-        """
+    def _decide(self, choose: Callable[[list[Record]], Draft | None]) -> Record | None:
         for _ in range(DECISIONS_MAX):
-            self.refresh()
-            draft = choose(self.seen)
+            draft = choose(self._refresh())
             if draft is None:
                 return None
             claim = Claim(draft=draft, at=self._now(), seq=self._seq, prev_sha256=self._prev_sha256)
-            done = drive(self._store, self.name, claim)
+            done = drive(self._store, self.name, claim, sleep=self._sleep)
             if done.outcome is Outcome.APPENDED:
                 self._meet(done.record)
                 return done.record
@@ -86,8 +113,7 @@ class TrainerTrack:
             "nothing was written."
         )
 
-    def refresh(self) -> list[Record]:
-        """Read on to the end of the track; raises Fenced when a record on the way fences."""
+    def _refresh(self) -> list[Record]:
         self._check_fence()
         for _ in range(RECORDS_MAX):
             data = self._store.get(log_key(self.name, self._seq))

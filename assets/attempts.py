@@ -107,6 +107,8 @@ def _supervise(
         tracks=app.tracks,
         gangs=app.gangs,
         orchestrator=orchestrator,
+        foresee=app.foresee,
+        policy=app.policy,
         dagster_run_id=context.run.run_id,
         host=platform.node(),
         clean=app.redact,

@@ -98,9 +98,8 @@ class History(Grown):
         return self.add(Kind.RUN_DECLARED, declared(self.run_id, **changes))
 
     def open(self, **changes: Any) -> Self:
-        """`attempt_opened` of the next attempt, resuming from what `resume_target` says."""
+        """`attempt_opened` of the next attempt, resuming from what the state says."""
         number = len(self.state.attempts) + 1
-        resumable = self.state.resumable
         fields: dict[str, Any] = {
             "cause": "first" if number == 1 else "retry",
             "decided_by": "tests",
@@ -108,7 +107,7 @@ class History(Grown):
             "config": self.state.declared.config,
             "compute": self.state.declared.compute,
             "snapshot": self.state.declared.snapshot,
-            "resume": resume_target(resumable) if resumable else None,
+            "resume": self.state.resumes_from,
         }
         return self.add(Kind.ATTEMPT_OPENED, AttemptOpened(**fields | changes), attempt_id=number)
 

@@ -22,7 +22,15 @@ from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.services.journals import journal_prefix
-from tracks_dagster.training.manifest import Chunk, Manifest, Member, Piece, TensorEntry
+from tracks_dagster.training.manifest import (
+    MEMBERS,
+    Chunk,
+    Manifest,
+    Member,
+    Piece,
+    Shard,
+    TensorEntry,
+)
 
 RUN_ID = "gpt-story"
 HALVED = {**CONFIG, "micro_batch": 2, "accumulation": 12}
@@ -110,8 +118,9 @@ class Story:
         )
         self.store.put(chunk.key, weights)
         piece = Piece(chunk_index=0, offset_bytes=0, size_bytes=len(weights))
-        tensor = TensorEntry(name="w", dtype="float32", shape=(8,), pieces=(piece,))
-        members = {n: Member(step=step) for n in ("optimizer", "scheduler", "rng", "data")}
+        shard = Shard(offsets=(0,), shape=(8,), pieces=(piece,))
+        tensor = TensorEntry(name="w", dtype="float32", shape=(8,), shards=(shard,))
+        members = {name: Member(step=step) for name in MEMBERS}
         manifest = Manifest(
             run_id=RUN_ID,
             attempt_id=number,

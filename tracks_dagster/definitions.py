@@ -8,6 +8,7 @@ from dagster import Definitions
 
 from assets.attempts import train_attempt, training_attempts
 from assets.checkpoints import checkpoints
+from assets.collection import collect_checkpoints, collect_checkpoints_every_15_minutes
 from assets.declarations import (
     declare_training_run,
     retrain_on_newest_snapshot,
@@ -25,8 +26,14 @@ from sensors.watch_attempts import watch_attempts
 
 defs = Definitions(
     assets=[*SNAPSHOTS, training_attempts, checkpoints, evals, promotions],
-    jobs=[train_attempt, evaluate_checkpoint, declare_training_run, retrain_on_newest_snapshot],
-    schedules=[weekly_retraining],
+    jobs=[
+        train_attempt,
+        evaluate_checkpoint,
+        declare_training_run,
+        retrain_on_newest_snapshot,
+        collect_checkpoints,
+    ],
+    schedules=[weekly_retraining, collect_checkpoints_every_15_minutes],
     sensors=[launch_attempts, retry_oom, retry_preempted, run_evals, watch_attempts],
     resources=RESOURCES,
 )

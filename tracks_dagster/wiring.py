@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING
 
 from tracks_dagster.core.errors import LedgerError, NothingYet, SettingsError
 from tracks_dagster.core.ports import (
+    CheckpointReader,
     Clock,
     Datasets,
     Evaluator,
+    ForeseeEnvironment,
     GangLauncher,
     Ledger,
+    Leftovers,
     NewUid,
     ObjectStore,
 )
@@ -94,10 +97,13 @@ class App:
 
     settings: Settings
     store: ObjectStore
+    leftovers: Leftovers
+    checkpoints: CheckpointReader
     ledger: Ledger
     projector: Projector
     tracks: Tracks
     gangs: GangLauncher
+    foresee: ForeseeEnvironment
     evaluator: Evaluator
     datasets: Datasets
     policy: RetryPolicy
@@ -117,9 +123,11 @@ def build(settings: Settings) -> App:
     from tracks_dagster.adapters.local_evaluator import LocalEvaluator
     from tracks_dagster.adapters.local_launcher import LocalLauncher
     from tracks_dagster.adapters.stores import open_store
+    from tracks_dagster.adapters.worker_environment import worker_environment
     from tracks_dagster.core.default_policy import DEFAULT_POLICY
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.training.software import foresee_software
 
     check_home(settings.home)
     if settings.postgres_url is not None:
@@ -135,10 +143,13 @@ def build(settings: Settings) -> App:
     return App(
         settings=settings,
         store=store,
+        leftovers=store,
+        checkpoints=read_checkpoints(store),
         ledger=ledger,
         projector=projector,
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project),
         gangs=LocalLauncher(settings.work, clean=clean),
+        foresee=lambda: foresee_software(worker_environment()),  # gangs start where this runs
         evaluator=LocalEvaluator(settings.work, clean=clean),
         datasets=ShippedDatasets(settings.work),
         policy=DEFAULT_POLICY,
@@ -172,6 +183,26 @@ def open_tracks_to_read(settings: Settings) -> Tracks:
 
     store = open_store_to_read(settings)
     return Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+
+
+def read_checkpoints(store: ObjectStore) -> CheckpointReader:
+    """Return the reader of what was committed in `store`; loads no torch."""
+    from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
+
+    return StoredCheckpoints(store)
+
+
+def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
+    """Return tracks and checkpoints on which everything can be tried: nothing is written below.
+
+    Raises as `open_store_to_read`.
+    """
+    from tracks_dagster.services.overlay import OverlayStore
+    from tracks_dagster.services.tracks import Tracks
+
+    store = OverlayStore(open_store_to_read(settings))
+    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+    return tracks, read_checkpoints(store)
 
 
 def open_ledger_to_read(settings: Settings) -> Ledger:

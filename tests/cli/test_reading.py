@@ -19,6 +19,7 @@ READING = (
     ("explain", RUN_ID),
     ("explain", f"{RUN_ID}/a02"),
     ("checkpoints", "list", RUN_ID),
+    ("checkpoints", "advise", RUN_ID),
     ("sql", "select run_id, state from training_runs"),
     ("fsck",),
 )

@@ -44,6 +44,7 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.EVALUATE_CHECKPOINT_JOB,
         names.DECLARE_TRAINING_RUN_JOB,
         names.RETRAINING_JOB,
+        names.COLLECT_CHECKPOINTS_JOB,
     } <= set(repository.job_names)
     assert {sensor.name for sensor in repository.sensor_defs} == {
         names.LAUNCH_ATTEMPTS,
@@ -67,14 +68,19 @@ def test_every_asset_tells_operators_what_it_is_and_whose() -> None:
         assert node.group_name != "default", node.key
 
 
-def test_sensors_run_unless_somebody_switches_them_off_and_the_schedule_does_not() -> None:
+def test_sensors_and_the_collector_run_unless_switched_off_and_the_weekly_schedule_does_not() -> (
+    None
+):
     repository = defs.get_repository_def()
     for sensor in repository.sensor_defs:
         assert sensor.default_status is dagster.DefaultSensorStatus.RUNNING
         assert sensor.minimum_interval_seconds == 5
         assert sensor.description
-    (weekly,) = repository.schedule_defs
-    assert weekly.default_status is dagster.DefaultScheduleStatus.STOPPED
+    schedules = {schedule.name: schedule.default_status for schedule in repository.schedule_defs}
+    assert schedules == {
+        "weekly_retraining": dagster.DefaultScheduleStatus.STOPPED,
+        names.COLLECT_CHECKPOINTS: dagster.DefaultScheduleStatus.RUNNING,
+    }
 
 
 def test_training_runs_are_never_retried_by_dagster() -> None:

@@ -90,7 +90,7 @@ def test_the_cap_in_device_hours_is_half_more_than_the_estimate_and_never_below_
 
 
 def test_equal_policies_have_one_version_and_every_change_has_another() -> None:
-    same = RetryPolicy(rules=DEFAULT_POLICY.rules)
+    same = RetryPolicy(rules=DEFAULT_POLICY.rules, environment=DEFAULT_POLICY.environment)
     assert same.version == DEFAULT_POLICY.version
     changed = dataclasses.replace(DEFAULT_POLICY, fingerprint_limit=4)
     assert changed.version != DEFAULT_POLICY.version

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,7 +112,8 @@ def test_after_the_end_of_a_run_only_afterthoughts_may_follow() -> None:
     assert {kind.value for kind in AFTER_FINISH} == {
         *("note", "alert", "eval_opened", "eval_ended", "eval_waived", "promotion_decided"),
         *("checkpoint_quarantined", "checkpoint_superseded", "checkpoint_deleted"),
-        *("checkpoint_pinned", "checkpoint_unpinned", "attempt_reclassified"),
+        *("checkpoint_pinned", "checkpoint_unpinned", "checkpoint_verified"),
+        "attempt_reclassified",
     }
 
 
@@ -278,3 +280,10 @@ def test_a_checkpoint_is_found_by_its_manifest() -> None:
     assert found is not None
     assert found.ref == ref
     assert state.checkpoint("0" * 64) is None
+
+
+def test_a_record_whose_body_is_another_is_named() -> None:
+    history = History().declare().open().place()
+    broken = replace(history.records[1], body={"cause": "first"})
+    with pytest.raises(TrackBroken, match=r"Record 1 \(attempt_opened\) cannot be read.*decision"):
+        run_fold.fold([history.records[0], broken])

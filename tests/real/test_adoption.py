@@ -14,6 +14,7 @@ from tests.fakes import FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.adapters.local_launcher import LocalLauncher
 from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.ports import GangPhase
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.redact import redact
@@ -40,6 +41,8 @@ def make_supervisor(home: Path, dagster_run_id: str) -> Supervisor:
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=lambda track: None),
         gangs=LocalLauncher(home / "work"),
         orchestrator=FakeOrchestrator(),
+        foresee=dict,
+        policy=DEFAULT_POLICY,
         dagster_run_id=dagster_run_id,
         host="node-1",
         clean=redact,

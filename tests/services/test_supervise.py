@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from types import MappingProxyType
 
 import pytest
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.core.bodies import StopRequested
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Kind
+from tracks_dagster.core.records import Draft, Json, Kind
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.supervise import DRAIN_S_MAX, Supervisor
@@ -51,12 +53,19 @@ class Days:
 
 
 def supervisor(
-    tracks: Tracks, gangs: FakeGangs, days: Days, *, dagster_run_id: str = "mine"
+    tracks: Tracks,
+    gangs: FakeGangs,
+    days: Days,
+    *,
+    dagster_run_id: str = "mine",
+    environment: Mapping[str, Json] = MappingProxyType({}),
 ) -> Supervisor:
     return Supervisor(
         tracks=tracks,
         gangs=gangs,
         orchestrator=FakeOrchestrator(),
+        foresee=lambda: environment,
+        policy=DEFAULT_POLICY,
         dagster_run_id=dagster_run_id,
         host="node-1",
         clean=redact,
@@ -65,9 +74,9 @@ def supervisor(
     )
 
 
-def ends(gangs: FakeGangs, *, exit_code: int = 0) -> Callable[[], None]:
+def ends(gangs: FakeGangs, *, exit_code: int = 0, attempt_id: int = 1) -> Callable[[], None]:
     return lambda: gangs.end(
-        "r-1", 1, RankEnd(rank=0, exit_code=exit_code), RankEnd(rank=1, exit_code=exit_code)
+        "r-1", attempt_id, RankEnd(rank=0, exit_code=exit_code), RankEnd(rank=1, exit_code=exit_code)
     )
 
 

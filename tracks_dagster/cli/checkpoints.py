@@ -1,32 +1,41 @@
-"""`tracks checkpoints`: what a run has committed, and what became of it."""
+"""`tracks checkpoints`: what a run has committed, what became of it, and what is done about it."""
 
 from __future__ import annotations
 
 import click
 from rich.table import Table
 
+from tracks_dagster.cli import (
+    checkpoint_advice,
+    checkpoint_export,
+    checkpoint_gc,
+    checkpoint_pins,
+    checkpoint_verify,
+)
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import resume_target
 from tracks_dagster.core.names import check_run_id
+from tracks_dagster.core.protection import newest, pins_of
 from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.retention import judge
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.wiring import Settings, open_tracks_to_read
 
 
 @click.group("checkpoints")
 def command() -> None:
-    """Look at the checkpoints of a run."""
+    """List, verify, collect and pin the checkpoints of a run."""
 
 
 @command.command("list")
 @click.argument("run_id")
 @as_json
 def list_checkpoints(run_id: str, as_json: bool) -> None:
-    """List the committed checkpoints of RUN_ID, oldest first."""
+    """List the committed checkpoints of RUN_ID, oldest first, and why each is still there."""
     tracks = open_tracks_to_read(Settings.from_environment())
     state = tracks.run(check_run_id(run_id))
-    rows = [_row(state, checkpoint) for checkpoint in state.checkpoints]
+    judged = {each.checkpoint.seq: each.why for each in judge(state, tracks.now())}
+    rows = [_row(state, c, why=judged.get(c.seq, ())) for c in state.checkpoints]
     if as_json:
         print_json(rows)
     elif not rows:
@@ -35,17 +44,28 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
         print_table(_table(rows))
 
 
-def _row(state: RunState, checkpoint: CheckpointState) -> dict[str, Json]:
-    target = resume_target(state.resumable) if state.resumable else None
+def _row(state: RunState, checkpoint: CheckpointState, *, why: tuple[str, ...]) -> dict[str, Json]:
+    target = newest(state)
+    times = {
+        name: format_time(at) if at is not None else None
+        for name, at in (
+            ("verified_at", checkpoint.verified_at),
+            ("superseded_at", checkpoint.superseded_at),
+            ("quarantined_at", checkpoint.quarantined_at),
+            ("deleted_at", checkpoint.deleted_at),
+        )
+    }
     return {
         "attempt_id": checkpoint.ref.attempt_id,
         "step": checkpoint.ref.step,
         "status": checkpoint.status,
-        "is_resume_target": checkpoint.ref == target,
+        "is_resume_target": target is not None and target.ref == checkpoint.ref,
         "trigger": checkpoint.body.trigger,
         "total_bytes": checkpoint.body.total_bytes,
         "committed_at": format_time(checkpoint.at),
-        "pins": sorted(checkpoint.pins),
+        **times,
+        "pins": list(pins_of(state, checkpoint)),
+        "why": list(why),
         "metrics": dict(checkpoint.body.metrics),
         "ref": to_json(checkpoint.ref),
     }
@@ -53,7 +73,7 @@ def _row(state: RunState, checkpoint: CheckpointState) -> dict[str, Json]:
 
 def _table(rows: list[dict[str, Json]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("attempt", "step", "status", "saved at", "bytes", "manifest", ""):
+    for title in ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest", "why"):
         table.add_column(title)
     for row in rows:
         table.add_row(
@@ -62,7 +82,14 @@ def _table(rows: list[dict[str, Json]]) -> Table:
             row["status"],
             row["committed_at"][:19],
             str(row["total_bytes"]),
+            "yes" if row["verified_at"] else "not yet",
             row["ref"]["manifest_sha256"][:12],
-            "resumes from here" if row["is_resume_target"] else ", ".join(row["pins"]),
+            "; ".join(row["why"]),
         )
     return table
+
+
+for each in (checkpoint_verify.command, checkpoint_gc.command, *checkpoint_pins.COMMANDS):
+    command.add_command(each)
+command.add_command(checkpoint_advice.command)
+command.add_command(checkpoint_export.command)

@@ -15,12 +15,26 @@ from tracks_dagster.services.runs import check_words
 @why_option
 @by_option
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the config.")
-def command(run_id: str, why: str, by: str, changes: tuple[str, ...]) -> None:
+@click.option(
+    "--allow-environment-change",
+    is_flag=True,
+    help="Resume even with other libraries than those that wrote the checkpoint.",
+)
+def command(
+    run_id: str, why: str, by: str, changes: tuple[str, ...], allow_environment_change: bool
+) -> None:
     """Open another attempt of RUN_ID, which must not be finished or running."""
     check_words({"why": why, "by": by})
     overrides = parse_settings(changes)
     tracks = open_app().tracks
-    record = retry_by_person(tracks, check_run_id(run_id), by=by, why=why, changes=overrides)
+    record = retry_by_person(
+        tracks,
+        check_run_id(run_id),
+        by=by,
+        why=why,
+        changes=overrides,
+        allows_environment_change=allow_environment_change,
+    )
     click.echo(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "
         f"it. `tracks status {run_id}` shows how it goes."

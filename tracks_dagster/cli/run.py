@@ -14,9 +14,11 @@ from tracks_dagster.cli.common import as_json, parse_settings, person, print_tab
 from tracks_dagster.cli.driving import drive, take_up
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
+from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.records import Json
+from tracks_dagster.services.branches import Origin, find_origin
 from tracks_dagster.services.outcome import outcome
 from tracks_dagster.services.receipts import read_receipts
 from tracks_dagster.services.runs import (
@@ -34,18 +36,31 @@ from tracks_dagster.wiring import (
     check_home,
     new_uid,
     open_dagster_home,
+    open_tracks_to_read,
     utc_now,
 )
 
 WAIT_S = 600.0
+FAMILY = "gpt"  # where neither --family nor --from names one
 
 
 @click.command("run")
-@click.option("--family", default="gpt", show_default=True, help="gpt or tabular.")
-@click.option("--steps", type=int, help="Optimizer steps to run.")
+@click.option("--family", show_default=FAMILY, help="gpt or tabular.")
+@click.option(
+    "--from",
+    "branch_at",
+    metavar="RUN@STEP",
+    help="Go on from that checkpoint, with its run's family, config, data and trainer.",
+)
+@click.option("--steps", type=int, help="Optimizer steps to run, those before --from included.")
 @click.option("--seed", type=int, help="Of weights, order and dropout.")
 @click.option("--checkpoint-every", type=int, default=10, show_default=True, help="Steps.")
-@click.option("--ranks", type=int, default=1, show_default=True, help="Processes, a device each.")
+@click.option("--keep-last", type=int, default=3, show_default=True, help="Checkpoints to keep.")
+@click.option(
+    "--keep-best", type=int, default=1, show_default=True, help="And those of least loss."
+)
+@click.option("--keep-every", type=int, help="And every one whose step this divides.")
+@click.option("--ranks", type=int, show_default="1", help="Processes, a device each.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
 @click.option("--drill", "drills", multiple=True, help="Play a fault: preempt@23,grace=0.")
 @click.option("--run-id", help="Declare it under this id, or take up the run that has it.")
@@ -61,11 +76,15 @@ WAIT_S = 600.0
 @click.pass_context
 def command(
     ctx: click.Context,
-    family: str,
+    family: str | None,
+    branch_at: str | None,
     steps: int | None,
     seed: int | None,
     checkpoint_every: int,
-    ranks: int,
+    keep_last: int,
+    keep_best: int,
+    keep_every: int | None,
+    ranks: int | None,
     settings: tuple[str, ...],
     drills: tuple[str, ...],
     run_id: str | None,
@@ -81,20 +100,30 @@ def command(
 ) -> None:
     """Declare a training run and follow it to its end, headless.
 
+    With --from it is a branch: what is not given is taken over from the attempt that wrote the
+    checkpoint, and the code is the one here.
+
     Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
     else starts one and stops it at the end. Ctrl-C saves, ends the gang and says how to go on; a
     second one ends everything at once.
     """
     given = Settings.from_environment()
+    origin = _origin(given, branch_at, run_id)
+    family = family or (origin.family if origin is not None else FAMILY)
+    if ranks is None:
+        ranks = origin.ranks if origin is not None else 1
     request = RunRequest(
         run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
         family=family,
-        intent=intent or f"Train {family} from the command line, to see how it goes.",
+        intent=intent or _intent(family, branch_at),
         code=read_code_version(given.root),
         config=_config(settings, steps=steps, seed=seed),
         snapshot_id=snapshot,
         ranks=ranks,
         checkpoint_every_steps=checkpoint_every,
+        retention=RetentionRule(
+            keep_last=keep_last, keep_best=keep_best, milestone_every_steps=keep_every
+        ),
         owner=owner,
         team=team,
         stage=stage,
@@ -103,7 +132,7 @@ def command(
     )
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
-    request = _checked(given, request, data)
+    request = _checked(given, request, data, origin)
     app, home = build(given), open_dagster_home(given)
     before = take_up(app, request.run_id, by=owner)
     if before is None:
@@ -124,16 +153,33 @@ def read_outcome(app: App, run_id: str, state: str) -> dict[str, Json]:
     return {**outcome(run, app.store, weights_sha256), "state": state}
 
 
-def _checked(given: Settings, request: RunRequest, data: Path | None) -> RunRequest:
+def _origin(given: Settings, branch_at: str | None, run_id: str | None) -> Origin | None:
+    """Return what `--from` offers; writes nothing. Raises UnknownRun, NothingYet or InvalidInput."""
+    if branch_at is None:
+        return None
+    return find_origin(open_tracks_to_read(given), branch_at, run_id=run_id)
+
+
+def _intent(family: str, branch_at: str | None) -> str:
+    if branch_at is not None:
+        return f"Go on from {branch_at}, from the command line."
+    return f"Train {family} from the command line, to see how it goes."
+
+
+def _checked(
+    given: Settings, request: RunRequest, data: Path | None, origin: Origin | None
+) -> RunRequest:
     """Check all that needs no home, so that bad input leaves nothing behind.
 
-    Returns the request with the snapshot that `data` gives. Raises InvalidInput or DataRejected.
+    Returns the request with what it inherits of `origin` and the snapshot that `data` gives. Raises
+    InvalidInput or DataRejected.
     """
+    if data is not None and request.snapshot_id is not None:
+        raise InvalidInput("--data and --snapshot both name the data; give one of them.")
+    request = request if origin is None else origin.inherited_by(request)
     check_request(request)
     check_home(given.home)
     if data is not None:
-        if request.snapshot_id is not None:
-            raise InvalidInput("--data and --snapshot both name the data; give one of them.")
         return replace(request, snapshot_id=check_source(request.family, data))
     home_is_empty = not given.home.exists() and "://" not in given.store_url
     if request.snapshot_id is not None and home_is_empty:

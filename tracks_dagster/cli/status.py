@@ -45,6 +45,8 @@ def _sentences(line: RunLine) -> str:
         f"{line.run_id}: {line.state}. {line.why}",
         f"attempt {line.attempt_id or '–'}, step {line.step or 0} of {line.steps}{loss}",
     ]
+    if line.branched_from:
+        told.append(f"a branch of {line.branched_from}")
     if line.waiting_for:
         told.append(line.waiting_for)
     if line.promoted_to:
@@ -57,11 +59,12 @@ def _table(lines: list[RunLine]) -> Table:
     for title in ("run", "state", "attempt", "step", "what now"):
         table.add_column(title, overflow="fold")
     for line in lines:
+        branch = f"a branch of {line.branched_from}; " if line.branched_from else ""
         table.add_row(
             line.run_id,
             line.state,
             str(line.attempt_id or "–"),
             f"{line.step or 0}/{line.steps}",
-            line.waiting_for or line.why,
+            f"{branch}{line.waiting_for or line.why}",
         )
     return table

@@ -53,6 +53,23 @@ class CheckpointCadence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRule:
+    """Which checkpoints are kept when nothing pins them; all the others are superseded.
+
+    keep_last: the newest K, 1 or more; keep_best: the best K by the commit's own `metric`
+    (direction "min" or "max"), 0 or more; milestone_every_steps: every step that it divides, None for
+    none. delete_after_s: seconds from the supersede decision to the deletion, 0 or more.
+    """
+
+    keep_last: int = 3
+    keep_best: int = 1
+    metric: str = "loss"
+    direction: str = "min"
+    milestone_every_steps: int | None = None
+    delete_after_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequirement:
     """An eval that must be done, or waived in words, before the run is over."""
 
@@ -93,6 +110,8 @@ class RunDeclared:
     config: flat, JSON scalars only; `micro_batch × accumulation × ranks == global_batch`.
     trainer: "family" for the shipped families, else the key of the stored script.
     estimated_device_s: device seconds that an undisturbed run is expected to take.
+    branched_from: the checkpoint of another run that this one goes on from; pinned in that run's
+    track, as "branch:<run_id>", before this record was written.
     """
 
     run_id: str
@@ -111,6 +130,8 @@ class RunDeclared:
     promotion: PromotionRule | None = None
     drills: tuple[Drill, ...] = ()
     trainer: str = "family"
+    retention: RetentionRule = RetentionRule()
+    branched_from: CheckpointRef | None = None
 
 
 # --- an attempt -----------------------------------------------------------------------------------
@@ -143,6 +164,8 @@ class AttemptOpened:
     cause: "first", "retry" or "manual_retry". decided_by: the sensor's or the person's name.
     decision: one or two sentences; counted_seqs: the records that the decision counted.
     config: the whole config of this attempt, as remedied.
+    allows_environment_change: a person lets it resume with other libraries than those that wrote the
+    checkpoint; a retry from the same checkpoint keeps that.
     """
 
     cause: str
@@ -156,6 +179,7 @@ class AttemptOpened:
     remediation: tuple[ConfigChange, ...] = ()
     counted_seqs: tuple[int, ...] = ()
     policy_version: str = ""
+    allows_environment_change: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +207,8 @@ class RankPlace:
 class AttemptPlaced:
     """`attempt_placed`: rank 0 of a launch has its gang together. At most one per attempt.
 
-    environment: versions of python, torch, numpy, the platform; digest: sha256 of them.
+    environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
+    code; digest: sha256 of them.
     """
 
     launch_id: str
@@ -212,7 +237,8 @@ class AttemptRestored:
 class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
-    cursor: global samples consumed. trigger: "interval", "time", "sigterm" or "final".
+    cursor: global samples consumed. trigger: "interval", "time", "demand" (the script or SIGUSR1
+    asked), "sigterm" or "final".
     total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
     """
 
@@ -275,8 +301,8 @@ class AttemptReclassified:
 class RetryRefused:
     """`retry_refused`: no automatic retry; names the limit and the records that exhausted it.
 
-    limit: "reason", "fingerprint", "device_hours", "never_started", or "remediation" where nothing is
-    left to change.
+    limit: "reason", "fingerprint", "device_hours", "never_started", "remediation" where nothing is
+    left to change, or "branch" where what the run branched from may not be resumed from any more.
     """
 
     reason: str
@@ -304,8 +330,10 @@ class StopRequested:
 class CheckpointDecision:
     """`checkpoint_quarantined`, `_superseded`, `_deleted`, `_pinned`, `_unpinned`.
 
-    pin: who holds it ("eval:…", "promotion:…", "branch:…", "hold:…"), for pins only.
-    chunks: keys that a deletion removes.
+    pin: who holds it, for pins only: "hold:<person>" or "branch:<run_id>". Evals and promotions pin
+    by their own records.
+    chunks: keys that a deletion removes, beside the manifest. Where they are too many for a record,
+    the object chunks_key lists them as a JSON array; its name holds its sha256.
     """
 
     manifest_sha256: str
@@ -313,6 +341,19 @@ class CheckpointDecision:
     why: str
     pin: str | None = None
     chunks: tuple[str, ...] = ()
+    chunks_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointVerified:
+    """`checkpoint_verified`: every byte was read and had the hash that the manifest names.
+
+    A fact about bytes that never change, appended like a note. total_bytes: how many were read.
+    """
+
+    manifest_sha256: str
+    by: str
+    total_bytes: int
 
 
 # --- evals, promotion, the rest -------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.records import Json
+from tracks_dagster.core.records import Json, Record
 
 Body = TypeVar("Body")
 
@@ -43,6 +43,16 @@ def from_json(kind: type[Body], data: Json) -> Body:
         return typing.cast(Body, _typed(kind, data))
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise TrackBroken(f"A body is no {kind.__name__}: {error}") from error
+
+
+def body_of(kind: type[Body], record: Record) -> Body:
+    """Return the body of `record`; raises TrackBroken naming the record when it is no `kind`."""
+    try:
+        return from_json(kind, record.body)
+    except TrackBroken as error:
+        raise TrackBroken(
+            f"Record {record.seq} ({record.kind}) cannot be read; records before it still hold. {error}"
+        ) from error
 
 
 def _typed(annotation: Any, value: Any) -> Any:

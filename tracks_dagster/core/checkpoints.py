@@ -7,9 +7,12 @@ verified is `training.checkpoint_files`'s work.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from tracks_dagster.core.errors import NoCheckpoint
+from tracks_dagster.core.errors import InvalidInput, NoCheckpoint
+
+_AT = re.compile(r"(?P<run_id>[a-z0-9-]{1,40})@(?P<step>[0-9]{1,18})")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,22 @@ def resume_target(checkpoints: list[CheckpointRef]) -> CheckpointRef:
 def object_prefix(run_id: str, attempt_id: int, launch_id: str, step: int) -> str:
     """Return the prefix under which one launch writes its checkpoint of one step."""
     return f"runs/{run_id}/attempts/{attempt_id}/{launch_id}/step-{step}/"
+
+
+def parse_at(text: str) -> tuple[str, int]:
+    """Return (run_id, step) of `RUN@STEP`; raises InvalidInput for anything else."""
+    match = _AT.fullmatch(text)
+    if match is None:
+        raise InvalidInput(
+            f"{text!r} names no checkpoint; write RUN@STEP, for example my-run@40. "
+            "`tracks checkpoints list RUN` shows the steps that there are."
+        )
+    return match["run_id"], int(match["step"])
+
+
+def checkpoint_at(ref: CheckpointRef) -> str:
+    """Return a checkpoint as people write it, `RUN@STEP`."""
+    return f"{ref.run_id}@{ref.step}"
 
 
 def manifest_key(ref: CheckpointRef) -> str:

@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="stop_requested", weight=Weight.INTENT, find=rules_control.stop_requested),
     Rule(name="dagster_cancelled", weight=Weight.INTENT, find=rules_control.dagster_cancelled),
     Rule(name="slurm_cancelled", weight=Weight.INTENT, find=rules_control.slurm_cancelled),
+    Rule(name="start_refused", weight=Weight.INTENT, find=rules_control.start_refused),
     Rule(name="oom_before_condition", weight=Weight.CONTROL_PLANE, find=rules_control.oom_first),
     Rule(name="condition", weight=Weight.CONTROL_PLANE, find=rules_control.condition),
     Rule(name="slurm_state", weight=Weight.CONTROL_PLANE, find=rules_control.slurm_state),

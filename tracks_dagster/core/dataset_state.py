@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tracks_dagster.core.bodies import DatasetDeclared, SnapshotCommitted, SnapshotDecision
-from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.body_json import body_of
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.records import Kind, Record
 
@@ -57,15 +57,15 @@ def apply(state: DatasetState | None, record: Record) -> DatasetState:
             "dataset, and only the first, is dataset_declared."
         )
     if state is None:
-        declared = from_json(DatasetDeclared, record.body)
+        declared = body_of(DatasetDeclared, record)
         return DatasetState(head=record, declared=declared, declared_at=record.at)
     match record.kind:
         case Kind.SNAPSHOT_COMMITTED:
-            body = from_json(SnapshotCommitted, record.body)
+            body = body_of(SnapshotCommitted, record)
             added = SnapshotState(seq=record.seq, at=record.at, body=body)
             return replace(state, head=record, snapshots=(*state.snapshots, added))
         case Kind.SNAPSHOT_QUARANTINED | Kind.SNAPSHOT_RELEASED:
-            decision = from_json(SnapshotDecision, record.body)
+            decision = body_of(SnapshotDecision, record)
             why = decision.why if record.kind is Kind.SNAPSHOT_QUARANTINED else None
             snapshots = tuple(
                 replace(s, quarantined_why=why) if s.body.snapshot_id == decision.snapshot_id else s

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.core.advice import what_to_do
 from tracks_dagster.core.bodies import ComputeRequest, ConfigChange, Debit, SnapshotRef
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, resume_target
 from tracks_dagster.core.evals import evals_settled, what_evals_wait_for
 from tracks_dagster.core.limits import Limit, is_free, limits
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
@@ -49,6 +49,7 @@ class Retry:
     snapshot: SnapshotRef
     resume: CheckpointRef | None
     counted_seqs: tuple[int, ...]
+    allows_environment_change: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,8 +83,14 @@ class Finish:
 Decision = Retry | Wait | Refuse | Finish
 
 
-def decide(state: RunState, policy: RetryPolicy, now: datetime) -> Decision:
-    """Return what follows on `state`. A `now` before the newest record counts as that record's."""
+def decide(
+    state: RunState, policy: RetryPolicy, now: datetime, *, source_withdrawn: str | None = None
+) -> Decision:
+    """Return what follows on `state`. A `now` before the newest record counts as that record's.
+
+    source_withdrawn: why, by its own track, what the run would resume from may not be resumed from;
+    None where it may, and for a checkpoint of the run's own.
+    """
     now = max(now, state.head.at)
     if state.finished is not None:
         return Wait(why=f"The run is finished ({state.finished.stop_cause}).")
@@ -100,6 +107,8 @@ def decide(state: RunState, policy: RetryPolicy, now: datetime) -> Decision:
         return _finish(state, failed, policy)
     if (held := _held_by_a_person(state, failed)) is not None:
         return held
+    if source_withdrawn is not None:
+        return _cut_off(failed, failed.reason, source_withdrawn)
     return _after_failure(state, failed, failed.reason, policy, now)
 
 
@@ -126,6 +135,18 @@ def _held_by_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     if state.refusal is not None:
         return Wait(why=f"A retry was refused (record {state.refusal.seq}); {go_on}.")
     return None
+
+
+def _cut_off(failed: AttemptState, reason: TerminationReason, why: str) -> Refuse:
+    """Refuse what has nothing left to resume from: a branch may not silently begin at step 0."""
+    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
+    return Refuse(
+        reason=reason,
+        limit="branch",
+        decision=f"{ended} and is not retried: the run has no checkpoint of its own, and {why}",
+        what_to_do="Declare another branch: this one goes on from that checkpoint or not at all.",
+        counted_seqs=_seqs(failed, ()),
+    )
 
 
 def _after_failure(
@@ -157,8 +178,8 @@ def _after_failure(
             f"{format_time(due_at)}.",
             until=due_at,
         )
-    resume = _newest(state)
-    words = f"{ended}: {_joined(standing)}. {_plan(remedied, failed, resume)} {as_of}"
+    resume = state.resumes_from
+    words = f"{ended}: {_joined(standing)}. {_plan(state, remedied, failed, resume)} {as_of}"
     return Retry(
         decision=words,
         debit=_debit(failed, reason, rule),
@@ -168,6 +189,10 @@ def _after_failure(
         snapshot=failed.opened.snapshot,
         resume=resume,
         counted_seqs=_seqs(failed, standing),
+        # What a person let pass holds for that checkpoint, until the run has one of its own after it.
+        allows_environment_change=(
+            failed.opened.allows_environment_change and failed.opened.resume == resume
+        ),
     )
 
 
@@ -254,13 +279,16 @@ def _debit(failed: AttemptState, reason: TerminationReason, rule: RetryRule) -> 
     return Debit(reason=reason.value, amount=amount, fingerprint=failed.fingerprint, why=why)
 
 
-def _plan(remedied: Remedied, failed: AttemptState, resume: CheckpointRef | None) -> str:
+def _plan(
+    state: RunState, remedied: Remedied, failed: AttemptState, resume: CheckpointRef | None
+) -> str:
     changes = ", ".join(f"{c.key} {c.before} → {c.after}" for c in remedied.changes)
-    start = (
-        f"resumes from step {resume.step} of attempt {resume.attempt_id}"
-        if resume is not None
-        else "starts afresh: no checkpoint was committed"
-    )
+    if resume is None:
+        start = "starts afresh: no checkpoint was committed"
+    elif resume.run_id == state.run_id:
+        start = f"resumes from step {resume.step} of attempt {resume.attempt_id}"
+    else:
+        start = f"resumes from {checkpoint_at(resume)}, which the run branched from"
     changed = f"with {changes}" if changes else "with nothing changed"
     return f"Attempt {failed.attempt_id + 1} {start}, {changed}."
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from tracks_dagster.core.environments import EnvironmentRule
 from tracks_dagster.core.policy import HOUR_S, Remedy, RetryPolicy, RetryRule
 from tracks_dagster.core.reasons import TerminationReason
 
@@ -160,5 +161,13 @@ DEFAULT_POLICY = RetryPolicy(
         # an attempt that ends so has found none that it could read.
         RetryRule(reason=_R.CHECKPOINT_CORRUPT, remedy=Remedy.STOP, count=0),
         RetryRule(reason=_R.EVALUATOR_ERROR, remedy=Remedy.RETRY_EVAL, count=3),
-    )
+    ),
+    # What sums in another order, or draws other random numbers, makes no exact resume. Another
+    # platform, thread count or training code is said, and whoever compares losses will know why.
+    environment=(
+        EnvironmentRule(key="torch"),
+        EnvironmentRule(key="cuda"),
+        EnvironmentRule(key="python", parts=2),
+        EnvironmentRule(key="numpy", parts=2),
+    ),
 )

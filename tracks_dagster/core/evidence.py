@@ -16,6 +16,11 @@ from tracks_dagster.core.records import Json
 # is told by the recorded intent or the conditions, never by the rank.
 DRAINED = "drained"
 
+# The type of a condition by which the supervisor refused to start a gang, and its reasons.
+START_REFUSED = "StartRefused"
+ENVIRONMENT_DIFFERS = "EnvironmentDiffers"
+CHECKPOINT_WITHDRAWN = "CheckpointWithdrawn"
+
 LOG_TAIL_BYTES_MAX = 64 * 1024  # of each rank; the end of a log says why, the start says how
 
 
@@ -23,7 +28,8 @@ LOG_TAIL_BYTES_MAX = 64 * 1024  # of each rank; the end of a log says why, the s
 class Condition:
     """Something a control plane said: type "DisruptionTarget", reason "PreemptionByScheduler"…
 
-    source: "kubernetes", "kueue", "slurm" or "drill"; rank: None when it concerns the whole gang.
+    source: "kubernetes", "kueue", "slurm", "drill" or "supervisor"; rank: None when it concerns the
+    whole gang.
     """
 
     type: str

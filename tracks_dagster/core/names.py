@@ -17,6 +17,10 @@ TRAIN_ATTEMPT_JOB = "train_attempt"
 EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
 DECLARE_TRAINING_RUN_JOB = "declare_training_run"
 RETRAINING_JOB = "retrain_on_newest_snapshot"
+COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
+
+# Dagster schedules
+COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"
 
 # Dagster sensors
 RETRY_PREEMPTED = "retry_preempted"
@@ -24,6 +28,9 @@ RETRY_OOM = "retry_oom"
 WATCH_ATTEMPTS = "watch_attempts"
 LAUNCH_ATTEMPTS = "launch_attempts"
 RUN_EVALS = "run_evals"
+
+# Rules of alerts that others count
+ALERT_SAVE_FAILED = "save_failed"
 
 # Dagster partition sets (dynamic)
 ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.environments import EnvironmentRule
 from tracks_dagster.core.names import RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import canonical_json, sha256_hex
@@ -96,6 +97,8 @@ class RetryPolicy:
     memory_growth, memory_growth_max: a step of more host memory, and the cap, as a multiple of what
     the run was declared with.
     larger_devices: device class → the next larger one, where a cluster has such.
+    environment: which differences between the libraries that wrote a checkpoint and those of the gang
+    that would resume from it refuse the resume; all others are only said.
     """
 
     rules: tuple[RetryRule, ...]
@@ -108,6 +111,7 @@ class RetryPolicy:
     memory_growth: float = 1.5
     memory_growth_max: float = 4.0
     larger_devices: Mapping[str, str] = field(default_factory=dict)
+    environment: tuple[EnvironmentRule, ...] = ()
 
     def __post_init__(self) -> None:
         reasons = [rule.reason for rule in self.rules]
@@ -125,6 +129,9 @@ class RetryPolicy:
             raise ValueError("The device-hours cap of a retry policy must be above zero.")
         if self.memory_growth <= 1 or self.memory_growth_max < 1:
             raise ValueError("More memory means a factor above 1.")
+        keys = [rule.key for rule in self.environment]
+        if len(keys) != len(set(keys)):
+            raise ValueError(f"A retry policy has one environment rule a key at most, not {keys}.")
         if any(self.rule(r.budget).counts_as is not None for r in self.rules):
             raise ValueError("A retry rule may share only the debits of a row of its own.")
 

@@ -75,7 +75,7 @@ def _changed(now: Sequence[T], before: Sequence[T]) -> list[T]:
 
 
 def _run_row(state: RunState) -> Row:
-    declared = state.declared
+    declared, source = state.declared, state.declared.branched_from
     status = run_status(state)
     final = state.finished.final if state.finished else None
     ends = [attempt.ended for attempt in state.attempts if attempt.ended is not None]
@@ -96,6 +96,9 @@ def _run_row(state: RunState) -> Row:
         launcher=declared.compute.launcher,
         ranks=declared.compute.ranks,
         device_class=declared.compute.device_class,
+        branched_from_run_id=source.run_id if source else None,
+        branched_from_step=source.step if source else None,
+        branched_from_manifest_sha256=source.manifest_sha256 if source else None,
         max_steps=declared.config.get("steps"),
         config_json=json_text(declared.config),
         estimated_device_s=declared.estimated_device_s,

@@ -124,10 +124,11 @@ def _ending(attempt: AttemptState) -> dict[str, Json]:
 
 def _work(view: AttemptView) -> dict[str, Json]:
     attempt, account, ended = view.attempt, view.account, view.attempt.ended
-    source = attempt.restored.checkpoint if attempt.restored else attempt.opened.resume
+    source = attempt.resumed_from
     return {
         "gpu_seconds": ended.device_seconds if ended else None,
         "resumed_from_step": account.resume or None,
+        "resumed_from_run_id": source.run_id if source else None,
         "resumed_from_manifest_sha256": source.manifest_sha256 if source else None,
         "last_step": account.last if account.last > account.resume else None,
         "kept_steps": account.kept,

@@ -35,6 +35,7 @@ class Kind(StrEnum):
     ATTEMPT_RECLASSIFIED = "attempt_reclassified"
     RETRY_REFUSED = "retry_refused"
     STOP_REQUESTED = "stop_requested"
+    CHECKPOINT_VERIFIED = "checkpoint_verified"
     CHECKPOINT_QUARANTINED = "checkpoint_quarantined"
     CHECKPOINT_SUPERSEDED = "checkpoint_superseded"
     CHECKPOINT_DELETED = "checkpoint_deleted"

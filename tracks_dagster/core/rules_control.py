@@ -9,7 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from tracks_dagster.core.evidence import Condition, Evidence, RankEnd
+from tracks_dagster.core.evidence import (
+    CHECKPOINT_WITHDRAWN,
+    ENVIRONMENT_DIFFERS,
+    START_REFUSED,
+    Condition,
+    Evidence,
+    RankEnd,
+)
 from tracks_dagster.core.finding import Finding
 from tracks_dagster.core.reasons import TerminationReason
 
@@ -43,6 +50,11 @@ _CONDITIONS = _words(
      _R.SCHEDULING_TIMEOUT),
     (r"(NodeLost|NodeNotReady|stopped posting node status|node.*unreachable)", _R.NODE_FAILURE),
 )  # fmt: skip
+
+_REFUSED_STARTS = {
+    ENVIRONMENT_DIFFERS: _R.DEPENDENCY_MISMATCH,
+    CHECKPOINT_WITHDRAWN: _R.CHECKPOINT_CORRUPT,
+}
 
 _SLURM_STATES = _words(
     (r"^PREEMPTED", _R.PREEMPTED),
@@ -109,6 +121,15 @@ def slurm_cancelled(evidence: Evidence) -> Finding | None:
     if not _SLURM_CANCELLED.match(state):
         return None
     return _finding(_R.USER_CANCELLED, 0.9, f"Slurm state: {state}")
+
+
+def start_refused(evidence: Evidence) -> Finding | None:
+    """The supervisor started no gang, by the rules on what may be resumed from and with what."""
+    for told in evidence.conditions:
+        reason = _REFUSED_STARTS.get(told.reason) if told.type == START_REFUSED else None
+        if reason is not None:
+            return _finding(reason, 1.0, told.message)
+    return None
 
 
 def oom_first(evidence: Evidence) -> Finding | None:

@@ -2,12 +2,13 @@
 
 Fold a prefix to get what was known then. A record that the state before it does not allow is a
 TrackBroken naming it; what was folded up to there still holds. `check` is the same rule asked before
-an append, so that no writer of ours puts such a record there.
+an append, so that no writer of ours puts such a record there; there `protection` has its say too. A
+reader takes a decision that broke those rules as it stands: what was deleted is gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -19,8 +20,6 @@ from tracks_dagster.core.bodies import (
     AttemptReclassified,
     AttemptRestored,
     AttemptSupervised,
-    CheckpointCommitted,
-    CheckpointDecision,
     EvalEnded,
     EvalOpened,
     EvalWaived,
@@ -31,13 +30,20 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     StopRequested,
 )
-from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.body_json import body_of
+from tracks_dagster.core.checkpoint_fold import (
+    commit,
+    decide_checkpoint,
+    objection_to_ref,
+    verified,
+    verify,
+)
 from tracks_dagster.core.errors import InvalidDecision, TrackBroken
+from tracks_dagster.core.protection import objection_to
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.records import Draft, Json, Kind, Record
 from tracks_dagster.core.run_state import (
     AttemptState,
-    CheckpointState,
     Dated,
     EvalState,
     RunState,
@@ -54,6 +60,7 @@ AFTER_FINISH = frozenset(
         Kind.EVAL_ENDED,
         Kind.EVAL_WAIVED,
         Kind.PROMOTION_DECIDED,
+        Kind.CHECKPOINT_VERIFIED,
         Kind.CHECKPOINT_QUARANTINED,
         Kind.CHECKPOINT_SUPERSEDED,
         Kind.CHECKPOINT_DELETED,
@@ -76,11 +83,11 @@ def fold(records: Iterable[Record], state: RunState | None = None) -> RunState |
 
 def apply(state: RunState | None, record: Record) -> RunState:
     """Return the state after one more record."""
-    problem = _objection(state, record.kind, record.attempt_id, record.body.get("launch_id"))
+    problem = _objection(state, record.kind, record.attempt_id, record.body)
     if problem is not None:
         raise TrackBroken(f"Record {record.seq} ({record.kind}) cannot stand there: {problem}.")
     if state is None:
-        declared = from_json(RunDeclared, record.body)
+        declared = body_of(RunDeclared, record)
         return RunState(head=record, declared=declared, declared_at=record.at)
     return replace(_APPLIERS[record.kind](state, record), head=record)
 
@@ -90,14 +97,16 @@ def check(state: RunState | None, draft: Draft) -> Draft:
 
     Raises InvalidDecision otherwise.
     """
-    problem = _objection(state, draft.kind, draft.attempt_id, draft.body.get("launch_id"))
+    problem = _objection(state, draft.kind, draft.attempt_id, draft.body)
+    if problem is None and state is not None:
+        problem = objection_to(state, draft.kind, draft.body)
     if problem is not None:
         raise InvalidDecision(f"Cannot append {draft.kind}: {problem}.")
     return draft
 
 
 def _objection(
-    state: RunState | None, kind: Kind, attempt_id: int | None, launch_id: str | None
+    state: RunState | None, kind: Kind, attempt_id: int | None, body: Mapping[str, Json]
 ) -> str | None:
     """Say why a record of this kind may not come next, or None."""
     if (state is None) != (kind is Kind.RUN_DECLARED):
@@ -118,6 +127,7 @@ def _objection(
     if kind is Kind.RUN_FINISHED:
         return None if current is None else f"attempt {current.attempt_id} is still open"
     if kind in _OF_THE_OPEN_ATTEMPT:
+        launch_id = body.get("launch_id")
         if current is None or current.attempt_id != attempt_id:
             return f"attempt {attempt_id} is not the open one"
         if kind is Kind.ATTEMPT_PLACED and current.placed is not None:
@@ -126,6 +136,8 @@ def _objection(
             current.placed is None or current.placed.launch_id != launch_id
         ):
             return f"launch {launch_id} is not the one that was placed"
+        if kind is Kind.CHECKPOINT_COMMITTED:
+            return objection_to_ref(state.run_id, current.attempt_id, launch_id, body.get("ref"))
         return None
     if kind in (Kind.ATTEMPT_RECLASSIFIED, Kind.RETRY_REFUSED):
         attempt = state.attempt(attempt_id or 0)
@@ -148,7 +160,7 @@ _OF_THE_PLACED_LAUNCH = frozenset({Kind.ATTEMPT_RESTORED, Kind.CHECKPOINT_COMMIT
 def _open(state: RunState, record: Record) -> RunState:
     attempt = AttemptState(
         attempt_id=len(state.attempts) + 1,
-        opened=from_json(AttemptOpened, record.body),
+        opened=body_of(AttemptOpened, record),
         opened_seq=record.seq,
         opened_at=record.at,
     )
@@ -171,14 +183,12 @@ def _attempt_of(state: RunState, record: Record) -> AttemptState:
 
 def _supervise(state: RunState, record: Record) -> RunState:
     attempt = _attempt_of(state, record)
-    claim = Supervision(
-        seq=record.seq, at=record.at, body=from_json(AttemptSupervised, record.body)
-    )
+    claim = Supervision(seq=record.seq, at=record.at, body=body_of(AttemptSupervised, record))
     return _with_attempt(state, replace(attempt, claims=(*attempt.claims, claim)))
 
 
 def _place(state: RunState, record: Record) -> RunState:
-    placed = from_json(AttemptPlaced, record.body)
+    placed = body_of(AttemptPlaced, record)
     attempt = _attempt_of(state, record)
     return _with_attempt(
         state, replace(attempt, placed=placed, placed_seq=record.seq, placed_at=record.at)
@@ -186,19 +196,16 @@ def _place(state: RunState, record: Record) -> RunState:
 
 
 def _restore(state: RunState, record: Record) -> RunState:
-    restored = from_json(AttemptRestored, record.body)
+    restored = body_of(AttemptRestored, record)
     attempt = _attempt_of(state, record)
-    return _with_attempt(state, replace(attempt, restored=restored, restored_at=record.at))
-
-
-def _commit(state: RunState, record: Record) -> RunState:
-    body = from_json(CheckpointCommitted, record.body)
-    checkpoint = CheckpointState(seq=record.seq, at=record.at, body=body)
-    return replace(state, checkpoints=(*state.checkpoints, checkpoint))
+    state = _with_attempt(state, replace(attempt, restored=restored, restored_at=record.at))
+    if restored.checkpoint is None:
+        return state
+    return verified(state, restored.checkpoint.manifest_sha256, record)
 
 
 def _end(state: RunState, record: Record) -> RunState:
-    ended = from_json(AttemptEnded, record.body)
+    ended = body_of(AttemptEnded, record)
     _check_reason(record, ended.reason)
     attempt = _attempt_of(state, record)
     return _with_attempt(
@@ -207,7 +214,7 @@ def _end(state: RunState, record: Record) -> RunState:
 
 
 def _reclassify(state: RunState, record: Record) -> RunState:
-    reading = from_json(AttemptReclassified, record.body)
+    reading = body_of(AttemptReclassified, record)
     _check_reason(record, reading.reason)
     attempt = _attempt_of(state, record)
     return _with_attempt(state, replace(attempt, reclassified=reading, reclassified_seq=record.seq))
@@ -224,35 +231,14 @@ def _check_reason(record: Record, reason: str) -> None:
 _REASONS = frozenset(reason.value for reason in TerminationReason)
 
 
-def _decide_checkpoint(state: RunState, record: Record) -> RunState:
-    body = from_json(CheckpointDecision, record.body)
-
-    def decided(checkpoint: CheckpointState) -> CheckpointState:
-        if checkpoint.ref.manifest_sha256 != body.manifest_sha256:
-            return checkpoint
-        match record.kind:
-            case Kind.CHECKPOINT_QUARANTINED:
-                return replace(checkpoint, quarantined=True)
-            case Kind.CHECKPOINT_SUPERSEDED:
-                return replace(checkpoint, superseded=True)
-            case Kind.CHECKPOINT_DELETED:
-                return replace(checkpoint, deleted=True)
-            case Kind.CHECKPOINT_PINNED:
-                return replace(checkpoint, pins=checkpoint.pins | {body.pin or body.by})
-            case _:
-                return replace(checkpoint, pins=checkpoint.pins - {body.pin or body.by})
-
-    return replace(state, checkpoints=tuple(decided(c) for c in state.checkpoints))
-
-
 def _open_eval(state: RunState, record: Record) -> RunState:
-    opened = from_json(EvalOpened, record.body)
+    opened = body_of(EvalOpened, record)
     evaluation = EvalState(opened=opened, opened_seq=record.seq, opened_at=record.at)
     return replace(state, evals=(*state.evals, evaluation))
 
 
 def _end_eval(state: RunState, record: Record) -> RunState:
-    ended = from_json(EvalEnded, record.body)
+    ended = body_of(EvalEnded, record)
 
     def closed(evaluation: EvalState) -> EvalState:
         same = (evaluation.opened.eval_id, evaluation.opened.number) == (
@@ -271,12 +257,12 @@ def _dated(body: type[B], record: Record) -> Dated[B]:
         seq=record.seq,
         at=record.at,
         attempt_id=record.attempt_id,
-        body=from_json(body, record.body),
+        body=body_of(body, record),
     )
 
 
 def _finish(state: RunState, record: Record) -> RunState:
-    return replace(state, finished=from_json(RunFinished, record.body), finished_at=record.at)
+    return replace(state, finished=body_of(RunFinished, record), finished_at=record.at)
 
 
 _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
@@ -284,16 +270,17 @@ _APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
     Kind.ATTEMPT_SUPERVISED: _supervise,
     Kind.ATTEMPT_PLACED: _place,
     Kind.ATTEMPT_RESTORED: _restore,
-    Kind.CHECKPOINT_COMMITTED: _commit,
+    Kind.CHECKPOINT_COMMITTED: commit,
     Kind.ATTEMPT_ENDED: _end,
     Kind.ATTEMPT_RECLASSIFIED: _reclassify,
     Kind.RETRY_REFUSED: lambda s, r: replace(s, refusals=(*s.refusals, _dated(RetryRefused, r))),
     Kind.STOP_REQUESTED: lambda s, r: replace(s, stops=(*s.stops, _dated(StopRequested, r))),
-    Kind.CHECKPOINT_QUARANTINED: _decide_checkpoint,
-    Kind.CHECKPOINT_SUPERSEDED: _decide_checkpoint,
-    Kind.CHECKPOINT_DELETED: _decide_checkpoint,
-    Kind.CHECKPOINT_PINNED: _decide_checkpoint,
-    Kind.CHECKPOINT_UNPINNED: _decide_checkpoint,
+    Kind.CHECKPOINT_VERIFIED: verify,
+    Kind.CHECKPOINT_QUARANTINED: decide_checkpoint,
+    Kind.CHECKPOINT_SUPERSEDED: decide_checkpoint,
+    Kind.CHECKPOINT_DELETED: decide_checkpoint,
+    Kind.CHECKPOINT_PINNED: decide_checkpoint,
+    Kind.CHECKPOINT_UNPINNED: decide_checkpoint,
     Kind.EVAL_OPENED: _open_eval,
     Kind.EVAL_ENDED: _end_eval,
     Kind.EVAL_WAIVED: lambda s, r: replace(s, waivers=(*s.waivers, _dated(EvalWaived, r))),

@@ -18,6 +18,7 @@ from tracks_dagster.core.bodies import (
     AttemptRestored,
     AttemptSupervised,
     CheckpointCommitted,
+    CheckpointDecision,
     EvalEnded,
     EvalOpened,
     EvalWaived,
@@ -28,7 +29,8 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     StopRequested,
 )
-from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Record
 
@@ -85,6 +87,11 @@ class AttemptState:
         return self.reclassified.fingerprint if self.reclassified else self.ended.fingerprint
 
     @property
+    def resumed_from(self) -> CheckpointRef | None:
+        """The checkpoint that it restored; before it has, the one that it was opened with."""
+        return self.restored.checkpoint if self.restored is not None else self.opened.resume
+
+    @property
     def resumed_step(self) -> int:
         """The step it really began from: what was restored, else what was asked for, else 0."""
         if self.restored is not None:
@@ -94,15 +101,36 @@ class AttemptState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointState:
-    """One committed checkpoint and what was decided about it since."""
+    """One committed checkpoint and what was decided about it since; the first time of each counts.
+
+    verified_at: when every byte of it was first read and matched. deletion: the decision that named
+    the chunks that go. pins: who holds it by a record of their own; `protection` adds the rest.
+    """
 
     seq: int
     at: datetime
     body: CheckpointCommitted
-    quarantined: bool = False
-    superseded: bool = False
-    deleted: bool = False
+    verified_at: datetime | None = None
+    quarantined_at: datetime | None = None
+    superseded_at: datetime | None = None
+    deleted_at: datetime | None = None
+    deletion: CheckpointDecision | None = None
     pins: frozenset[str] = frozenset()
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it was decided that nobody may resume from it."""
+        return self.quarantined_at is not None
+
+    @property
+    def superseded(self) -> bool:
+        """Whether retention has let go of it."""
+        return self.superseded_at is not None
+
+    @property
+    def deleted(self) -> bool:
+        """Whether its deletion was decided; its bytes may be gone or going."""
+        return self.deleted_at is not None
 
     @property
     def ref(self) -> CheckpointRef:
@@ -188,6 +216,14 @@ class RunState:
         return [c.ref for c in self.checkpoints if c.is_resumable]
 
     @property
+    def resumes_from(self) -> CheckpointRef | None:
+        """What the next attempt resumes from: the run's own `resume_target`, else what it branched
+        from, else nothing (it starts afresh). Whether the source's run still offers that checkpoint
+        is told by that run's track."""
+        own = self.resumable
+        return resume_target(own) if own else self.declared.branched_from
+
+    @property
     def refusal(self) -> Dated[RetryRefused] | None:
         """The refusal that stands: made after the newest attempt ended."""
         if not self.refusals or not self.attempts or self.attempts[-1].is_open:
@@ -210,3 +246,26 @@ class RunState:
         following = self.attempt(attempt.attempt_id + 1)
         until = following.opened_seq if following else self.head.seq + 1
         return next((s for s in self.stops if attempt.opened_seq < s.seq < until), None)
+
+
+def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:
+    """Return the resumable checkpoint of `step`, of the newest attempt that has one, or of that one.
+
+    Raises UnknownRun naming the steps that there are.
+    """
+    found = [
+        c
+        for c in state.checkpoints
+        if c.is_resumable and c.ref.step == step and attempt_id in (None, c.ref.attempt_id)
+    ]
+    if not found:
+        there = sorted(
+            {(c.ref.step, c.ref.attempt_id) for c in state.checkpoints if c.is_resumable}
+        )
+        steps = ", ".join(f"{step} (attempt {attempt})" for step, attempt in there) or "none"
+        of = "" if attempt_id is None else f" by attempt {attempt_id}"
+        raise UnknownRun(
+            f"{state.run_id} has no checkpoint of step {step}{of} that can be read; it has: {steps}. "
+            f"`tracks checkpoints list {state.run_id}` shows what became of the others."
+        )
+    return max(found, key=lambda c: c.ref.attempt_id)

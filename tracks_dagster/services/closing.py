@@ -14,7 +14,7 @@ from tracks_dagster.core.bodies import AttemptEnded
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.classify import CLASSIFIER_VERSION, classify
 from tracks_dagster.core.errors import GangError, UnknownRun
-from tracks_dagster.core.evidence import Evidence, RankEnd, Verdict
+from tracks_dagster.core.evidence import Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.core.fingerprints import fingerprint
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import GangLauncher, GangPhase, GangReport, Orchestrator
@@ -54,13 +54,15 @@ def close_attempt(
     closed_by: str,
     *,
     message: str = "",
+    conditions: tuple[Condition, ...] = (),
     clean: Redact = redact,
 ) -> AttemptState:
     """End the attempt and return it ended, by this call or by another before it.
 
     Its processes are killed and seen gone first, and what they left on the machine is stored.
-    message: what the caller met, kept as evidence. Idempotent, safe from two processes. Raises
-    UnknownRun, and GangError when processes cannot be ended; the attempt then stays open.
+    message, conditions: what the caller met or decided, kept as evidence. Idempotent, safe from two
+    processes. Raises UnknownRun, and GangError when processes cannot be ended; the attempt then
+    stays open.
     """
     for _ in range(GATHERINGS_MAX):
         state, attempt = find_attempt(tracks, run_id, attempt_id)
@@ -71,7 +73,16 @@ def close_attempt(
         report = gangs.observe(run_id, attempt_id)
         claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
         run = orchestrator.find(claim) if claim else None
-        gathered = gather(tracks.store, state, attempt, report, run, message=message, clean=clean)
+        gathered = gather(
+            tracks.store,
+            state,
+            attempt,
+            report,
+            run,
+            message=message,
+            conditions=conditions,
+            clean=clean,
+        )
         ended = _ended(tracks, state, attempt, gathered, closed_by)
         draft = tracks.draft(Kind.ATTEMPT_ENDED, ended, attempt_id=attempt_id)
         if tracks.decide_run(run_id, _unless_changed(draft, attempt)) is not None:

@@ -125,9 +125,13 @@ def _began(attempt: AttemptExplanation) -> Iterator[str]:
         yield "afresh, at step 0"
     else:
         ref = resumed.checkpoint
+        of_run = f" of {ref.run_id}, which it branched from" if ref.run_id != attempt.run_id else ""
         yield (
-            f"from step {resumed.step} of attempt {ref.attempt_id}, manifest {ref.manifest_sha256}"
+            f"from step {resumed.step} of attempt {ref.attempt_id}{of_run}, manifest "
+            f"{ref.manifest_sha256}"
         )
+    if resumed.allows_environment_change:
+        yield "allowed to go on with other libraries than those that wrote it"
     if resumed.fallback_why:
         yield f"a fallback: {resumed.fallback_why}"
     if resumed.continuity is not None:
@@ -143,6 +147,10 @@ def _checkpoints(attempt: AttemptExplanation) -> Iterator[str]:
             f"step {made.step}: {made.status} ({made.trigger}), {made.total_bytes} bytes, "
             f"manifest {made.manifest_sha256[:12]}{pins}"
         )
+    if attempt.failed_saves:
+        yield f"saves failed: {len(attempt.failed_saves)}"
+    for sentence in attempt.failed_saves:
+        yield f"| {sentence}"
 
 
 def _cost(cost: Cost) -> Iterator[str]:

@@ -68,11 +68,15 @@ class Where:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """From where it began. step is 0 when afresh; continuity None then."""
+    """From where it began. step is 0 when afresh; continuity None then.
+
+    checkpoint: of another run where this one is its branch.
+    """
 
     step: int
     checkpoint: CheckpointRef | None
     fallback_why: str | None
+    allows_environment_change: bool
     continuity: Continuity | None
 
 
@@ -162,7 +166,10 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptExplanation:
-    """Everything of one attempt. missing: what the record does not hold, a sentence each."""
+    """Everything of one attempt. missing: what the record does not hold, a sentence each.
+
+    failed_saves: a sentence for each save that failed while training went on.
+    """
 
     key: str
     run_id: str
@@ -173,6 +180,7 @@ class AttemptExplanation:
     where: Where
     resumed: Resumed
     checkpoints: tuple[CheckpointMade, ...]
+    failed_saves: tuple[str, ...]
     ended: Ended | None
     cost: Cost
     next: Next

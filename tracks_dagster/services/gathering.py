@@ -50,11 +50,13 @@ def gather(
     run: OrchestratorRun | None,
     *,
     message: str,
+    conditions: tuple[Condition, ...],
     clean: Redact,
 ) -> Gathered:
     """Return all that is known of the end of `attempt` now.
 
-    run: the Dagster run of its newest claim, if Dagster still lists it; message: what the caller met.
+    run: the Dagster run of its newest claim, if Dagster still lists it; message and conditions: what
+    the caller met, and what it decided itself.
     """
     launch_ids, words = _launches_and_words(store, state, attempt)
     journals = [journal_prefix(state.run_id, attempt.attempt_id, id_, 0) for id_ in launch_ids]
@@ -67,7 +69,7 @@ def gather(
         attempt_id=attempt.attempt_id,
         launch_id=attempt.placed.launch_id if attempt.placed else None,
         ranks=ranks,
-        conditions=tuple(_clean_condition(c, clean) for c in report.conditions),
+        conditions=tuple(_clean_condition(c, clean) for c in (*report.conditions, *conditions)),
         stop=None
         if stop is None
         else {"by": stop.body.by, "why": stop.body.why, "mode": stop.body.mode},

@@ -59,6 +59,16 @@ def last_step(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) 
     return None
 
 
+def newest_steps(
+    store: ObjectStore, run_id: str, attempt_id: int, launch_id: str
+) -> list[StepLine]:
+    """Return the steps of the newest segments only, in order: enough to tell how long one takes."""
+    prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
+    newest = sorted(store.list(prefix))[-SEGMENTS_READ_MAX:]
+    lines = (line for key in newest for line in parse_lines(store.get(key) or b""))
+    return [_step(line) for line in lines if line.get("kind") == "step"]
+
+
 def read_lines(store: ObjectStore, prefix: str) -> Iterator[dict[str, Json]]:
     """Yield the whole lines of a journal; a torn one is left out."""
     yield from parse_lines(_joined(store, prefix))

@@ -13,6 +13,7 @@ from tracks_dagster.core.bodies import (
     AttemptRestored,
     CheckpointCommitted,
     CheckpointDecision,
+    CheckpointVerified,
     EvalEnded,
     EvalOpened,
     EvalWaived,
@@ -24,6 +25,7 @@ from tracks_dagster.core.bodies import (
     StopRequested,
 )
 from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind, Record
 
@@ -36,9 +38,10 @@ def sentence(record: Record) -> str:
 
 def _declared(record: Record) -> str:
     body = from_json(RunDeclared, record.body)
+    branch = f", a branch of {checkpoint_at(body.branched_from)}" if body.branched_from else ""
     return (
         f"run declared: {body.model_family}, {body.config['steps']} steps on "
-        f"{body.compute.ranks} rank(s); {body.intent}"
+        f"{body.compute.ranks} rank(s){branch}; {body.intent}"
     )
 
 
@@ -46,7 +49,8 @@ def _opened(record: Record) -> str:
     body = from_json(AttemptOpened, record.body)
     start = f"from step {body.resume.step}" if body.resume else "afresh"
     changes = "".join(f", {c.key} {c.before} → {c.after}" for c in body.remediation)
-    return f"attempt {record.attempt_id} opened by {body.decided_by}, {start}{changes}"
+    allowed = ", in another environment if need be" if body.allows_environment_change else ""
+    return f"attempt {record.attempt_id} opened by {body.decided_by}, {start}{changes}{allowed}"
 
 
 def _placed(record: Record) -> str:
@@ -95,6 +99,12 @@ def _checkpoint(record: Record) -> str:
     return f"checkpoint {body.manifest_sha256[:12]} {verb} by {body.by}: {body.why}"
 
 
+def _verified(record: Record) -> str:
+    body = from_json(CheckpointVerified, record.body)
+    read = f"{body.total_bytes} bytes read"
+    return f"checkpoint {body.manifest_sha256[:12]} verified by {body.by}: {read}"
+
+
 def _eval_opened(record: Record) -> str:
     body = from_json(EvalOpened, record.body)
     return f"eval {body.eval_id} opened (try {body.number})"
@@ -140,6 +150,7 @@ _TELLERS = {
     Kind.ATTEMPT_RECLASSIFIED: _reclassified,
     Kind.RETRY_REFUSED: _refused,
     Kind.STOP_REQUESTED: _stop,
+    Kind.CHECKPOINT_VERIFIED: _verified,
     Kind.CHECKPOINT_QUARANTINED: _checkpoint,
     Kind.CHECKPOINT_SUPERSEDED: _checkpoint,
     Kind.CHECKPOINT_DELETED: _checkpoint,

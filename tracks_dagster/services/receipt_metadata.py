@@ -6,6 +6,7 @@ Units stand in the keys. Values are JSON; a value that is not known is left out.
 from __future__ import annotations
 
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.records import Json
@@ -36,9 +37,11 @@ def receipt_metadata(run_id: str, receipt: Receipt) -> dict[str, Json]:
         "opened_because": opened.decision,
         "decided_by": opened.decided_by,
         "changes": [to_json(change) for change in opened.remediation] or None,
+        "resumed_from": checkpoint_at(attempt.resumed_from) if attempt.resumed_from else None,
         "resumed_from_step": attempt.resumed_step,
         "last_step": receipt.account.last,
         "last_committed_step": receipt.last_committed_step,
+        "saves_failed": len(receipt.failed_saves) or None,
         "continuity": to_json(receipt.continuity) if receipt.continuity else None,
         "snapshot_id": opened.snapshot.snapshot_id,
         "dataset": opened.snapshot.dataset,

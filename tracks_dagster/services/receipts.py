@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracks_dagster.core.accounting import StepAccount, kept_and_lost
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.continuity import AttemptLosses, Continuity, continuity
 from tracks_dagster.core.lifecycle import RunStatus, run_status
+from tracks_dagster.core.names import ALERT_SAVE_FAILED
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.journals import StepLine, read_steps
@@ -23,6 +24,7 @@ class Receipt:
     """All that is recorded of one attempt. steps: the journal's, as far as it was shipped.
 
     last_committed_step: of the attempt's own newest checkpoint, None when it committed none.
+    failed_saves: what was told of each save that failed while training went on, in order.
     """
 
     attempt: AttemptState
@@ -30,6 +32,7 @@ class Receipt:
     steps: tuple[StepLine, ...]
     continuity: Continuity | None
     last_committed_step: int | None
+    failed_saves: tuple[str, ...] = ()
 
     @property
     def kept_steps(self) -> tuple[StepLine, ...]:
@@ -53,9 +56,8 @@ class RunReceipts:
     @property
     def final(self) -> CheckpointRef | None:
         """The run's final checkpoint; while it is open, the one that it would resume from."""
-        if self.state.finished is not None and self.state.finished.final is not None:
-            return self.state.finished.final
-        return resume_target(self.state.resumable) if self.state.resumable else None
+        finished = self.state.finished
+        return self.state.resumes_from if finished is None else finished.final
 
 
 def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
@@ -72,6 +74,7 @@ def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
             steps=steps[index],
             continuity=continuity(losses[index], losses[:index]),
             last_committed_step=_last_committed_step(state, attempt.attempt_id),
+            failed_saves=_failed_saves(state, attempt.attempt_id),
         )
         for index, attempt in enumerate(state.attempts)
     )
@@ -81,6 +84,14 @@ def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
 def _last_committed_step(state: RunState, attempt_id: int) -> int | None:
     steps = [c.ref.step for c in state.checkpoints if c.ref.attempt_id == attempt_id]
     return max(steps, default=None)
+
+
+def _failed_saves(state: RunState, attempt_id: int) -> tuple[str, ...]:
+    return tuple(
+        alert.body.text
+        for alert in state.alerts
+        if alert.attempt_id == attempt_id and alert.body.rule == ALERT_SAVE_FAILED
+    )
 
 
 def _steps(store: ObjectStore, run_id: str, attempt: AttemptState) -> tuple[StepLine, ...]:

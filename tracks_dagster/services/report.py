@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
@@ -53,11 +54,13 @@ def render_report(tracks: Tracks, run_id: str) -> str:
 def _facts(state: RunState) -> str:
     declared = state.declared
     code = declared.code.git_commit or declared.code.package_version
+    source = declared.branched_from
+    branch = f"; a branch of {checkpoint_at(source)}" if source is not None else ""
     return (
         f"{declared.model_family}, stage {declared.stage}, {declared.compute.ranks} rank(s) of "
         f"{declared.compute.device_class}; declared {_time(state.declared_at)} by "
         f"{declared.owner} ({declared.team}); data {declared.snapshot.dataset} "
-        f"{declared.snapshot.snapshot_id[:12]}; code {code[:12]}"
+        f"{declared.snapshot.snapshot_id[:12]}; code {code[:12]}{branch}"
     )
 
 

@@ -16,7 +16,6 @@ from tracks_dagster.core.bodies import (
     RetryRefused,
     RunFinished,
 )
-from tracks_dagster.core.checkpoints import resume_target
 from tracks_dagster.core.decide import Decision, Finish, Refuse, Retry, Wait, decide
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import FAMILIES, resolve_config
@@ -25,6 +24,7 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind, Record
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.branch_source import source_withdrawn
 from tracks_dagster.services.tracks import Tracks
 
 
@@ -72,12 +72,19 @@ def settle(
 
 
 def retry_by_person(
-    tracks: Tracks, run_id: str, *, by: str, why: str, changes: Mapping[str, Json]
+    tracks: Tracks,
+    run_id: str,
+    *,
+    by: str,
+    why: str,
+    changes: Mapping[str, Json],
+    allows_environment_change: bool = False,
 ) -> Record:
     """Open the next attempt in the name of `by`, with `changes` to the config; no budget is spent.
 
-    Raises UnknownRun, and InvalidInput, with nothing written, when an attempt is open, the run is
-    finished or a change cannot be used.
+    allows_environment_change: it may resume with other libraries than those that wrote its
+    checkpoint. Raises UnknownRun, and InvalidInput, with nothing written, when an attempt is open,
+    the run is finished, what it branched from was withdrawn or a change cannot be used.
     """
     tracks.run(run_id)
     tracks.project(run_track(run_id))  # a caller killed right after its append had not come to it
@@ -86,6 +93,8 @@ def retry_by_person(
         if state is None:
             return None
         last = _retriable(state, changes)
+        if (gone := source_withdrawn(tracks, state)) is not None:
+            raise InvalidInput(f"Training run {run_id} cannot be retried: {gone}")
         config = _changed_config(state, last, changes)
         opened = AttemptOpened(
             cause="manual_retry",
@@ -94,9 +103,10 @@ def retry_by_person(
             config=config,
             compute=last.opened.compute,
             snapshot=last.opened.snapshot,
-            resume=resume_target(state.resumable) if state.resumable else None,
+            resume=state.resumes_from,
             remediation=_differences(last.opened.config, config, why=f"{by}: {why}"),
             counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
+            allows_environment_change=allows_environment_change,
         )
         return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
 
@@ -122,7 +132,8 @@ def _decision(
     policy: RetryPolicy,
     tracks: Tracks,
 ) -> Decision:
-    decision = decide(state, policy, tracks.now())
+    gone = source_withdrawn(tracks, state)
+    decision = decide(state, policy, tracks.now(), source_withdrawn=gone)
     last = state.last_attempt
     reason = last.reason if last is not None else None
     is_stop = isinstance(decision, Finish) and decision.stop_cause == "user"
@@ -150,6 +161,7 @@ def _draft(
                 remediation=decision.remediation,
                 counted_seqs=decision.counted_seqs,
                 policy_version=policy.version,
+                allows_environment_change=decision.allows_environment_change,
             )
             return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=attempt_id + 1)
         case Refuse():

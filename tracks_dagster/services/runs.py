@@ -18,16 +18,20 @@ from tracks_dagster.core.bodies import (
     Drill,
     EvalRequirement,
     PromotionRule,
+    RetentionRule,
     RunDeclared,
 )
+from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.drills import fit_drill, parse_drill
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import Family, find_family, resolve_config
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.ports import NewUid
 from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
+from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.branch_source import pin_source
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 
@@ -53,6 +57,8 @@ class RunRequest:
     one's own also keys that only it knows.
     snapshot_id: None takes the newest usable snapshot of the family's dataset.
     drills: as `core.drills` reads them. trainer_source: a script of one's own, or None.
+    branched_from: the checkpoint of another run to go on from, or None (`services.branches`).
+    retention: which checkpoints are kept when nothing pins them.
     """
 
     run_id: str
@@ -70,6 +76,8 @@ class RunRequest:
     stage: str = "smoke"
     drills: tuple[str, ...] = ()
     trainer_source: bytes | None = None
+    branched_from: CheckpointRef | None = None
+    retention: RetentionRule = field(default_factory=RetentionRule)
 
 
 def declare(tracks: Tracks, request: RunRequest) -> RunDeclared:
@@ -83,6 +91,8 @@ def declare(tracks: Tracks, request: RunRequest) -> RunDeclared:
         declared = plan_run(tracks, request)
         if request.trainer_source is not None:
             tracks.store.create(declared.trainer, request.trainer_source)
+        if request.branched_from is not None:  # held before anybody relies on it
+            pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
         tracks.declare_run(declared)
     open_first_attempt(tracks, request.run_id, decided_by=request.owner)
     # A caller killed between its append and the projection left a run that no sensor sees.
@@ -105,7 +115,9 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     if request.stage not in STAGES:
         raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
     config = _config(find_family(request.family), request)
+    _check_branch_steps(request, config)
     _cadence(request)
+    check_rule(request.retention)
     _drills(request, config)
     _trainer(request)
     return config
@@ -128,12 +140,14 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         intent=request.intent,
         compute=ComputeRequest(ranks=request.ranks, device_class=request.device_class),
         cadence=_cadence(request),
-        estimated_device_s=estimate_device_s(config["steps"], request.ranks),
+        estimated_device_s=estimate_device_s(config["steps"] - _steps_done(request), request.ranks),
         # The family's suite builds the family's model: it cannot read another trainer's weights.
         evals=() if has_own_trainer else _evals(tracks, family),
         promotion=None if has_own_trainer else _promotion(family),
         drills=_drills(request, config),
         trainer=_trainer(request),
+        branched_from=request.branched_from,
+        retention=request.retention,
     )
 
 
@@ -157,14 +171,19 @@ def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> D
     opened = AttemptOpened(
         cause="first",
         decided_by=decided_by,
-        decision="The run was declared; its first attempt starts afresh.",
+        decision=_first_decision(declared.branched_from),
         config=declared.config,
         compute=declared.compute,
         snapshot=declared.snapshot,
-        resume=None,
+        resume=state.resumes_from,
         counted_seqs=(state.head.seq,),
     )
     return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=1)
+
+
+def _first_decision(source: CheckpointRef | None) -> str:
+    start = "starts afresh" if source is None else f"goes on from {checkpoint_at(source)}"
+    return f"The run was declared; its first attempt {start}."
 
 
 def check_words(words: Mapping[str, str]) -> None:
@@ -190,6 +209,20 @@ def _config(family: Family, request: RunRequest) -> dict[str, Json]:
             raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
     given = {key: value for key, value in request.config.items() if key not in own}
     return {**resolve_config(family, given, ranks=_checked_ranks(request.ranks)), **own}
+
+
+def _steps_done(request: RunRequest) -> int:
+    return request.branched_from.step if request.branched_from is not None else 0
+
+
+def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None:
+    """Raise InvalidInput unless a branch has steps left: they count from step 0 of its source."""
+    done, steps = _steps_done(request), config["steps"]
+    if request.branched_from is not None and steps <= done:
+        raise InvalidInput(
+            f"A branch of {checkpoint_at(request.branched_from)} to {steps} steps has nothing to do: "
+            f"steps count in total, {done} are done; use --steps {done + 1} or more."
+        )
 
 
 def _checked_ranks(ranks: int) -> int:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
 from tracks_dagster.core.names import LAUNCH_ATTEMPTS, RUN_EVALS
@@ -39,7 +40,7 @@ class Heartbeat:
 class RunLine:
     """One run. state: a `RunLifecycle`, waiting also where `waiting_for` says what does not come.
 
-    step: the newest known, with its loss; steps: how many it is to run.
+    branched_from: as RUN@STEP. step: the newest known, with its loss; steps: how many it is to run.
     """
 
     run_id: str
@@ -48,6 +49,7 @@ class RunLine:
     waiting_for: str | None
     model_family: str
     declared_at: str
+    branched_from: str | None
     attempt_id: int | None
     reason: str | None
     step: int | None
@@ -77,7 +79,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
     """Return how one run stands."""
     status = run_status(state)
     waiting = waiting_for(state, heartbeat, tracks.now())
-    attempt = state.last_attempt
+    attempt, source = state.last_attempt, state.declared.branched_from
     step, loss = _progress(tracks.store, state)
     promoted = [p.body.alias for p in state.promotions if p.body.promoted]
     return RunLine(
@@ -87,6 +89,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         waiting_for=waiting,
         model_family=state.declared.model_family,
         declared_at=format_time(state.declared_at),
+        branched_from=checkpoint_at(source) if source is not None else None,
         attempt_id=attempt.attempt_id if attempt else None,
         reason=attempt.reason.value if attempt and attempt.reason else None,
         step=step,

@@ -12,13 +12,22 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import AttemptSupervised
 from tracks_dagster.core.errors import GangError, InvalidInput
+from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangLauncher, GangPhase, GangSpec, Orchestrator
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.ports import (
+    ForeseeEnvironment,
+    GangLauncher,
+    GangPhase,
+    GangSpec,
+    Orchestrator,
+)
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
+from tracks_dagster.services.resuming import check_resume
 from tracks_dagster.services.tracks import Tracks
 
 POLL_S = 1.0
@@ -27,15 +36,27 @@ DRAIN_S_MAX = 45.0  # after that the gang is killed here, should its own parent 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why there is no gang to watch, in words and as evidence."""
+
+    message: str
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Supervisor:
     """One supervising process: its Dagster run, the machine it runs on, and its ports.
 
-    seen: called with the run's state whenever its track has grown.
+    foresee: tells the environment of a gang that would start now; policy: says which differences
+    from the one that wrote a checkpoint refuse a resume. seen: called with the run's state whenever
+    its track has grown.
     """
 
     tracks: Tracks
     gangs: GangLauncher
     orchestrator: Orchestrator
+    foresee: ForeseeEnvironment
+    policy: RetryPolicy
     dagster_run_id: str
     host: str
     clean: Redact
@@ -56,7 +77,7 @@ class Supervisor:
         _, attempt = find_attempt(self.tracks, run_id, attempt_id)
         if attempt.is_open and not self._holds(attempt):
             return None
-        return self._close(run_id, attempt_id, message=problem)
+        return self._close(run_id, attempt_id, problem)
 
     def _claim(self, run_id: str, attempt_id: int) -> AttemptState:
         """Append `attempt_supervised`: from here on older supervisors let go."""
@@ -79,20 +100,36 @@ class Supervisor:
             )
         return attempt
 
-    def _start_or_adopt(self, run_id: str, attempt: AttemptState) -> str | None:
+    def _start_or_adopt(self, run_id: str, attempt: AttemptState) -> Problem | None:
         """See to it that the gang lives; return why it cannot any more, or None."""
         phase = self.gangs.observe(run_id, attempt.attempt_id).phase
         if phase is not GangPhase.NEVER_STARTED:
             return None  # alive: adopted; gone: closed by the first look at it
         if attempt.placed is not None:
-            return "The launch that was placed does not live here, and no second one is started."
+            return Problem(
+                message="The launch that was placed does not live here, and no second one is started."
+            )
         state, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
         if state.stop_for(attempt) is not None:
-            return "It was stopped before its gang was started."
+            return Problem(message="It was stopped before its gang was started.")
+        if (refused := self._refuse_resume(state, attempt)) is not None:
+            return refused
         try:
             self.gangs.start(gang_spec(self.tracks, state, attempt))
         except GangError as error:
-            return str(error)
+            return Problem(message=str(error))
+        return None
+
+    def _refuse_resume(self, state: RunState, attempt: AttemptState) -> Problem | None:
+        """Return why the attempt may not resume as it was opened to, or say what differs and go on."""
+        resume = check_resume(
+            self.tracks, state, attempt, foresee=self.foresee, rules=self.policy.environment
+        )
+        if resume.refusal is not None:
+            return Problem(message=resume.refusal.message, conditions=(resume.refusal,))
+        if resume.note is not None:
+            draft = self.tracks.draft(Kind.NOTE, resume.note, attempt_id=attempt.attempt_id)
+            self.tracks.note_run(state.run_id, draft)
         return None
 
     def _watch(self, run_id: str, attempt_id: int) -> AttemptState | None:
@@ -119,7 +156,7 @@ class Supervisor:
                     return self._close(run_id, attempt_id)
             self.sleep(POLL_S)
 
-    def _close(self, run_id: str, attempt_id: int, *, message: str = "") -> AttemptState:
+    def _close(self, run_id: str, attempt_id: int, problem: Problem | None = None) -> AttemptState:
         ended = close_attempt(
             self.tracks,
             self.gangs,
@@ -127,7 +164,8 @@ class Supervisor:
             run_id,
             attempt_id,
             self.dagster_run_id,
-            message=message,
+            message=problem.message if problem else "",
+            conditions=problem.conditions if problem else (),
             clean=self.clean,
         )
         self.seen(self.tracks.run(run_id))

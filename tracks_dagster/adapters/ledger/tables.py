@@ -79,6 +79,10 @@ training_runs = Table(
     _must("device_seconds", Double),  # of the attempts that have ended
     _may("final_step", BigInteger),
     _may("final_manifest_sha256", Text),
+    # added later, so last, as on a ledger that was migrated
+    _may("branched_from_run_id", Text),  # null where the run began afresh
+    _may("branched_from_step", BigInteger),
+    _may("branched_from_manifest_sha256", Text),
 )
 
 training_attempts = Table(
@@ -148,6 +152,8 @@ training_attempts = Table(
         "termination_reason",
         "gpu_seconds",
     ),
+    # added later
+    _may("resumed_from_run_id", Text),  # its own run, or the one that it branched from
 )
 
 checkpoints = Table(

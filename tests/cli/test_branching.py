@@ -1,0 +1,114 @@
+"""`tracks run --from RUN@STEP` and `tracks retry --allow-environment-change`, called as by a person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, files_of
+from tests.histories import DatasetHistory, History
+from tracks_dagster.cli import run as run_command
+from tracks_dagster.cli.follow import Followed
+from tracks_dagster.core.bodies import SnapshotRef
+from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.core.records import Kind
+from tracks_dagster.wiring import Settings, build, open_tracks_to_read
+
+CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11}, ranks=2)
+
+
+@pytest.fixture
+def source(home: Path) -> History:
+    """A run of the gpt family in that home that committed steps 10, quarantined since, and 20."""
+    app = build(Settings.from_environment())
+    heldout = DatasetHistory("aws-docs-heldout").declare().commit()
+    data = DatasetHistory("aws-docs").declare().commit()
+    snapshot = SnapshotRef(dataset="aws-docs", snapshot_id=data.state.snapshots[0].body.snapshot_id)
+    history = History("r-0").declare(config=CONFIG, snapshot=snapshot)
+    history.open().place().restore().commit(10).commit(20)
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
+    for track in (heldout, data, history.end("preempted", last_step=23)):
+        track.write_to(app.store)
+    app.projector.scan()
+    return history
+
+
+@pytest.fixture
+def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `tracks run` declare, and neither start a daemon nor wait."""
+    followed = Followed(state="waiting", is_drained=False, waited_for=None)
+    monkeypatch.setattr(run_command, "drive", lambda *_, **__: followed)
+    monkeypatch.setattr(
+        run_command,
+        "read_outcome",
+        lambda app, run_id, state: {"run_id": run_id, "state": state, "attempts": []},
+    )
+
+
+@pytest.mark.usefixtures("unfollowed")
+def test_a_branch_takes_over_what_is_not_given(source: History, call: Call) -> None:
+    call("run", "--run-id", "b-1", "--from", "r-0@20", "--steps", "60", "--set", "lr=0.001")
+    tracks = open_tracks_to_read(Settings.from_environment())
+    declared = tracks.run("b-1").declared
+    assert declared.branched_from == source.state.checkpoints[1].ref
+    assert declared.config == {**CONFIG, "steps": 60, "lr": 0.001}
+    assert declared.compute.ranks == 2
+    assert "r-0@20" in declared.intent
+    assert tracks.run("r-0").checkpoints[1].pins == {"branch:b-1"}
+    shown = call("status", "b-1")
+    assert "a branch of r-0@20" in shown.stdout
+    assert "a branch of r-0@20" in call("status").stdout
+
+
+@pytest.mark.usefixtures("unfollowed")
+def test_the_same_command_again_takes_the_branch_up(source: History, call: Call) -> None:
+    command = ("run", "--run-id", "b-1", "--from", "r-0@20")
+    call(*command)
+    assert call(*command).exit_code == 1  # it waits: bad news, not wrong use
+    tracks = open_tracks_to_read(Settings.from_environment())
+    assert len(tracks.records("runs/b-1")) == 2
+    assert len(tracks.records("runs/r-0")) == len(source.records) + 1
+
+
+BAD_INPUT = {
+    "no step": (("--from", "r-0"), "RUN@STEP"),
+    "a step that was not committed": (("--from", "r-0@15"), "20 (attempt 1)"),
+    "a quarantined step": (("--from", "r-0@10"), "no checkpoint of step 10"),
+    "an unknown run": (("--from", "r-9@20"), "no training run 'r-9'"),
+    "another family": (("--from", "r-0@20", "--family", "tabular"), "leave --family out"),
+    "no steps left": (("--from", "r-0@20", "--steps", "20"), "--steps 21 or more"),
+    "no ranks": (("--from", "r-0@20", "--ranks", "0"), "1 to"),
+    "an unknown snapshot": (("--from", "r-0@20", "--snapshot", "f" * 64), "no snapshot"),
+    "data of another kind": (("--from", "r-0@20", "--data", "/no/such.csv"), "/no/such.csv"),
+    "a run that is no branch": (("--from", "r-0@20", "--run-id", "r-0"), "is no branch"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_a_branch_that_cannot_be_changes_nothing(
+    name: str, source: History, call: Call, home: Path
+) -> None:
+    arguments, hint = BAD_INPUT[name]
+    before = files_of(home)
+    refused = call("run", *arguments)
+    assert refused.exit_code == 2
+    assert hint in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert files_of(home) == before
+
+
+def test_a_branch_in_an_empty_home_is_wrong_use(call: Call, home: Path) -> None:
+    refused = call("run", "--from", "r-0@20")
+    assert refused.exit_code == 2
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("flag", [(), ("--allow-environment-change",)])
+def test_a_retry_says_whether_other_libraries_will_do(
+    flag: tuple[str, ...], source: History, call: Call
+) -> None:
+    assert call("retry", "r-0", "--why", "upgraded", *flag).exit_code == 0
+    opened = open_tracks_to_read(Settings.from_environment()).run("r-0").attempts[-1].opened
+    assert opened.allows_environment_change is bool(flag)
+    assert opened.resume == source.state.checkpoints[1].ref

@@ -1,0 +1,76 @@
+"""`tracks checkpoints export`: a checkpoint that may be read, into a file that is not there yet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.records import Kind
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the weights go."""
+    return tmp_path / "weights.safetensors"
+
+
+def test_the_weights_of_a_step_are_written(story: Story, call: Call, path: Path) -> None:
+    told = call("checkpoints", "export", f"{RUN_ID}@30", str(path))
+    assert told.exit_code == 0
+    assert "1 tensors, 32 bytes, of attempt 2; weights_sha256" in told.stdout
+    assert load_file(path)["w"].shape == (8,)
+
+
+def test_the_same_as_json(story: Story, call: Call, path: Path) -> None:
+    exported = json.loads(call("checkpoints", "export", f"{RUN_ID}@40", str(path), "--json").stdout)
+    assert (exported["path"], exported["tensor_count"]) == (str(path), 1)
+    assert exported["metadata"]["run_id"] == RUN_ID
+    assert (exported["metadata"]["attempt_id"], exported["metadata"]["step"]) == ("3", "40")
+
+
+def test_a_file_that_is_there_needs_force(story: Story, call: Call, path: Path) -> None:
+    path.write_bytes(b"precious")
+    refused = call("checkpoints", "export", f"{RUN_ID}@40", str(path))
+    assert (refused.exit_code, path.read_bytes()) == (2, b"precious")
+    assert "--force" in refused.stderr
+    assert call("checkpoints", "export", f"{RUN_ID}@40", str(path), "--force").exit_code == 0
+    assert "w" in load_file(path)
+
+
+@pytest.mark.parametrize("kind", [Kind.CHECKPOINT_QUARANTINED, Kind.CHECKPOINT_DELETED])
+def test_a_checkpoint_that_nobody_may_resume_from_is_refused_in_words(
+    kind: Kind, story: Story, call: Call, path: Path
+) -> None:
+    story.history.decide_checkpoint(kind, story.history.state.checkpoints[0].ref)
+    story.write_tracks()
+    for force in ((), ("--force",)):
+        refused = call("checkpoints", "export", f"{RUN_ID}@10", str(path), *force)
+        assert refused.exit_code == 2
+        assert "no checkpoint of step 10 that can be read" in refused.stderr
+    assert not path.exists()
+
+
+def test_a_corrupt_checkpoint_is_bad_news_and_leaves_no_file(
+    story: Story, call: Call, home: Path, path: Path
+) -> None:
+    for chunk in (home / "store" / "runs").rglob("chunks/*"):
+        chunk.chmod(0o644)
+        chunk.write_bytes(b"other bytes")
+    told = call("checkpoints", "export", f"{RUN_ID}@40", str(path))
+    assert told.exit_code == 1
+    for word in ("chunks/", "has blake3", "expected", "No file was written"):
+        assert word in told.stderr
+    assert list(path.parent.glob("*safetensors*")) == []
+
+
+@pytest.mark.parametrize("target", [RUN_ID, f"{RUN_ID}@", f"{RUN_ID}@11", "nobody@40"])
+def test_what_names_no_checkpoint_is_wrong_use(
+    target: str, story: Story, call: Call, path: Path
+) -> None:
+    told = call("checkpoints", "export", target, str(path))
+    assert (told.exit_code, path.exists()) == (2, False)

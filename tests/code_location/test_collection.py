@@ -1,0 +1,37 @@
+"""The collecting job and its schedule, executed by Dagster in this process."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dagster import DagsterInstance, RunRequest, build_schedule_context
+
+from assets.collection import collect_checkpoints, collect_checkpoints_every_15_minutes
+from tests.stories import RUN_ID, Story
+from tracks_dagster.wiring import Settings, build
+
+
+def test_the_job_collects_every_run_and_says_what_it_did(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    app = build(Settings(home=home, store_url=str(home / "store"), root=tmp_path))
+    story = Story(app.store)
+    story.attempt("preempted", last_step=53, commits=(10, 20, 30, 40, 50))
+    story.write_tracks()
+    app.projector.scan()
+    with DagsterInstance.ephemeral() as instance:
+        done = collect_checkpoints.execute_in_process(instance=instance, resources={"app": app})
+    assert done.success
+    statuses = [c.status for c in app.tracks.run(RUN_ID).checkpoints]
+    assert statuses == ["superseded", "superseded", "committed", "committed", "committed"]
+
+
+def test_a_repeated_tick_requests_the_same_pass() -> None:
+    tick = datetime(2026, 1, 31, 2, 15, tzinfo=UTC)
+    keys = set()
+    for _ in range(2):
+        with build_schedule_context(scheduled_execution_time=tick) as context:
+            request = collect_checkpoints_every_15_minutes(context)
+            assert isinstance(request, RunRequest)
+            keys.add(request.run_key)
+    assert keys == {"20260131T0215"}

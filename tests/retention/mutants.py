@@ -1,0 +1,169 @@
+"""Faults planted in the collector, each of which the state machine has to catch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+import pytest
+
+from tests.bodies import ended
+from tracks_dagster.core import protection, retention
+from tracks_dagster.core.checkpoints import manifest_key
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.retention import ChunkSizes, Deletion, Judged
+from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.services import deletion, leftovers
+from tracks_dagster.services import retention as service
+from tracks_dagster.services.tracks import Tracks
+
+Mutant = Callable[[pytest.MonkeyPatch], None]
+
+
+def shared_chunks_go_too(patch: pytest.MonkeyPatch) -> None:
+    """A deletion takes every chunk of the manifest, whoever else names it."""
+
+    def plan(judged: Judged, state: RunState, named: Mapping[str, ChunkSizes]) -> Deletion:
+        ref = judged.checkpoint.ref
+        return Deletion(ref=ref, why="mutant", chunks=named.get(ref.manifest_sha256, {}))
+
+    patch.setattr(deletion, "plan_deletion", plan)
+
+
+def quarantined_manifests_do_not_count(patch: pytest.MonkeyPatch) -> None:
+    """A chunk that only a quarantined checkpoint needs is taken."""
+    real = retention.plan_deletion
+
+    def plan(judged: Judged, state: RunState, named: Mapping[str, ChunkSizes]) -> Deletion | str:
+        own = judged.checkpoint.ref
+        counted = tuple(c for c in state.checkpoints if not c.quarantined or c.ref == own)
+        return real(judged, replace(state, checkpoints=counted), named)
+
+    patch.setattr(deletion, "plan_deletion", plan)
+
+
+def the_newest_is_not_held(patch: pytest.MonkeyPatch) -> None:
+    """What a resume would take counts for nothing by itself, nor does its place among the last."""
+    real = retention.wanted_by_rule
+
+    def wanted(state: RunState) -> dict[str, tuple[str, ...]]:
+        target = protection.newest(state)
+        newest = target.ref.manifest_sha256 if target is not None else None
+        return {sha: why for sha, why in real(state).items() if sha != newest}
+
+    patch.setattr(retention, "wanted_by_rule", wanted)
+    patch.setattr(protection, "_held", protection.pins_of)
+
+
+def the_best_is_evicted_by_the_ring(patch: pytest.MonkeyPatch) -> None:
+    """Only the last K are kept."""
+    patch.setattr(retention, "_best", lambda usable, rule: [])
+
+
+def pins_are_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Nobody can hold a checkpoint."""
+    patch.setattr(protection, "pins_of", lambda state, checkpoint: ())
+
+
+def the_newest_need_not_be_verified(patch: pytest.MonkeyPatch) -> None:
+    """Older ones go while nobody knows whether the newest can be read."""
+    patch.setattr(protection, "_unverified", lambda state: ())
+    patch.setattr(service, "_verify_newest", lambda tracks, reader, run_id, *, by: ())
+
+
+def the_open_attempt_is_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Checkpoints go while an attempt restores them or goes on from them."""
+    patch.setattr(protection, "_in_use", lambda state, checkpoint: ())
+
+
+def there_is_no_grace(patch: pytest.MonkeyPatch) -> None:
+    """A checkpoint is deleted at once."""
+    real = retention._judge
+
+    def judge(
+        state: RunState, checkpoint: CheckpointState, wanted: tuple[str, ...], now: datetime
+    ) -> Judged:
+        rule = replace(state.declared.retention, delete_after_s=0.0)
+        declared = replace(state.declared, retention=rule)
+        return real(replace(state, declared=declared), checkpoint, wanted, now)
+
+    patch.setattr(retention, "_judge", judge)
+
+
+def bytes_go_before_the_record(patch: pytest.MonkeyPatch) -> None:
+    """The decision is written down when its chunks are gone."""
+    real = service.decide_deletion
+
+    def decide(
+        tracks: Tracks,
+        planned: Deletion,
+        named: Mapping[str, ChunkSizes],
+        *,
+        by: str,
+        now: datetime,
+    ) -> bool:
+        for key in (*planned.chunks, manifest_key(planned.ref)):
+            tracks.store.delete(key)
+        return real(tracks, planned, named, by=by, now=now)
+
+    patch.setattr(service, "decide_deletion", decide)
+
+
+def leftovers_of_open_attempts_go(patch: pytest.MonkeyPatch) -> None:
+    """A save that is under way loses its chunks before its commit."""
+
+    real = leftovers.leftover_keys
+
+    def keys(store: ObjectStore, state: RunState) -> list[str]:
+        closed = tuple(replace(a, ended=a.ended or ended("preempted")) for a in state.attempts)
+        return real(store, replace(state, attempts=closed))
+
+    patch.setattr(service, "leftover_keys", keys)
+
+
+def leftovers_of_deleted_checkpoints_go_whoever_needs_them(patch: pytest.MonkeyPatch) -> None:
+    """Chunks under the prefix of a deleted checkpoint go although a later one names them."""
+
+    def remove(tracks: Tracks, manifests: object, run_id: str) -> int:
+        keys = leftovers.leftover_keys(tracks.store, tracks.run(run_id))
+        for key in keys:
+            tracks.store.delete(key)
+        return len(keys)
+
+    patch.setattr(service, "_remove_leftovers", remove)
+
+
+def a_commit_in_between_is_not_seen(patch: pytest.MonkeyPatch) -> None:
+    """The deletion is appended to whatever state there is, with the chunks of an older one."""
+
+    def decide(
+        tracks: Tracks,
+        planned: Deletion,
+        named: Mapping[str, ChunkSizes],
+        *,
+        by: str,
+        now: datetime,
+    ) -> bool:
+        body = deletion._decision(tracks.store, planned, by=by)
+        draft = tracks.draft(deletion.Kind.CHECKPOINT_DELETED, body)
+        return tracks.decide_run(planned.ref.run_id, lambda state: draft) is not None
+
+    patch.setattr(service, "decide_deletion", decide)
+
+
+SAMPLE: tuple[Mutant, ...] = (
+    shared_chunks_go_too,
+    the_newest_is_not_held,
+    bytes_go_before_the_record,
+)
+OTHERS: tuple[Mutant, ...] = (
+    quarantined_manifests_do_not_count,
+    the_best_is_evicted_by_the_ring,
+    pins_are_ignored,
+    the_newest_need_not_be_verified,
+    the_open_attempt_is_ignored,
+    there_is_no_grace,
+    leftovers_of_open_attempts_go,
+    leftovers_of_deleted_checkpoints_go_whoever_needs_them,
+)

@@ -1,0 +1,198 @@
+"""Before a gang starts: other libraries than those that wrote the checkpoint, or a withdrawn source."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.histories import History
+from tests.services.test_supervise import Days, append, ends, supervisor
+from tracks_dagster.core.bodies import RankPlace
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Json, Kind
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.services.explain import explain_attempt
+from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.resuming import NOTE_BY, check_resume
+from tracks_dagster.services.retry import retry_by_person, settle
+from tracks_dagster.services.tracks import Tracks
+
+HERE = {
+    "python": "3.11.7",
+    "torch": "2.13.0+cpu",
+    "numpy": "2.4.6",
+    "threads": 1,
+    "code_sha256": "a",
+}
+OLDER = {**HERE, "torch": "2.12.0+cpu", "numpy": "2.3.0"}
+EDITED = {**HERE, "code_sha256": "b"}
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    return FakeGangs()
+
+
+def resumed(environment: dict[str, Json], **opened: Any) -> History:
+    """Return a run whose attempt 1 committed step 20 in that environment; attempt 2 is open."""
+    history = History("r-1").declare().open().place(environment=environment).restore()
+    return history.commit(20).end("preempted", last_step=23).open(**opened)
+
+
+def supervised(
+    tracks: Tracks, gangs: FakeGangs, clock: FakeClock, *, attempt_id: int = 2
+) -> AttemptState:
+    """Supervise the attempt in the environment HERE, its gang ending as soon as it was started."""
+    days = Days(clock, ends(gangs, attempt_id=attempt_id))
+    attempt = supervisor(tracks, gangs, days, environment=HERE).supervise("r-1", attempt_id)
+    assert attempt is not None
+    return attempt
+
+
+def test_other_libraries_end_the_attempt_before_a_gang_starts_and_say_which(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    resumed(OLDER).write_to(store)
+    attempt = supervised(tracks, gangs, clock)
+    assert gangs.specs == []
+    assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
+    assert attempt.ended is not None
+    assert (attempt.ended.rule, attempt.ended.first_line_ran) == ("start_refused", False)
+    for said in (
+        "numpy 2.3.0 → 2.4.6, torch 2.12.0+cpu → 2.13.0+cpu",
+        "step 20 of r-1 (attempt 1)",
+        "--allow-environment-change",
+    ):
+        assert said in attempt.ended.root_message
+        assert said in (store.get(attempt.ended.evidence_key) or b"").decode()
+
+
+def test_it_is_not_retried_by_itself_and_the_refusal_says_what_to_do(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    resumed(OLDER).write_to(store)
+    supervised(tracks, gangs, clock)
+    settled = settle(tracks, "r-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    assert settled.what == "refused"
+    refusal = tracks.run("r-1").refusal
+    assert refusal is not None
+    assert "torch 2.12.0+cpu → 2.13.0+cpu" in refusal.body.what_to_do
+    assert "--allow-environment-change" in refusal.body.what_to_do
+
+
+def test_a_person_lets_it_go_on_and_the_track_says_with_what(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    resumed(OLDER).write_to(store)
+    supervised(tracks, gangs, clock)
+    retry_by_person(
+        tracks, "r-1", by="ann", why="upgraded", changes={}, allows_environment_change=True
+    )
+    supervised(tracks, gangs, clock, attempt_id=3)
+    assert [spec.attempt_id for spec in gangs.specs] == [3]
+    [note] = tracks.run("r-1").notes
+    assert (note.attempt_id, note.body.by) == (3, NOTE_BY)
+    assert "allowed by ann: numpy 2.3.0 → 2.4.6, torch" in note.body.text
+    text = attempt_text(explain_attempt(tracks, "r-1", 3))
+    assert "allowed to go on with other libraries" in text
+    assert note.body.text in text
+
+
+def test_without_that_word_the_next_attempt_is_refused_again(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    resumed(OLDER).write_to(store)
+    supervised(tracks, gangs, clock)
+    retry_by_person(tracks, "r-1", by="ann", why="once more", changes={})
+    attempt = supervised(tracks, gangs, clock, attempt_id=3)
+    assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
+    assert gangs.specs == []
+
+
+def test_other_training_code_is_said_once_and_starts(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    resumed(EDITED).write_to(store)
+    state = tracks.run("r-1")
+    check = check_resume(
+        tracks,
+        state,
+        state.attempts[1],
+        foresee=lambda: HERE,
+        rules=DEFAULT_POLICY.environment,
+    )
+    assert check.note is not None  # what a supervisor left that died before it started the gang
+    append(tracks, tracks.draft(Kind.NOTE, check.note, attempt_id=2))
+    supervised(tracks, gangs, clock)
+    assert [spec.attempt_id for spec in gangs.specs] == [2]
+    [note] = tracks.run("r-1").notes
+    assert "code_sha256 b → a" in note.body.text
+    assert note.body.data["differences"] == [{"key": "code_sha256", "saved": "b", "found": "a"}]
+
+
+def test_the_same_environment_is_not_worth_a_word(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    resumed(HERE).write_to(store)
+    supervised(tracks, gangs, clock)
+    assert len(gangs.specs) == 1
+    assert tracks.run("r-1").notes == ()
+
+
+def test_an_attempt_without_a_checkpoint_is_never_refused(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    history = History("r-1").declare().open().place(environment=OLDER).restore()
+    history.end("preempted", last_step=3).open().write_to(store)
+    supervised(tracks, gangs, clock)
+    assert len(gangs.specs) == 1
+
+
+def test_the_thread_count_is_compared_only_where_the_cpu_did_the_sums(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    gpu = RankPlace(
+        rank=0, node="n", pid=1, pid_started=0.0, boot_id="b", device="GPU-1", accelerator="H100"
+    )
+    history = History("r-1").declare().open().place(environment={**HERE, "threads": 64})
+    history.restore().commit(20).end("preempted").open().write_to(store)
+    other = History("r-2").declare().open().place(environment={**HERE, "threads": 64}, ranks=(gpu,))
+    other.restore().commit(20).end("preempted").open().write_to(store)
+    said = []
+    for run_id in ("r-1", "r-2"):
+        state = tracks.run(run_id)
+        check = check_resume(tracks, state, state.attempts[1], foresee=lambda: HERE, rules=())
+        said.append(None if check.note is None else check.note.data["differences"])
+    assert said == [[{"key": "threads", "saved": 64, "found": 1}], None]
+
+
+def test_a_branch_is_compared_with_the_launch_of_its_source(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    source = History("r-0").declare().open().place(environment=OLDER).restore().commit(20)
+    source.write_to(store)
+    History("r-1").declare(branched_from=source.state.checkpoints[0].ref).open().write_to(store)
+    attempt = supervised(tracks, gangs, clock, attempt_id=1)
+    assert attempt.ended is not None
+    assert "step 20 of r-0 (attempt 1)" in attempt.ended.root_message
+
+
+@pytest.mark.parametrize("what", ["quarantined", "lost"])
+def test_a_branch_whose_source_does_not_hold_any_more_starts_no_gang(
+    what: str, tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    source = History("r-0").declare().open().place(environment=HERE).restore().commit(20)
+    ref = source.state.checkpoints[0].ref
+    if what == "quarantined":
+        source.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref).write_to(store)
+    History("r-1").declare(branched_from=ref).open().write_to(store)
+    attempt = supervised(tracks, gangs, clock, attempt_id=1)
+    assert attempt.reason is TerminationReason.CHECKPOINT_CORRUPT
+    assert attempt.ended is not None
+    assert "r-0@20 (attempt 1)" in attempt.ended.root_message
+    assert gangs.specs == []
+    settled = settle(tracks, "r-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    assert settled.what == "refused"

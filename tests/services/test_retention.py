@@ -1,0 +1,198 @@
+"""Collection of a run's checkpoints with real manifests, and what a person is told of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.bodies import RetentionRule
+from tracks_dagster.core.checkpoints import manifest_key
+from tracks_dagster.core.errors import InvalidDecision, InvalidInput
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Kind
+from tracks_dagster.services import deletion
+from tracks_dagster.services.collection import collect_all, due_runs
+from tracks_dagster.services.overlay import OverlayStore
+from tracks_dagster.services.pins import find_held, hold_of, pin, unpin
+from tracks_dagster.services.retention import Collected, collect
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.verification import verify
+from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
+
+DAY_S = 24 * 3600.0
+
+
+class NoLeftovers:
+    def sweep(self, *, older_than_s: float = 0.0) -> int:
+        return 7
+
+
+@pytest.fixture
+def run(store: FakeObjectStore, clock: FakeClock) -> Story:
+    """One attempt that committed five checkpoints and was preempted."""
+    story = Story(store)
+    story.attempt("preempted", last_step=53, commits=(10, 20, 30, 40, 50))
+    story.write_tracks()
+    clock.at = story.history.at
+    return story
+
+
+def collected(tracks: Tracks) -> Collected:
+    return collect(tracks, StoredCheckpoints(tracks.store), RUN_ID, by="tests")
+
+
+def steps(refs: object) -> list[int]:
+    return [each.ref.step for each in refs]  # type: ignore[attr-defined]
+
+
+def damage(store: FakeObjectStore, story: Story, index: int) -> str:
+    prefix = story.history.state.checkpoints[index].ref.object_prefix
+    key = next(key for key in sorted(store.objects) if key.startswith(f"{prefix}chunks/"))
+    store.put(key, b"other bytes")
+    return key
+
+
+def test_a_pass_verifies_supersedes_and_later_deletes(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    first = collected(tracks)
+    assert steps(first.read) == [50]
+    assert steps(first.superseded) == [10, 20]
+    assert (first.deleted, first.freed_bytes) == ((), 0)
+    clock.advance(DAY_S)
+    second = collected(tracks)
+    assert (steps(second.read), steps(second.deleted)) == ([], [10, 20])
+    assert second.freed_bytes > 0
+    gone = [c.ref for c in tracks.run(RUN_ID).checkpoints if c.deleted]
+    assert not any(key.startswith(g.object_prefix) for g in gone for key in store.objects)
+    assert collected(tracks).deleted == ()
+
+
+def test_a_dry_run_tells_what_a_pass_does_and_writes_nothing(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    for _ in range(2):
+        before = dict(store.objects)
+        above = OverlayStore(store)
+        tried = Tracks(above, now=clock, new_uid=tracks.new_uid, project=lambda name: None)
+        told = collect(tried, StoredCheckpoints(above), RUN_ID, by="tests")
+        assert store.objects == before
+        done = collected(tracks)
+        assert steps(told.superseded) == steps(done.superseded)
+        assert (told.deleted, told.freed_bytes) == (done.deleted, done.freed_bytes)
+        assert [j.why for j in told.kept] == [j.why for j in done.kept]
+        clock.advance(DAY_S)
+
+
+def test_corruption_is_told_with_object_hashes_and_what_a_resume_falls_back_to(
+    run: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    key = damage(store, run, -1)
+    done = collected(tracks)
+    (corrupt,) = done.corrupt
+    assert corrupt.problem is not None
+    assert key in corrupt.problem
+    assert "expected" in corrupt.problem
+    assert corrupt.fallback is not None
+    assert corrupt.fallback.step == 40
+    record = tracks.records(f"runs/{RUN_ID}")[corrupt.seq or 0]
+    assert record.kind is Kind.CHECKPOINT_QUARANTINED
+    assert "falls back to step 40 of attempt 1" in record.body["why"]
+    assert steps(done.read) == [50, 40]
+
+
+def test_a_manifest_that_is_corrupt_stops_deletions_until_it_is_gone_itself(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    collected(tracks)
+    clock.advance(DAY_S)
+    store.put(manifest_key(run.history.state.checkpoints[2].ref), b"{}")
+    done = collected(tracks)
+    assert (done.deleted, steps(done.corrupt)) == ((), [30])
+    assert "the manifest of step 30 of attempt 1 cannot be read" in done.waiting[0]
+    clock.advance(DAY_S)
+    # Step 20 is among the last three again, now that 30 counts no more.
+    assert sorted(steps(collected(tracks).deleted)) == [10, 30]
+
+
+def test_many_chunks_are_listed_in_an_object_that_the_record_names(
+    run: Story,
+    tracks: Tracks,
+    clock: FakeClock,
+    store: FakeObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletion, "CHUNKS_IN_RECORD_MAX", 0)
+    collected(tracks)
+    clock.advance(DAY_S)
+    assert steps(collected(tracks).deleted) == [10, 20]
+    decided = tracks.run(RUN_ID).checkpoints[0].deletion
+    assert decided is not None
+    assert decided.chunks == ()
+    assert decided.chunks_key in store.objects
+    prefix = run.history.state.checkpoints[0].ref.object_prefix
+    assert not [key for key in store.objects if key.startswith(prefix)]
+
+
+def test_bytes_that_were_never_committed_go_when_their_attempt_has_ended(
+    run: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    fenced = f"runs/{RUN_ID}/attempts/1/fenced/step-60/chunks/x"
+    journal = f"runs/{RUN_ID}/attempts/1/fenced/journal/000.jsonl"
+    opened = f"runs/{RUN_ID}/attempts/2/launch-2/step-60/chunks/x"
+    run.begin()
+    run.write_tracks()
+    for key in (fenced, journal, opened):
+        store.put(key, b"bytes")
+    assert collected(tracks).leftover_count == 1
+    assert fenced not in store.objects
+    assert {journal, opened} <= store.objects.keys()
+
+
+def test_a_pinned_checkpoint_stays_until_it_is_unpinned(
+    run: Story, tracks: Tracks, clock: FakeClock
+) -> None:
+    first = tracks.run(RUN_ID).checkpoints[0].ref
+    holder = hold_of("ann")
+    assert pin(tracks, first, holder=holder, by="ann", why="for a paper") is not None
+    assert pin(tracks, first, holder=holder, by="ann", why="for a paper") is None
+    assert steps(collected(tracks).superseded) == [20]
+    assert find_held(tracks.run(RUN_ID), 10, holder=holder) == first
+    with pytest.raises(InvalidInput, match="hold:bob does not hold step 10"):
+        unpin(tracks, first, holder="hold:bob", by="bob", why="x")
+    unpin(tracks, first, holder=holder, by="ann", why="published")
+    assert steps(collected(tracks).superseded) == [10]
+    clock.advance(DAY_S)
+    collected(tracks)
+    with pytest.raises(InvalidDecision, match="is deleted"):
+        pin(tracks, first, holder=holder, by="ann", why="too late")
+
+
+def test_a_verification_is_recorded_also_after_the_end_of_the_run(
+    run: Story, tracks: Tracks
+) -> None:
+    run.history.finish("user")
+    run.write_tracks()
+    checkpoint = tracks.run(RUN_ID).checkpoints[0]
+    read = verify(tracks, StoredCheckpoints(tracks.store), checkpoint.ref, by="ann")
+    assert read.problem is None
+    assert tracks.run(RUN_ID).checkpoints[0].verified_at is not None
+
+
+def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(
+    run: Story, tracks: Tracks, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracks.project(f"runs/{RUN_ID}")
+    assert due_runs(tracks, ledger) == [RUN_ID]
+    reader = StoredCheckpoints(tracks.store)
+    done = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests")
+    assert (steps(done.runs[0].superseded), done.swept_count, done.problems) == ([10, 20], 7, ())
+    tracks.store.put(f"runs/{RUN_ID}/log/{tracks.run(RUN_ID).head.seq + 1:012d}.json", b"{}")
+    failed = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests")
+    assert failed.problems[0].startswith(f"{RUN_ID}: ")
+
+
+def test_the_rule_of_a_run_is_its_own(store: FakeObjectStore, tracks: Tracks) -> None:
+    story = Story(store)
+    assert story.history.state.declared.retention == RetentionRule()

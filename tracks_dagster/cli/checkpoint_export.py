@@ -1,0 +1,34 @@
+"""`tracks checkpoints export`: the weights of a checkpoint as one safetensors file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import parse_at
+from tracks_dagster.core.run_state import find_at
+from tracks_dagster.training.export import export_weights
+from tracks_dagster.wiring import Settings, open_tracks_to_read
+
+
+@click.command("export")
+@click.argument("target", metavar="RUN@STEP")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@as_json
+def command(target: str, path: Path, force: bool, as_json: bool) -> None:
+    """Write the weights of RUN@STEP to FILE (safetensors), every byte verified as it is read."""
+    run_id, step = parse_at(target)
+    tracks = open_tracks_to_read(Settings.from_environment())
+    checkpoint = find_at(tracks.run(run_id), step)
+    exported = export_weights(tracks.store, checkpoint.ref, path, overwrite=force)
+    if as_json:
+        print_json(to_json(exported))
+        return
+    click.echo(
+        f"{exported.path}: {exported.tensor_count} tensors, {exported.total_bytes} bytes, of attempt "
+        f"{checkpoint.ref.attempt_id}; weights_sha256 {exported.metadata['weights_sha256']}"
+    )

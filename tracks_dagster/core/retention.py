@@ -1,0 +1,183 @@
+"""Which checkpoints of a run may go, which must stay, and why, in words. Pure.
+
+A checkpoint is superseded when the run's `RetentionRule` lets go of it and nothing holds it, and it is
+deleted once the rule's grace is over. What no rule may break is `protection`'s; how bytes are read and
+removed is `services.retention`'s work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from tracks_dagster.core.bodies import RetentionRule
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.protection import against_deleting, against_superseding, newest
+from tracks_dagster.core.records import format_time
+from tracks_dagster.core.run_state import CheckpointState, RunState
+
+KEEP_MAX = 10_000  # of last and of best: more than any run commits
+DELETE_AFTER_S_MAX = 366 * 24 * 3600.0
+DIRECTIONS = ("min", "max")
+
+ChunkSizes = Mapping[str, int]  # key of a stored chunk → its size in bytes
+
+
+class Fate(Enum):
+    """What becomes of a checkpoint."""
+
+    KEEP = "it stays"
+    SUPERSEDE = "it is let go, and deleted after the grace"
+    DELETE = "its deletion is decided and its bytes are removed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """One checkpoint that is not deleted, what becomes of it now, and why: a phrase for each reason."""
+
+    checkpoint: CheckpointState
+    fate: Fate
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletion:
+    """What a deletion removes beside the manifest: the chunks that no other checkpoint names."""
+
+    ref: CheckpointRef
+    why: str
+    chunks: ChunkSizes
+
+
+def check_rule(rule: RetentionRule) -> RetentionRule:
+    """Return `rule` if it can be kept to; raises InvalidInput."""
+    if not 1 <= rule.keep_last <= KEEP_MAX:
+        raise InvalidInput(
+            f"keep_last is {rule.keep_last}; keep 1 to {KEEP_MAX} checkpoints: a resume needs one."
+        )
+    if not 0 <= rule.keep_best <= KEEP_MAX:
+        raise InvalidInput(f"keep_best is {rule.keep_best}; use 0 to {KEEP_MAX}.")
+    if not rule.metric.strip():
+        raise InvalidInput("The metric by which the best checkpoints are kept has no name.")
+    if rule.direction not in DIRECTIONS:
+        raise InvalidInput(f"direction is {rule.direction!r}; the best is the min or the max.")
+    if rule.milestone_every_steps is not None and rule.milestone_every_steps < 1:
+        raise InvalidInput(
+            f"A milestone every {rule.milestone_every_steps} steps is not possible; use 1 or more, "
+            "or none."
+        )
+    if not 0 <= rule.delete_after_s <= DELETE_AFTER_S_MAX:
+        raise InvalidInput(
+            f"delete_after_s is {rule.delete_after_s}; use 0 to {DELETE_AFTER_S_MAX:.0f} seconds."
+        )
+    return rule
+
+
+def judge(state: RunState, now: datetime) -> tuple[Judged, ...]:
+    """Return the fate of every checkpoint that is not deleted, oldest first."""
+    wanted = wanted_by_rule(state)
+    return tuple(
+        _judge(state, c, wanted.get(c.ref.manifest_sha256, ()), now)
+        for c in state.checkpoints
+        if not c.deleted
+    )
+
+
+def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
+    """Return manifest sha256 → why the rule keeps it: last, best, milestone.
+
+    Only what can be resumed from counts: a quarantined checkpoint takes no place of the last K.
+    """
+    rule = state.declared.retention
+    usable = sorted(
+        (c for c in state.checkpoints if c.is_resumable),
+        key=lambda c: (c.ref.attempt_id, c.ref.step),
+        reverse=True,
+    )
+    words: dict[str, tuple[str, ...]] = {}
+
+    def keep(checkpoint: CheckpointState, why: str) -> None:
+        sha256 = checkpoint.ref.manifest_sha256
+        words[sha256] = (*words.get(sha256, ()), why)
+
+    for place, checkpoint in enumerate(usable[: rule.keep_last], start=1):
+        keep(checkpoint, f"number {place} of the last {rule.keep_last}")
+    for place, checkpoint in enumerate(_best(usable, rule), start=1):
+        value = checkpoint.body.metrics[rule.metric]
+        keep(checkpoint, f"number {place} of the best {rule.keep_best}: {rule.metric} {value:.6g}")
+    for checkpoint in usable:
+        if rule.milestone_every_steps and checkpoint.ref.step % rule.milestone_every_steps == 0:
+            keep(checkpoint, f"milestone every {rule.milestone_every_steps} steps")
+    return words
+
+
+def plan_deletion(
+    judged: Judged, state: RunState, named: Mapping[str, ChunkSizes]
+) -> Deletion | str:
+    """Return what deleting a checkpoint removes, or in words why it cannot be told yet.
+
+    named: manifest sha256 → the chunks that it names. Every other checkpoint that is not deleted
+    must be in it, quarantined ones too: a chunk that one of them needs must not go. The one to
+    delete may be missing from it only when it is quarantined (its manifest is corrupt): then no
+    chunk is named, and what lies under its prefix goes as leftovers.
+    """
+    ref = judged.checkpoint.ref
+    others = [c.ref for c in state.checkpoints if not c.deleted and c.ref != ref]
+    unread = [other for other in others if other.manifest_sha256 not in named]
+    if ref.manifest_sha256 not in named and not judged.checkpoint.quarantined:
+        unread.append(ref)
+    if unread:
+        steps = ", ".join(f"step {other.step} of attempt {other.attempt_id}" for other in unread)
+        return f"it cannot be told which chunks others need: the manifest of {steps} cannot be read"
+    needed = {key for other in others for key in named[other.manifest_sha256]}
+    # A run removes nothing but its own: no manifest of ours names a chunk of another run.
+    own = f"runs/{state.run_id}/attempts/"
+    chunks = {
+        key: size
+        for key, size in sorted(named.get(ref.manifest_sha256, {}).items())
+        if key not in needed and key.startswith(own)
+    }
+    return Deletion(ref=ref, why="; ".join(judged.why), chunks=chunks)
+
+
+def _judge(
+    state: RunState, checkpoint: CheckpointState, wanted: tuple[str, ...], now: datetime
+) -> Judged:
+    if checkpoint.status == "committed":
+        against = (*wanted, *against_superseding(state, checkpoint))
+        if against:
+            return Judged(checkpoint=checkpoint, fate=Fate.KEEP, why=against)
+        return Judged(checkpoint=checkpoint, fate=Fate.SUPERSEDE, why=(_why_superseded(state),))
+    # A quarantine of newer ones can bring a superseded checkpoint back among the last or the best.
+    against = (*wanted, *against_deleting(state, checkpoint))
+    let_go_at = checkpoint.superseded_at or checkpoint.quarantined_at or now
+    until = let_go_at + timedelta(seconds=state.declared.retention.delete_after_s)
+    if now < until:
+        against = (*against, f"grace until {format_time(until)[:19]} UTC")
+    if against:
+        return Judged(checkpoint=checkpoint, fate=Fate.KEEP, why=against)
+    why = f"{checkpoint.status} at {format_time(let_go_at)[:19]} UTC, and the grace is over"
+    return Judged(checkpoint=checkpoint, fate=Fate.DELETE, why=(why,))
+
+
+def _why_superseded(state: RunState) -> str:
+    rule = state.declared.retention
+    kept = [f"the last {rule.keep_last}"]
+    if rule.keep_best:
+        kept.append(f"the best {rule.keep_best} by {rule.metric}")
+    if rule.milestone_every_steps:
+        kept.append(f"the milestones every {rule.milestone_every_steps} steps")
+    target = newest(state)
+    verified = f"; step {target.ref.step}, the newest, was verified" if target else ""
+    return f"not among {', '.join(kept)}, and nothing pins it{verified}"
+
+
+def _best(usable: list[CheckpointState], rule: RetentionRule) -> list[CheckpointState]:
+    """Return the best of `usable`, best first; of equal ones the newer. NaN is never the best."""
+    measured = [c for c in usable if math.isfinite(c.body.metrics.get(rule.metric, math.nan))]
+    sign = 1.0 if rule.direction == "min" else -1.0
+    return sorted(measured, key=lambda c: sign * c.body.metrics[rule.metric])[: rule.keep_best]

@@ -1,0 +1,97 @@
+"""Branch a run: declare a new one that goes on from a committed checkpoint of another.
+
+Here is what it takes over from the source; `runs.declare` declares it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_at
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.records import Json
+from tracks_dagster.core.run_state import RunState, find_at
+from tracks_dagster.services.runs import RunRequest
+from tracks_dagster.services.tracks import Tracks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """What a branch goes on from, and what it inherits of the attempt that wrote it.
+
+    config: as remedied, without what follows from other keys. trainer: as in `RunDeclared`, and its
+    script, None for a family's or one that the store has lost.
+    """
+
+    ref: CheckpointRef
+    family: str
+    config: Mapping[str, Json]
+    snapshot_id: str
+    ranks: int
+    trainer: str
+    trainer_source: bytes | None
+
+    def inherited_by(self, request: RunRequest) -> RunRequest:
+        """Return `request` with all that it leaves open taken from the source; its own values stand.
+
+        Raises InvalidInput for another family, whose model could not load the weights, and where the
+        source's script is lost and no other is given.
+        """
+        if request.family != self.family:
+            raise InvalidInput(
+                f"{checkpoint_at(self.ref)} is a checkpoint of family {self.family}, which "
+                f"{request.family} cannot load; leave --family out."
+            )
+        script = request.trainer_source or self.trainer_source
+        if script is None and self.trainer != "family":
+            raise InvalidInput(
+                f"The trainer of {self.ref.run_id}, {self.trainer}, is not in the store; give it with "
+                "--trainer."
+            )
+        return replace(
+            request,
+            config={**self.config, **request.config},
+            snapshot_id=request.snapshot_id or self.snapshot_id,
+            trainer_source=script,
+            branched_from=self.ref,
+        )
+
+
+def find_origin(tracks: Tracks, at: str, *, run_id: str | None) -> Origin:
+    """Return what `RUN@STEP` offers to a branch; `run_id`: the branch's, where it has one already.
+
+    Writes nothing. Raises UnknownRun for a run or step that is not there or may not be resumed from,
+    InvalidInput for text that names no checkpoint and for a run that exists and is no such branch.
+    """
+    source_id, step = parse_at(at)
+    state = tracks.run(source_id)
+    ref = find_at(state, step).ref
+    if run_id is not None:
+        _check_branch(tracks.find_run(run_id), ref)
+    wrote = state.attempts[ref.attempt_id - 1].opened
+    trainer = state.declared.trainer
+    return Origin(
+        ref=ref,
+        family=state.declared.model_family,
+        config={key: value for key, value in wrote.config.items() if key != "accumulation"},
+        snapshot_id=wrote.snapshot.snapshot_id,
+        ranks=wrote.compute.ranks,
+        trainer=trainer,
+        trainer_source=None if trainer == "family" else tracks.store.get(trainer),
+    )
+
+
+def _check_branch(state: RunState | None, ref: CheckpointRef) -> None:
+    if state is None or state.declared.branched_from == ref:
+        return
+    source = state.declared.branched_from
+    what = (
+        f"a branch of {checkpoint_at(source)} (attempt {source.attempt_id})"
+        if source
+        else "no branch"
+    )
+    raise InvalidInput(
+        f"Training run {state.run_id} exists and is {what}; leave --from out to take it up, or "
+        "choose another --run-id."
+    )

@@ -1,0 +1,107 @@
+"""Pins: who holds a checkpoint by a record of their own, a person or a run that branched from it.
+
+Evals and promotions need none: what the track says of them holds the checkpoint (`core.protection`).
+"""
+
+from __future__ import annotations
+
+from tracks_dagster.core.bodies import CheckpointDecision
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.protection import pins_of
+from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.services.tracks import Tracks
+
+
+def hold_of(person: str) -> str:
+    """Return the pin of a person."""
+    return f"hold:{person}"
+
+
+def pin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str) -> Record | None:
+    """Record that `holder` needs `ref` from now on; None when it holds it already.
+
+    Safe to repeat. Raises UnknownRun when it was never committed, InvalidDecision when it is deleted.
+    """
+
+    def choose(state: RunState | None) -> Draft | None:
+        checkpoint = _committed(state, ref)
+        if holder in checkpoint.pins and not checkpoint.deleted:
+            return None
+        return _draft(tracks, Kind.CHECKPOINT_PINNED, ref, holder, by, why)
+
+    return tracks.decide_run(ref.run_id, choose)
+
+
+def find_held(
+    state: RunState, step: int, *, holder: str, attempt_id: int | None = None
+) -> CheckpointRef:
+    """Return the newest checkpoint of `step` that `holder` holds, a quarantined one too.
+
+    Raises InvalidInput naming who holds which checkpoint of that step.
+    """
+    there = [
+        c
+        for c in state.checkpoints
+        if c.ref.step == step and not c.deleted and attempt_id in (None, c.ref.attempt_id)
+    ]
+    held = [c.ref for c in there if holder in c.pins]
+    if not held and there:
+        raise InvalidInput(_not_held(state, there[-1], holder))
+    if not held:
+        steps = ", ".join(str(c.ref.step) for c in state.checkpoints if not c.deleted) or "none"
+        raise UnknownRun(f"{state.run_id} has no checkpoint of step {step}; it has: {steps}.")
+    return max(held, key=lambda ref: ref.attempt_id)
+
+
+def unpin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str) -> Record:
+    """Record that `holder` needs `ref` no longer.
+
+    Raises InvalidInput naming who holds it, when `holder` does not hold it by a record of its own;
+    and when it is a branch that has committed nothing yet, which would have nothing to resume from.
+    """
+
+    def choose(state: RunState | None) -> Draft | None:
+        checkpoint = _committed(state, ref)
+        if holder not in checkpoint.pins:
+            raise InvalidInput(_not_held(state, checkpoint, holder))
+        return _draft(tracks, Kind.CHECKPOINT_UNPINNED, ref, holder, by, why)
+
+    _check_branch(tracks, holder)
+    record = tracks.decide_run(ref.run_id, choose)
+    assert record is not None, "choose raises where it has nothing to say"
+    return record
+
+
+def _check_branch(tracks: Tracks, holder: str) -> None:
+    kind, _, run_id = holder.partition(":")
+    branch = tracks.find_run(run_id) if kind == "branch" else None
+    if branch is not None and branch.finished is None and not branch.resumable:
+        raise InvalidInput(
+            f"{run_id} was branched from this checkpoint and has committed none of its own yet: "
+            f"without the pin it could not be resumed. Stop it first: `tracks stop {run_id}`."
+        )
+
+
+def _committed(state: RunState | None, ref: CheckpointRef) -> CheckpointState:
+    checkpoint = state.checkpoint(ref.manifest_sha256) if state is not None else None
+    if checkpoint is None:
+        raise UnknownRun(
+            f"{ref.run_id} has committed no checkpoint with the manifest {ref.manifest_sha256}."
+        )
+    return checkpoint
+
+
+def _not_held(state: RunState | None, checkpoint: CheckpointState, holder: str) -> str:
+    held = ", ".join(pins_of(state, checkpoint)) if state is not None else ""
+    return (
+        f"{holder} does not hold step {checkpoint.ref.step} of {checkpoint.ref.run_id}; it is held "
+        f"by: {held or 'nobody'}. An eval lets go when it ends or is waived, an alias when it is "
+        "given to another checkpoint."
+    )
+
+
+def _draft(tracks: Tracks, kind: Kind, ref: CheckpointRef, holder: str, by: str, why: str) -> Draft:
+    body = CheckpointDecision(manifest_sha256=ref.manifest_sha256, by=by, why=why, pin=holder)
+    return tracks.draft(kind, body)

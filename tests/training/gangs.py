@@ -26,6 +26,7 @@ import pyarrow as pa
 import torch
 from pyarrow import parquet
 
+from tests.training.checkpoints import weights_of
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core import names, run_fold
 from tracks_dagster.core.bodies import (
@@ -35,6 +36,7 @@ from tracks_dagster.core.bodies import (
     CodeVersion,
     ComputeRequest,
     Drill,
+    RetentionRule,
     RunDeclared,
     SnapshotRef,
 )
@@ -47,7 +49,6 @@ from tracks_dagster.core.records import Draft, Json, Kind, Record, canonical_jso
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import Track, run_track
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.checkpoint_files import read_checkpoint
 from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
@@ -72,8 +73,14 @@ SMALL: dict[str, dict[str, Json]] = {
 
 _forkserver = multiprocessing.get_context("forkserver")
 _forkserver.set_forkserver_preload(
-    # The last two are what an optimizer and pyarrow import when they are first used.
-    ["tracks_dagster.training.main", "torch._dynamo", "pandas"]
+    # All but the first are what scripts, optimizers and pyarrow import when they are first used.
+    [
+        "tracks_dagster.training.main",
+        "torch.distributed.fsdp",
+        "torch._dynamo",
+        "pandas",
+        "tests.training.gangs",
+    ]
 )
 
 
@@ -131,17 +138,21 @@ class TrainingRun:
         drills: tuple[Drill, ...] = (),
         script: Path | None = None,
         store: ObjectStore | None = None,
+        retention: RetentionRule | None = None,
+        run_id: str = "r",
+        branched_from: CheckpointRef | None = None,
         **config: Json,
     ) -> None:
         self.folder = folder
+        self.run_id = run_id
         self.ranks = ranks
         self.script = script
         self.store = store or open_store(str(folder / "store"))
-        self.track = Track(self.store, run_track("r"), now=lambda: datetime.now(UTC))
+        self.track = Track(self.store, run_track(run_id), now=lambda: datetime.now(UTC))
         given = {**SMALL[family], "steps": steps, **config}
         self.config = resolve_config(find_family(family), given, ranks=ranks)
         self.declared = RunDeclared(
-            run_id="r",
+            run_id=run_id,
             model_family=family,
             config=self.config,
             snapshot=make_snapshot(self.store, family),
@@ -154,7 +165,9 @@ class TrainingRun:
             cadence=CheckpointCadence(every_steps=every_steps, every_s=every_s),
             estimated_device_s=1.0,
             drills=drills,
+            retention=retention or RetentionRule(),
             trainer="family" if script is None else "script",
+            branched_from=branched_from,
         )
         self._decide(Kind.RUN_DECLARED, self.declared)
 
@@ -172,7 +185,8 @@ class TrainingRun:
     def open(self, *, resume_step: int | None = None, **changes: Json) -> int:
         """Open the next attempt, ending the one before; returns its id.
 
-        It resumes from the newest checkpoint, or from the one of `resume_step`.
+        It resumes from the newest checkpoint, or from the one of `resume_step`; without one of its
+        own from what it branched from.
         """
         state = self.state
         if state.open_attempt is not None:
@@ -189,7 +203,7 @@ class TrainingRun:
             config={**self.config, **changes, **ranks},
             compute=ComputeRequest(ranks=self.ranks),
             snapshot=self.declared.snapshot,
-            resume=resume_target(choice) if choice else None,
+            resume=resume_target(choice) if choice else self.declared.branched_from,
         )
         self._decide(Kind.ATTEMPT_OPENED, body, attempt_id)
         return attempt_id
@@ -241,7 +255,7 @@ class TrainingRun:
             # The forkserver may be older than what a fixture set: an S3 store's address and keys.
             **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
             names.ENV_STORE: self.store.url,
-            names.ENV_RUN_ID: "r",
+            names.ENV_RUN_ID: self.run_id,
             names.ENV_ATTEMPT_ID: str(attempt_id),
             names.ENV_OPENED_SEQ: str(self.place(attempt_id, work).opened_seq),
             names.ENV_WORK: str(work),
@@ -251,7 +265,11 @@ class TrainingRun:
         """Return what a rank is told of its attempt."""
         (seq,) = [r.seq for r in self.records(Kind.ATTEMPT_OPENED) if r.attempt_id == attempt_id]
         return AttemptPlace(
-            store_url=self.store.url, run_id="r", attempt_id=attempt_id, opened_seq=seq, work=work
+            store_url=self.store.url,
+            run_id=self.run_id,
+            attempt_id=attempt_id,
+            opened_seq=seq,
+            work=work,
         )
 
     @contextmanager
@@ -261,8 +279,10 @@ class TrainingRun:
         where = self.place(attempt_id, self.folder / f"work-{attempt_id}")
         ranks = Ranks(rank=0, world_size=1, device=torch.device("cpu"))
         launch = place(self.store, where, ranks, image=None, on_launch_id=lambda launch_id: None)
+        attempt = Attempt(launch, StopSignal(), Farewell())
         try:
-            yield Attempt(launch, StopSignal(), Farewell())
+            with attempt.saves_settled():
+                yield attempt
         finally:
             launch.journal.close(ship=True)
 
@@ -296,7 +316,7 @@ class TrainingRun:
 
     def weights_of(self, ref: CheckpointRef) -> dict[str, torch.Tensor]:
         """Return a checkpoint's model tensors."""
-        return read_checkpoint(self.store, ref).model
+        return weights_of(self.store, ref)
 
     def steps(self, attempt_id: int, rank: int = 0) -> dict[int, dict[str, Json]]:
         """Return the step lines that an attempt's rank shipped, by step."""
@@ -307,13 +327,13 @@ class TrainingRun:
         """Return the lines that an attempt's placed launch shipped."""
         placed = self.state.attempts[attempt_id - 1].placed
         assert placed is not None
-        prefix = f"runs/r/attempts/{attempt_id}/{placed.launch_id}/journal/rank-{rank}/"
+        prefix = f"runs/{self.run_id}/attempts/{attempt_id}/{placed.launch_id}/journal/rank-{rank}/"
         data = b"".join(self.store.get(key) or b"" for key in self.store.list(prefix))
         return [json.loads(line) for line in data.splitlines()]
 
     def last_words(self, attempt_id: int) -> list[LastWord]:
         """Return every last word of an attempt, the early ones included, by key."""
-        keys = list(self.store.list(f"runs/r/attempts/{attempt_id}/"))
+        keys = list(self.store.list(f"runs/{self.run_id}/attempts/{attempt_id}/"))
         words = [key for key in keys if "/exit/" in key or "/early/" in key]
         return [LastWord(**json.loads(self.store.get(key) or b"")) for key in words]
 

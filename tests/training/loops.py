@@ -18,12 +18,13 @@ def train_linear(
     *,
     until: int,
     on_step: Callable[[int, nn.Module], None] = lambda step, model: None,
+    model: nn.Module | None = None,
     **metrics: float,
 ) -> nn.Module:
-    """Train a line through 100 points; `on_step` is called before each report."""
+    """Train a line, or `model`, through 100 points; `on_step` is called before each report."""
     torch.manual_seed(5)
     x = torch.linspace(-1, 1, SAMPLES).unsqueeze(1)
-    model = nn.Linear(1, 1)
+    model = model or nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     a.register(model=model, optimizer=optimizer)
     sampler = a.sampler(SAMPLES, seed=5)

@@ -16,6 +16,7 @@ from tracks_dagster.core.errors import (
     CheckpointMismatch,
     CheckpointWriteFailed,
     NonFinite,
+    StoreUnavailable,
     TrainingError,
 )
 from tracks_dagster.core.records import COMMIT_BYTES_MAX, Draft, Kind
@@ -63,14 +64,18 @@ def test_a_lost_reply_to_a_commit_makes_exactly_one_commit(
 
 
 def test_when_the_last_save_fails_the_attempt_does(
-    run: TrainingRun, store: FakeObjectStore
+    run: TrainingRun, store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def on_step(step: int, model: nn.Module) -> None:
-        if step == 6:
-            store.fail("put", 1, Fault.FAILS)
+    put = store.put
 
+    def failing_put(key: str, data: bytes | memoryview) -> None:
+        if "/step-6/" in key:
+            raise StoreUnavailable(f"Cannot write {key}: the disk is full.")
+        put(key, data)
+
+    monkeypatch.setattr(store, "put", failing_put)
     with run.joined() as a, pytest.raises(CheckpointWriteFailed, match="Steps after 4 will be run"):
-        train_linear(a, until=6, on_step=on_step)
+        train_linear(a, until=6)
     assert commits(run) == [(2, "interval"), (4, "interval")]
 
 
@@ -200,7 +205,10 @@ def test_weights_that_are_not_finite_are_never_saved(run: TrainingRun) -> None:
         if step == 4:
             nn.init.constant_(model.weight, float("nan"))  # type: ignore[arg-type]
 
-    with run.joined() as a, pytest.raises(NonFinite, match=r"Step 4 left NaN .* in weight"):
+    with (
+        run.joined() as a,
+        pytest.raises(NonFinite, match=r"Step 4 left NaN .* in model\.weight.*of step 2"),
+    ):
         train_linear(a, until=6, on_step=poison)
     assert commits(run) == [(2, "interval")]
 

@@ -1,6 +1,6 @@
 """What runs inside the gang: joining an attempt, sampling, checkpoints, journals, the families.
 
 Ranks talk to the object store only: no database, no Dagster, no Kubernetes. Importing this package
-imports no torch; `attempt`, `checkpoint_files` and the families do. The public way in is
+imports no torch; `attempt` and most modules do, `manifest` and `export` do not. The public way in is
 `from tracks_dagster.training import attempt` and `attempt.join()`.
 """

@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 import torch
 from torch import nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -38,17 +39,20 @@ from tracks_dagster.core.errors import Fenced, InvalidInput, NonFinite, Training
 from tracks_dagster.core.names import EXIT_FENCED
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json
-from tracks_dagster.training.checkpoint_files import Trained
+from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.micro_batches import Batch, split
+from tracks_dagster.training.progress import Best, Progress
 from tracks_dagster.training.sampling import BatchSampler
 from tracks_dagster.training.saving import Saver
 from tracks_dagster.training.starting import begin
+from tracks_dagster.training.state_dict import Trained
 from tracks_dagster.training.stop_signal import StopSignal
+from tracks_dagster.training.triggers import Triggers
 
 
 @contextmanager
@@ -68,7 +72,8 @@ def join(
         try:
             launch = join_launch(os.environ, farewell, config=config or {}, folder=folder)
             attempt = Attempt(launch, stop, farewell)
-            yield attempt
+            with attempt.saves_settled():
+                yield attempt
             farewell.completed(attempt.finish())
         except Fenced as error:
             farewell.failed(error)
@@ -91,13 +96,15 @@ class Attempt:
         self._rehearse: Callable[[], object] | None = None
         self._sampler: BatchSampler | None = None
         self._saver: Saver | None = None
+        retention = launch.declared.retention
+        self._progress = Progress(retention.metric, retention.direction)
+        self._triggers = Triggers(launch.declared.cadence, stop, is_clock=launch.ranks.is_first)
         self._until = 0
         self._running = 0  # the step that the script is in
         self._done = 0  # the last step reported
         self._metrics: dict[str, float] = {}
         self._began_at = 0.0  # monotonic: of the running step, once its data had come
         self._data_s = 0.0
-        self._saved_at = 0.0  # monotonic: of the last save tried
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -129,6 +136,11 @@ class Attempt:
         """The object store of the run."""
         return self._launch.store
 
+    @property
+    def best(self) -> Best | None:
+        """The best value so far of the metric that the run's retention names; rank 0's counts."""
+        return self._progress.best
+
     def snapshot(self) -> pa.Table:
         """Return the rows that this attempt trains on; raises DataRejected when they were changed."""
         return load_snapshot(self._launch.store, self._launch.opened.snapshot)
@@ -139,14 +151,17 @@ class Attempt:
         model: nn.Module,
         optimizer: Optimizer,
         scheduler: LRScheduler | None = None,
+        scaler: GradScaler | None = None,
         rehearse: Callable[[], object] | None = None,
     ) -> None:
-        """Name what checkpoints hold. `model` may be wrapped in DDP.
+        """Name what checkpoints hold. `model` may be wrapped in DDP, or sharded by FSDP2.
 
         rehearse: one forward and backward on any data; needed for an exact resume with DDP on three
         or more ranks. It is called once, and what it did is undone.
         """
-        self._trained = Trained(model=model, optimizer=optimizer, scheduler=scheduler)
+        self._trained = Trained(
+            model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler
+        )
         self._rehearse = rehearse
         self._drills.arm(model)
 
@@ -195,24 +210,42 @@ class Attempt:
         """End a step: journal it, and save or stop where it is time to.
 
         loss: this rank's mean over its share; what is kept is the mean over all ranks. metrics: rank
-        0's are kept. Raises NonFinite, Drained after SIGTERM, CheckpointWriteFailed when the
-        last save failed.
+        0's are kept. A save goes on in the background; how the one before ended shows here. Raises
+        NonFinite, Drained after SIGTERM, CheckpointWriteFailed when the last save failed, Fenced.
         """
         if step != self._running or step == self._done:
             raise TrainingError(
                 f"Step {step} was reported while step {self._running} is the one to report, once."
             )
         value = loss.item() if isinstance(loss, torch.Tensor) else loss
-        asked = [value, float(self._stop.received), float(self._is_time_to_save())]
-        loss_sum, stops, due = self._launch.ranks.sum(asked)
+        must_settle = self._saver is not None and self._saver.must_settle
+        asked = [value, must_settle, *self._triggers.asked()]
+        loss_sum, settles, *wishes = self._launch.ranks.sum([float(each) for each in asked])
+        if settles and self._saver is not None:
+            self._saver.settle()
         self._journal_step(step, loss_sum / self.world_size, metrics)
         self._done = self._farewell.step = step
-        trigger = self._trigger(step, stop=stops > 0, due=due > 0)
+        trigger = self._triggers.choose(step, wishes, is_last=step == self._until)
         if trigger is not None:
             self._save(trigger)
-        stop = self._drills.play_preemptions(step, self._stop) or stops > 0
-        if stop and step < self._until:
+        if self._saver is not None and self._drills.preempt_at(step):
+            self._saver.settle()  # what a drill shows does not depend on a disk's speed
+        is_preempted = self._drills.play_preemptions(step, self._stop)
+        if (is_preempted or trigger == "sigterm") and step < self._until:
             self._drain()
+
+    def save_soon(self) -> None:
+        """Ask for a checkpoint at the end of the running step. One rank's wish is enough."""
+        self._triggers.ask()
+
+    @contextmanager
+    def saves_settled(self) -> Iterator[None]:
+        """Let a save under way end before a script that failed does: it is of an earlier step."""
+        try:
+            yield
+        finally:
+            if self._saver is not None:
+                self._saver.close()
 
     def finish(self) -> bool:
         """Save what a loop left early did not; return whether the last step was reached.
@@ -221,6 +254,7 @@ class Attempt:
         """
         if self._saver is None:
             raise TrainingError("The script ended without training; loop over a.steps(…).")
+        self._saver.settle()
         if self._saver.saved_step < self._done:
             self._save("final")
         self._launch.ranks.close()
@@ -230,13 +264,22 @@ class Attempt:
         trained, sampler = self._parts()
         if self._saver is not None:
             raise TrainingError("a.steps(…) begins an attempt, once; go on in the same loop.")
+        arena = Arena(self.device)
         begun = begin(
-            self._launch, trained, sampler, loader, until=until, one_backward=self._rehearse
+            self._launch,
+            trained,
+            sampler,
+            loader,
+            arena=arena,
+            until=until,
+            one_backward=self._rehearse,
         )
         self._until = until
         self._done = begun.step
-        self._saver = Saver(self._launch, trained, begun.known, step=begun.step)
-        self._saved_at = time.monotonic()
+        if begun.progress is not None:
+            self._progress.restore(begun.progress)
+        self._saver = Saver(self._launch, trained, begun.known, arena, step=begun.step)
+        self._triggers.saved()
         self._drills.begin(0)
         return begun.batches
 
@@ -264,6 +307,8 @@ class Attempt:
         }
         if not math.isfinite(loss):
             self._launch.journal.write("non_finite_loss", step=step, loss=str(loss), **fields)
+            if self._saver is not None:
+                self._saver.settle()  # weights that were not finite before are the better answer
             raise NonFinite(
                 f"The loss of step {step} is {loss}; nothing of this step is saved, the last "
                 f"checkpoint is of step {self._saver.saved_step if self._saver else 0}."
@@ -275,32 +320,25 @@ class Attempt:
             fields["metrics"] = {n: v for n, v in self._metrics.items() if n != "loss"}
             fields["cursor_to"] = sampler.cursor(step)
             fields["indices_sha256"] = sampler.indices_sha256(step)
+            self._progress.take(step, self._metrics)
         self._launch.journal.write_step(step, fields)
-
-    def _is_time_to_save(self) -> bool:
-        every_s = self._launch.declared.cadence.every_s
-        is_clock = self.rank == 0  # one clock decides for all ranks
-        return is_clock and every_s is not None and time.monotonic() - self._saved_at >= every_s
-
-    def _trigger(self, step: int, *, stop: bool, due: bool) -> str | None:
-        """Return why a checkpoint of `step` is due, or None."""
-        every_steps = self._launch.declared.cadence.every_steps
-        if step == self._until:
-            return "final"
-        if stop:
-            return "sigterm"
-        if every_steps is not None and step % every_steps == 0:
-            return "interval"
-        return "time" if due else None
 
     def _save(self, trigger: str) -> None:
         _, sampler = self._parts()
         if self._saver is not None:
-            self._saver.save(self._done, trigger, sampler.position(self._done), self._metrics)
-        self._saved_at = time.monotonic()
+            self._saver.save(
+                self._done,
+                trigger,
+                data=sampler.position(self._done),
+                progress=self._progress.to_json(),
+                metrics=self._metrics,
+            )
+        self._triggers.saved()
 
     def _drain(self) -> None:
-        if self._saver is not None and self._saver.saved_step != self._done:
-            self._save("sigterm")
+        if self._saver is not None:
+            self._saver.settle()
+            if self._saver.saved_step != self._done:
+                self._save("sigterm")
         self._launch.ranks.close()
         raise Drained

@@ -1,127 +1,100 @@
-"""Packs bytes into chunks and stores them: several at a time, and only what is not stored yet.
+"""Stores the chunks of one rank's save: several at a time, and only what is not stored yet.
 
-A chunk is named by the blake3 of its bytes. One that the restored checkpoint or an own commit already
-names is named again instead of written; which checkpoints a save thereby leans on is remembered,
-because a commit that leans on a quarantined one must not land.
+A chunk is named by the blake3 of its bytes. One that the restored checkpoint or the newest own commit
+names is named again instead of written; which checkpoints a save thereby leans on is told, because
+a commit that leans on one in quarantine, or on a deleted one, must not land.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from blake3 import blake3
 
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.training.manifest import CHUNK_BYTES_MAX, Chunk, Piece
+from tracks_dagster.training.manifest import Chunk
 
-WRITERS = 4  # chunks written at once
-PENDING_MAX = 8  # chunks held in memory until they are durable: 64 MiB
+WRITERS = 16  # chunks written at once: enough to keep a disk busy while others wait for its fsync
 
 
 class KnownChunks:
-    """Stored chunks that a save may name, by blake3, and the checkpoints that name each."""
+    """Stored chunks that a save may name: of the restored checkpoint and the newest own commit.
+
+    Older own commits are let go of: a collector may delete them while an attempt trains.
+    """
 
     def __init__(self) -> None:
-        self._chunks: dict[str, Chunk] = {}
-        self._named_by: dict[str, set[str]] = {}
+        self._restored: dict[str, Chunk] = {}
+        self._restored_from = ""
+        self._committed: dict[str, Chunk] = {}
+        self._committed_as = ""
 
-    def learn(self, manifest_sha256: str, chunks: Iterable[Chunk]) -> None:
-        """Add the chunks of a checkpoint that was restored, or committed by this launch."""
-        for chunk in chunks:
-            self._chunks.setdefault(chunk.blake3, chunk)
-            self._named_by.setdefault(chunk.key, set()).add(manifest_sha256)
+    def learn_restored(self, manifest_sha256: str, chunks: Iterable[Chunk]) -> None:
+        """Take in the checkpoint that this attempt restored, of its own run."""
+        self._restored = {chunk.blake3: chunk for chunk in chunks}
+        self._restored_from = manifest_sha256
+
+    def learn_commit(self, manifest_sha256: str, chunks: Iterable[Chunk]) -> None:
+        """Take in this launch's newest commit, in place of the one before."""
+        self._committed = {chunk.blake3: chunk for chunk in chunks}
+        self._committed_as = manifest_sha256
 
     def forget(self) -> None:
         """Know nothing: the next save writes every chunk."""
-        self._chunks.clear()
-        self._named_by.clear()
+        self.learn_restored("", ())
+        self.learn_commit("", ())
 
     def find(self, digest: str) -> Chunk | None:
         """Return the stored chunk with that blake3, or None."""
-        return self._chunks.get(digest)
+        return self._committed.get(digest) or self._restored.get(digest)
 
     def sources(self, chunks: Iterable[Chunk]) -> frozenset[str]:
-        """Return the manifest sha256 of every checkpoint that names one of `chunks`."""
-        named = (self._named_by.get(chunk.key, set()) for chunk in chunks)
-        return frozenset().union(*named)
+        """Return the manifest sha256 of every known checkpoint that names one of `chunks`.
 
-
-class ChunkWriter:
-    """Writes one save's chunks under `prefix`; leaving the `with` waits until all are durable."""
-
-    def __init__(self, store: ObjectStore, prefix: str, known: KnownChunks) -> None:
-        self.chunks: list[Chunk] = []
-        self.total_bytes = 0
-        self.written_bytes = 0
-        self._store = store
-        self._prefix = prefix
-        self._known = known
-        self._pack = bytearray()
-        self._keys: set[str] = set()
-        self._pool = ThreadPoolExecutor(WRITERS, thread_name_prefix="chunk writer")
-        self._pending: deque[Future[None]] = deque()
-
-    def __enter__(self) -> ChunkWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Raise StoreError when a chunk could not be stored."""
-        try:
-            if error is None:
-                self._close_pack()
-                while self._pending:
-                    self._pending.popleft().result()
-        finally:
-            self._pool.shutdown(cancel_futures=True)
-
-    def add(self, data: memoryview) -> tuple[Piece, ...]:
-        """Store the bytes of one tensor and return where they lie.
-
-        Small ones share a chunk with their neighbours; a large one begins and ends its own, so that
-        it is found again when its neighbours change.
+        Both, where the newest commit names what was restored: if that is found corrupt, so is this.
         """
-        self.total_bytes += len(data)
-        if not data:
-            return ()
-        if len(self._pack) + len(data) > CHUNK_BYTES_MAX:
-            self._close_pack()
-        if len(data) <= CHUNK_BYTES_MAX:
-            piece = Piece(
-                chunk_index=len(self.chunks), offset_bytes=len(self._pack), size_bytes=len(data)
-            )
-            self._pack += data
-            return (piece,)
-        pieces = []
-        for first in range(0, len(data), CHUNK_BYTES_MAX):
-            part = bytes(data[first : first + CHUNK_BYTES_MAX])
-            index = len(self.chunks)
-            pieces.append(Piece(chunk_index=index, offset_bytes=0, size_bytes=len(part)))
-            self._emit(part)
-        return tuple(pieces)
+        named = list(chunks)
+        known = ((self._committed, self._committed_as), (self._restored, self._restored_from))
+        return frozenset(
+            sha256
+            for held, sha256 in known
+            if any(held.get(chunk.blake3) == chunk for chunk in named)
+        )
 
-    def _close_pack(self) -> None:
-        if self._pack:
-            data, self._pack = bytes(self._pack), bytearray()
-            self._emit(data)
 
-    def _emit(self, data: bytes) -> None:
-        """Append one chunk, and have it stored unless it is."""
-        digest = blake3(data).hexdigest()
-        known = self._known.find(digest)
-        key = known.key if known else f"{self._prefix}chunks/{digest}"
-        self.chunks.append(Chunk(key=key, blake3=digest, size_bytes=len(data)))
-        if known or key in self._keys:
-            return
-        self._keys.add(key)
-        self.written_bytes += len(data)
-        if len(self._pending) >= PENDING_MAX:
-            self._pending.popleft().result()
-        self._pending.append(self._pool.submit(self._store.put, key, data))
+def store_chunks(
+    store: ObjectStore,
+    prefix: str,
+    data: Sequence[memoryview],
+    known: KnownChunks,
+    *,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> tuple[list[Chunk], int]:
+    """Store what `known` does not hold, under `prefix`; return every chunk, and the bytes written.
+
+    All are durable when this returns. meanwhile: what to do while the disk is busy. Raises StoreError
+    when one could not be stored, and what `meanwhile` raises.
+    """
+    taken: set[str] = set()  # chunks of equal bytes are stored once
+    lock = threading.Lock()
+
+    def store_one(part: memoryview) -> tuple[Chunk, int]:
+        digest = blake3(part).hexdigest()
+        found = known.find(digest)
+        if found is not None:
+            return found, 0
+        chunk = Chunk(key=f"{prefix}chunks/{digest}", blake3=digest, size_bytes=len(part))
+        with lock:
+            is_first = digest not in taken
+            taken.add(digest)
+        if is_first:
+            store.put(chunk.key, part)
+        return chunk, len(part) if is_first else 0
+
+    with ThreadPoolExecutor(WRITERS, thread_name_prefix="chunk writer") as pool:
+        storing = pool.map(store_one, data)
+        meanwhile()
+        stored = list(storing)
+    return [chunk for chunk, _ in stored], sum(written for _, written in stored)

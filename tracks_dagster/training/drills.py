@@ -43,6 +43,10 @@ class Drills:
         if any(drill.kind == "code_error" and drill.step == step for drill in self._drills):
             raise RuntimeError(f"drill code_error@{step}: the training code fails on purpose")
 
+    def preempt_at(self, step: int) -> bool:
+        """Whether a drill preempts the gang after `step`, if none did before."""
+        return any(drill.kind == "preempt" and drill.step == step for drill in self._drills)
+
     def play_preemptions(self, step: int, stop: StopSignal) -> bool:
         """Have the gang preempted if a drill says so and none did before; True when it was.
 

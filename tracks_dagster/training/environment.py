@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import platform
 import socket
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,8 +20,7 @@ from tracks_dagster.core import names
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.core.records import Json, canonical_json, sha256_hex
-
-THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
+from tracks_dagster.training.software import THREADS_DEFAULT, code_sha256, platform_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,14 +110,15 @@ def describe_place(rank: int, device: torch.device) -> RankPlace:
 
 
 def describe_software() -> dict[str, Json]:
-    """Return the versions that a result depends on; the same on every machine of one image."""
+    """Return what a result depends on besides config and data; the same all over one image."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "numpy": np.__version__,
-        "platform": f"{sys.platform}-{platform.machine()}",
+        "platform": platform_name(),
         "threads": torch.get_num_threads(),
+        "code_sha256": code_sha256(),
     }
 
 

@@ -22,7 +22,6 @@ from tracks_dagster.core.families import find_family
 from tracks_dagster.core.ports import EvalSpec, ObjectStore
 from tracks_dagster.core.records import Json, canonical_json, format_time
 from tracks_dagster.training import random_state
-from tracks_dagster.training.checkpoint_files import load_model, read_checkpoint
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.environment import (
     describe_software,
@@ -31,6 +30,7 @@ from tracks_dagster.training.environment import (
     read_environment,
 )
 from tracks_dagster.training.families import family_code
+from tracks_dagster.training.loading import load_weights
 
 
 def main(path: Path) -> None:
@@ -56,7 +56,7 @@ def evaluate(store: ObjectStore, spec: EvalSpec, device: torch.device) -> dict[s
     family = family_code(spec.family)
     table = load_snapshot(store, spec.snapshot)
     model = family.build(spec.config, table).to(device)
-    load_model(model, read_checkpoint(store, spec.checkpoint))
+    load_weights(model, store, spec.checkpoint)
     model.eval()
     measured = family.evaluate(model, spec.config, table, spec.seed)
     environment = describe_software()

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from tracks_dagster.core.append import Authority
 from tracks_dagster.core.bodies import AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
-from tracks_dagster.core.body_json import from_json, to_json
+from tracks_dagster.core.body_json import body_of, from_json, to_json
 from tracks_dagster.core.errors import SettingsError, TrackBroken
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Draft, Json, Kind, Record, parse
@@ -84,9 +84,9 @@ def place(
     """
     launch_id = ranks.from_first(lambda: uuid.uuid4().hex)
     on_launch_id(launch_id)
-    declared = from_json(RunDeclared, _record(store, where, 0, Kind.RUN_DECLARED).body)
+    declared = body_of(RunDeclared, _record(store, where, 0, Kind.RUN_DECLARED))
     opened_record = _record(store, where, where.opened_seq, Kind.ATTEMPT_OPENED)
-    opened = from_json(AttemptOpened, opened_record.body)
+    opened = body_of(AttemptOpened, opened_record)
     if opened.compute.ranks != ranks.world_size:
         raise SettingsError(
             f"Attempt {where.attempt_id} was opened for {opened.compute.ranks} ranks and "

@@ -1,22 +1,32 @@
 """The ranks of a gang and the few words they exchange beside gradients: sums, JSON, outcomes.
 
-One rank alone uses the same calls and no process group. Nothing is pickled. Every call but the
-properties is collective: all ranks make it, in the same order.
+One rank alone uses the same calls and no process group. What is stored is never pickled; only DCP's
+plans travel so, from rank to rank. Every call but the properties, `post` and `fetch` is
+collective: all ranks make it, in the same order. `post` and `fetch` go through the rendezvous store,
+so threads may use them while the ranks compute.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 
 from tracks_dagster.core.errors import Fenced, RankLost, TracksError
 from tracks_dagster.core.records import Json, canonical_json
 
 GANG_TIMEOUT_S = 600.0  # for any collective: a rank that waits longer gives the gang up
+FETCH_POLL_S = 0.01
+POSTED_KEPT = 4  # newest words of a rank that stay readable
+
+T = TypeVar("T")
 
 
 class Ranks:
@@ -29,12 +39,17 @@ class Ranks:
         self.device = device
         if device.type == "cuda":
             torch.cuda.set_device(device)
+        self._posted: list[str] = []
         if world_size > 1:
+            timeout = timedelta(seconds=GANG_TIMEOUT_S)
+            store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
+            self._words = PrefixStore("words", store)
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
+                store=store,
                 rank=rank,
                 world_size=world_size,
-                timeout=timedelta(seconds=GANG_TIMEOUT_S),
+                timeout=timeout,
             )
 
     @property
@@ -63,6 +78,30 @@ class Ranks:
         return [
             json.loads(row[:size].numpy().tobytes()) for row, size in zip(rows, sizes, strict=True)
         ]
+
+    def gather_objects(self, value: T) -> list[T]:
+        """Return every rank's value, by rank, pickled on the way: for what is no JSON."""
+        if self.world_size == 1:
+            return [value]
+        values: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return [each for each in values if each is not None]
+
+    def post(self, key: str, value: Json) -> None:
+        """Leave a value for the other ranks under a key that is used once. Any thread may."""
+        self._words.set(key, canonical_json(value).decode())
+        self._posted.append(key)
+        if len(self._posted) > POSTED_KEPT:
+            self._words.delete_key(self._posted.pop(0))
+
+    def fetch(self, key: str, *, timeout_s: float) -> Json | None:
+        """Return what was posted under `key`, or None when nothing was in time. Any thread may."""
+        deadline = time.monotonic() + timeout_s
+        while not self._words.check([key]):
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(FETCH_POLL_S)
+        return json.loads(self._words.get(key))
 
     def from_first(self, action: Callable[[], Json]) -> Json:
         """Do `action` on rank 0 and return its value on every rank.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 
 from tracks_dagster.training import random_state
-from tracks_dagster.training.checkpoint_files import Trained
+from tracks_dagster.training.state_dict import Trained
 
 
 def rehearse(trained: Trained, one_backward: Callable[[], object]) -> None:

@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from tracks_dagster.core import run_fold
 from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.core.errors import CheckpointCorrupt, TrackBroken
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, TrackBroken
 from tracks_dagster.core.records import Draft, Json, Kind, Record
 from tracks_dagster.core.track import read_records, run_track
-from tracks_dagster.training.checkpoint_files import Stored, read_checkpoint
+from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.loading import Fetched, fetch
+from tracks_dagster.training.state_dict import Trained
 
 FALLBACKS_MAX = 64  # corrupt checkpoints passed over before the attempt gives up
 WHY_CHARS_MAX = 4000
@@ -21,30 +23,33 @@ WHY_CHARS_MAX = 4000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What to restore; stored is None for a fresh start. fallback_why: see `AttemptRestored`."""
+    """What to restore; fetched is None for a fresh start. fallback_why: see `AttemptRestored`."""
 
-    stored: Stored | None
+    fetched: Fetched | None
     fallback_why: str | None
 
 
-def find_checkpoint(launch: Launch) -> Found:
+def find_checkpoint(launch: Launch, trained: Trained, arena: Arena) -> Found:
     """Return the checkpoint that the attempt was opened with, else the newest that is whole.
 
-    Collective. Every rank reads and verifies all of it; what any rank finds corrupt is quarantined.
-    With none left the run starts afresh. Raises Fenced, and CheckpointCorrupt when it was another
-    run's, which only that run may quarantine.
+    Collective; changes nothing that is trained. Every rank reads and verifies what it needs; what any
+    rank finds corrupt is quarantined. With none left the run starts afresh, a branch from its
+    source. Raises Fenced, CheckpointMismatch for one of another model, or of another run that this
+    one is no branch of, and CheckpointCorrupt when it is the branch's source, which only its own
+    run may quarantine.
     """
     asked = launch.opened.resume
     if asked is None:
-        return Found(stored=None, fallback_why=None)
+        return Found(fetched=None, fallback_why=None)
+    _check_run(launch, asked)
     problems: list[str] = []
     for _ in range(FALLBACKS_MAX):
         target = _ref(launch.ranks.from_first(lambda: _choose(launch, asked)))
         if target is None:
-            return Found(stored=None, fallback_why=_explain(problems, asked, target))
-        stored, problem = _read(launch, target)
+            return Found(fetched=None, fallback_why=_explain(problems, asked, target))
+        fetched, problem = _fetch(launch, target, trained, arena)
         if problem is None:
-            return Found(stored=stored, fallback_why=_explain(problems, asked, target))
+            return Found(fetched=fetched, fallback_why=_explain(problems, asked, target))
         problems.append(problem)
         if target.run_id != launch.place.run_id:
             break
@@ -55,24 +60,47 @@ def find_checkpoint(launch: Launch) -> Found:
 
 
 def _choose(launch: Launch, asked: CheckpointRef) -> Json:
-    """Return `asked` while it may be resumed from, else the resume target of what is left."""
-    state = run_fold.fold(read_records(launch.store, run_track(launch.place.run_id)))
-    if state is None:
-        raise TrackBroken(f"{run_track(launch.place.run_id)} has no records.")
+    """Return `asked` while it may be resumed from, else what the run resumes from now."""
+    track, opened_seq = run_track(launch.place.run_id), launch.place.opened_seq
+    state = run_fold.fold(read_records(launch.store, track))
+    if state is None or state.head.seq < opened_seq:  # its checkpoints may stand after the gap
+        missing = 0 if state is None else state.head.seq + 1
+        raise TrackBroken(
+            f"Record {missing} of {track} is missing, and this attempt was opened in record "
+            f"{opened_seq}; what the run can resume from is not known, so nothing is restored."
+        )
     if asked in state.resumable or asked.run_id != launch.place.run_id:
         return to_json(asked)
-    return to_json(resume_target(state.resumable)) if state.resumable else None
+    target = state.resumes_from
+    return None if target is None else to_json(target)
 
 
-def _read(launch: Launch, target: CheckpointRef) -> tuple[Stored | None, str | None]:
+def _check_run(launch: Launch, asked: CheckpointRef) -> None:
+    """Refuse another run's checkpoint, unless this run is declared as a branch of it."""
+    own = f"runs/{asked.run_id}/attempts/{asked.attempt_id}/"
+    if not asked.object_prefix.startswith(own):
+        raise CheckpointMismatch(
+            f"The checkpoint of step {asked.step} is said to be of {asked.run_id}, attempt "
+            f"{asked.attempt_id}, and lies at {asked.object_prefix}; nothing is restored."
+        )
+    if asked.run_id != launch.place.run_id and asked != launch.declared.branched_from:
+        raise CheckpointMismatch(
+            f"Step {asked.step} is of run {asked.run_id} and {launch.place.run_id} is no branch of "
+            f"it; declare one with `tracks run --from {asked.run_id}@{asked.step}`."
+        )
+
+
+def _fetch(
+    launch: Launch, target: CheckpointRef, trained: Trained, arena: Arena
+) -> tuple[Fetched | None, str | None]:
     """Return the checkpoint and None, or what the first rank with a problem found."""
-    stored, problem = None, None
+    fetched, problem = None, None
     try:
-        stored = read_checkpoint(launch.store, target)
+        fetched = fetch(launch.store, target, trained, arena=arena)
     except CheckpointCorrupt as error:
         problem = str(error)
     found = [each for each in launch.ranks.gather(problem) if each is not None]
-    return stored, found[0] if found else None
+    return fetched, found[0] if found else None
 
 
 def _quarantine(launch: Launch, target: CheckpointRef, problem: str) -> None:
@@ -107,11 +135,12 @@ def _quarantine(launch: Launch, target: CheckpointRef, problem: str) -> None:
 def _explain(problems: list[str], asked: CheckpointRef, target: CheckpointRef | None) -> str | None:
     if target == asked:
         return None
+    of_run = f" of {target.run_id}" if target and target.run_id != asked.run_id else ""
     cause = " ".join(problems) or "It was quarantined or deleted after the attempt was opened."
     instead = (
         "nothing is left, so it starts afresh"
         if target is None
-        else (f"resumed from step {target.step} of attempt {target.attempt_id} instead")
+        else f"resumed from step {target.step} of attempt {target.attempt_id}{of_run} instead"
     )
     return f"Step {asked.step} of attempt {asked.attempt_id}: {cause[:WHY_CHARS_MAX]} — {instead}."
 

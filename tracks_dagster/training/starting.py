@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import AttemptRestored
 from tracks_dagster.core.errors import CheckpointMismatch
 from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.training import random_state
-from tracks_dagster.training.checkpoint_files import Stored, Trained, load_into
+from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.loading import Fetched, load_into
 from tracks_dagster.training.micro_batches import Batch
 from tracks_dagster.training.rehearsal import rehearse
 from tracks_dagster.training.restoring import find_checkpoint
 from tracks_dagster.training.sampling import BatchSampler
+from tracks_dagster.training.state_dict import Trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
     """Where an attempt begins. step: the last one done, 0 when fresh; batches: of those after it.
 
-    known: the chunks that its first save need not write again.
+    known: the chunks that its first save need not write again; progress: as it was saved, or None.
     """
 
     step: int
     batches: Iterator[Batch]
     known: KnownChunks
+    progress: Mapping[str, Json] | None
 
 
 def begin(
@@ -36,6 +39,7 @@ def begin(
     sampler: BatchSampler,
     loader: Iterable[Batch],
     *,
+    arena: Arena,
     until: int,
     one_backward: Callable[[], object] | None,
 ) -> Begun:
@@ -45,46 +49,49 @@ def begin(
     the state, and the random numbers last, because making an iterator draws from them (with them
     restored first no loss was equal, measured). Raises CheckpointMismatch, CheckpointCorrupt, Fenced.
     """
-    found = find_checkpoint(launch)
-    stored = found.stored
-    step = stored.ref.step if stored else 0
+    found = find_checkpoint(launch, trained, arena)
+    fetched = found.fetched
+    step = fetched.ref.step if fetched else 0
     sampler.resume_after(step, until=until)
     batches = iter(loader)
     if one_backward is not None:
         rehearse(trained, one_backward)
     known = KnownChunks()
-    if stored is not None:
-        _check_position(sampler, stored)
-        load_into(trained, stored)
-        known.learn(stored.ref.manifest_sha256, stored.manifest.chunks)
-        _restore_random(launch, sampler, stored)
-    _record(launch, stored, found.fallback_why)
-    return Begun(step=step, batches=batches, known=known)
+    if fetched is not None:
+        _check_position(sampler, fetched)
+        load_into(trained, fetched)
+        if fetched.ref.run_id == launch.place.run_id:  # a branch writes every chunk of its own
+            known.learn_restored(fetched.ref.manifest_sha256, fetched.manifest.chunks)
+        _restore_random(launch, sampler, fetched)
+    _record(launch, fetched, found.fallback_why)
+    return Begun(
+        step=step, batches=batches, known=known, progress=fetched.progress if fetched else None
+    )
 
 
-def _check_position(sampler: BatchSampler, stored: Stored) -> None:
-    ours, theirs = sampler.position(stored.ref.step), stored.data
+def _check_position(sampler: BatchSampler, fetched: Fetched) -> None:
+    ours, theirs = sampler.position(fetched.ref.step), fetched.data
     if ours != theirs:
         raise CheckpointMismatch(
-            f"Step {stored.ref.step} was saved at {theirs} and this attempt would go on at {ours}: "
+            f"Step {fetched.ref.step} was saved at {theirs} and this attempt would go on at {ours}: "
             "it would train on other samples. Data, seed and global batch must stay as they were."
         )
 
 
-def _restore_random(launch: Launch, sampler: BatchSampler, stored: Stored) -> None:
-    rank, step = launch.ranks.rank, stored.ref.step
-    if len(stored.rng) == launch.ranks.world_size:
-        random_state.restore(stored.rng[rank])
+def _restore_random(launch: Launch, sampler: BatchSampler, fetched: Fetched) -> None:
+    rank, step = launch.ranks.rank, fetched.ref.step
+    if len(fetched.rng) == launch.ranks.world_size:
+        random_state.restore(fetched.rng[rank])
     else:  # no rank's state fits another number of ranks
         random_state.seed_all(sampler.seed, rank=rank, step=step)
 
 
-def _record(launch: Launch, stored: Stored | None, fallback_why: str | None) -> None:
+def _record(launch: Launch, fetched: Fetched | None, fallback_why: str | None) -> None:
     body = AttemptRestored(
         launch_id=launch.launch_id,
-        step=stored.ref.step if stored else 0,
-        checkpoint=stored.ref if stored else None,
-        cursor=stored.data["cursor"] if stored else 0,
+        step=fetched.ref.step if fetched else 0,
+        checkpoint=fetched.ref if fetched else None,
+        cursor=fetched.data["cursor"] if fetched else 0,
         fallback_why=fallback_why,
     )
     draft = launch.draft(Kind.ATTEMPT_RESTORED, body)

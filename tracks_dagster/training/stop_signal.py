@@ -1,4 +1,4 @@
-"""SIGTERM as a wish that a training loop can look at: it only sets a flag."""
+"""Signals as wishes that a training loop can look at: SIGTERM to stop, SIGUSR1 to save."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from typing import Any
 
 
 class StopSignal:
-    """While its `with` lasts, SIGTERM sets `received` instead of ending the process.
+    """While its `with` lasts, SIGTERM sets `received` and SIGUSR1 `save_asked`; neither ends it.
 
-    Only the main thread may handle signals: elsewhere `received` stays False.
+    Only the main thread may handle signals: elsewhere both stay False.
     """
 
     def __init__(self) -> None:
         self.received = False
-        self._before: Any = None
+        self.save_asked = False
+        self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignal:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGTERM, self._receive)
+            for number in (signal.SIGTERM, signal.SIGUSR1):
+                self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(
@@ -29,8 +31,11 @@ class StopSignal:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGTERM, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = True
+        if number == signal.SIGTERM:
+            self.received = True
+        else:
+            self.save_asked = True

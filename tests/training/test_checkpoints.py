@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.state_dict import get_state_dict
 
 from tests.fakes import FakeObjectStore, Fault
+from tests.training import checkpoints
+from tests.training.checkpoints import read, weights_of
 from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.core.errors import (
     CheckpointCorrupt,
@@ -21,22 +26,20 @@ from tracks_dagster.core.errors import (
     TrainingError,
 )
 from tracks_dagster.core.records import canonical_json, sha256_hex
-from tracks_dagster.training import chunk_writer, random_state
-from tracks_dagster.training.checkpoint_files import (
-    Moment,
-    Trained,
-    Written,
-    load_into,
-    read_checkpoint,
-    write_checkpoint,
-)
+from tracks_dagster.training import layout, random_state, state_dict
+from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks
+from tracks_dagster.training.loading import load_into
 from tracks_dagster.training.manifest import (
     MEMBERS,
     read_manifest,
     verify_checkpoint,
     weights_sha256,
 )
+from tracks_dagster.training.staging import Staging
+from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.storage_reader import CheckpointStorageReader
+from tracks_dagster.training.storage_writer import CheckpointStorageWriter, Written
 
 
 def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
@@ -49,27 +52,16 @@ def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
         optimizer.zero_grad()
         model(torch.randn(5, 3)).sum().backward()
         optimizer.step()
-    return Trained(model=model, optimizer=optimizer, scheduler=scheduler)
-
-
-def moment(step: int = 2) -> Moment:
-    return Moment(
-        run_id="r",
-        attempt_id=1,
-        launch_id="launch",
-        step=step,
-        rng=[random_state.capture()],
-        data={"cursor": step * 12, "epoch": 0},
-        metrics={"loss": 0.5},
-        config_sha256="c",
-        environment_sha256="e",
-    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    return Trained(model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler)
 
 
 def write(
     store: FakeObjectStore, what: Trained, *, step: int = 2, known: KnownChunks | None = None
 ) -> Written:
-    return write_checkpoint(store, what, moment(step), known or KnownChunks())
+    written = checkpoints.write(store, what, step=step, known=known).written
+    assert written is not None
+    return written
 
 
 def flat(state: Any) -> Any:
@@ -86,12 +78,15 @@ def flat(state: Any) -> Any:
 
 def test_what_was_saved_is_restored_to_the_bit(store: FakeObjectStore) -> None:
     saved, fresh = trained(), trained(seed=1, steps=0)
-    load_into(fresh, read_checkpoint(store, write(store, saved).ref))
+    load_into(fresh, read(store, write(store, saved).ref, fresh))
     assert flat(fresh.model.state_dict()) == flat(saved.model.state_dict())
     assert flat(fresh.optimizer.state_dict()) == flat(saved.optimizer.state_dict())
     assert saved.scheduler is not None
     assert fresh.scheduler is not None
     assert flat(fresh.scheduler.state_dict()) == flat(saved.scheduler.state_dict())
+    assert saved.scaler is not None
+    assert fresh.scaler is not None
+    assert fresh.scaler.state_dict() == saved.scaler.state_dict()
 
 
 def test_dtypes_and_shapes_of_every_kind_come_back(store: FakeObjectStore) -> None:
@@ -108,11 +103,10 @@ def test_dtypes_and_shapes_of_every_kind_come_back(store: FakeObjectStore) -> No
     weight = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     written = write(store, Trained(model=model, optimizer=optimizer, scheduler=None))
-    stored = read_checkpoint(store, written.ref)
-    assert flat(stored.model) == flat({name: tensors[name] for name in sorted(tensors)})
+    assert flat(weights_of(store, written.ref)) == flat(dict(sorted(tensors.items())))
 
 
-def test_a_manifest_holds_all_five_kinds_of_state_of_one_step(store: FakeObjectStore) -> None:
+def test_a_manifest_holds_all_seven_kinds_of_state_of_one_step(store: FakeObjectStore) -> None:
     manifest = read_manifest(store, write(store, trained()).ref)
     assert set(manifest.members) == set(MEMBERS)
     assert {member.step for member in manifest.members.values()} == {2}
@@ -126,9 +120,9 @@ def test_a_manifest_holds_all_five_kinds_of_state_of_one_step(store: FakeObjectS
 def test_a_manifest_of_another_format_does_not_count_as_corrupt(store: FakeObjectStore) -> None:
     """Corrupt means quarantined: an older checkout would throw a newer one's checkpoints away."""
     manifest = read_manifest(store, write(store, trained()).ref)
-    ref = put_manifest(store, replace(manifest, format=2).to_bytes())
-    with pytest.raises(CheckpointMismatch, match="has format 2; this version reads 1"):
-        read_checkpoint(store, ref)
+    ref = put_manifest(store, replace(manifest, format=3).to_bytes())
+    with pytest.raises(CheckpointMismatch, match="has format 3; this version reads 2"):
+        read(store, ref, trained())
 
 
 @pytest.mark.parametrize("member", MEMBERS)
@@ -138,7 +132,7 @@ def test_members_of_two_steps_are_refused(store: FakeObjectStore, member: str) -
     mixed = dict(manifest.members) | {member: replace(manifest.members[member], step=3)}
     ref = put_manifest(store, replace(manifest, members=mixed).to_bytes())
     with pytest.raises(CheckpointCorrupt, match=f"mixes steps: {member} is of step 3"):
-        read_checkpoint(store, ref)
+        read(store, ref, trained())
 
 
 def test_a_member_that_was_exchanged_is_refused(store: FakeObjectStore) -> None:
@@ -146,7 +140,7 @@ def test_a_member_that_was_exchanged_is_refused(store: FakeObjectStore) -> None:
     manifest["members"]["data"]["values"]["cursor"] = 36
     ref = put_manifest(store, canonical_json(manifest))
     with pytest.raises(CheckpointCorrupt, match="data has sha256"):
-        read_checkpoint(store, ref)
+        read(store, ref, trained())
 
 
 def put_manifest(store: FakeObjectStore, data: bytes) -> CheckpointRef:
@@ -161,7 +155,7 @@ def test_every_flipped_bit_is_found_and_named(store: FakeObjectStore) -> None:
         for place in range(0, len(whole), max(1, len(whole) // 16)):
             store.objects[key] = whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :]
             with pytest.raises(CheckpointCorrupt) as found:
-                read_checkpoint(store, ref)
+                read(store, ref, trained())
             assert key in str(found.value)
             assert "expected" in str(found.value)
         store.objects[key] = whole
@@ -173,51 +167,104 @@ def test_a_missing_chunk_is_found_and_named(store: FakeObjectStore) -> None:
     key = next(key for key in store.objects if "/chunks/" in key)
     store.delete(key)
     with pytest.raises(CheckpointCorrupt, match=f"{key} is missing; expected blake3"):
-        read_checkpoint(store, ref)
+        read(store, ref, trained())
 
 
 def test_a_tensor_that_does_not_fit_is_named_with_both_shapes(store: FakeObjectStore) -> None:
-    stored = read_checkpoint(store, write(store, trained(width=4)).ref)
-    with pytest.raises(CheckpointMismatch, match=r"Tensor 0\.bias .*\[4\].*\[5\]"):
-        load_into(trained(width=5), stored)
+    ref = write(store, trained(width=4)).ref
+    with pytest.raises(CheckpointMismatch, match=r"Tensor model\.0\.bias .*\[4\].*\[5\]"):
+        read(store, ref, trained(width=5))
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of at most 128 bytes; tensors above 64 bytes have their own."""
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 128)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 64)
 
 
 def test_large_tensors_span_chunks_and_small_ones_share_them(
-    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
+    store: FakeObjectStore, request: pytest.FixtureRequest
 ) -> None:
     whole = weights_sha256(store, write(store, trained(width=40)).ref)
-    monkeypatch.setattr(chunk_writer, "CHUNK_BYTES_MAX", 100)
+    request.getfixturevalue("small_chunks")
     other = FakeObjectStore()
     written = write(other, trained(width=40))
-    assert all(chunk.size_bytes <= 100 for chunk in written.manifest.chunks)
+    assert all(chunk.size_bytes <= 128 for chunk in written.manifest.chunks)
     pieces = {
-        entry.name: [(p.offset_bytes, p.size_bytes) for p in entry.pieces]
+        entry.name: [(p.offset_bytes, p.size_bytes) for p in shard.pieces]
         for entry in written.manifest.members["model"].tensors
+        for shard in entry.shards
     }
-    # 160 bytes of 0.bias span two; 8 bytes of the batch count follow others in a shared chunk
-    assert pieces["0.bias"] == [(0, 100), (0, 60)]
-    assert len(written.manifest.chunks) < sum(len(p) for p in pieces.values()) * 4
+    # 160 bytes of 0.bias take 192, in two chunks of 128 and 64; those of the batch count share one
+    assert pieces["0.bias"] == [(0, 128), (0, 32)]
+    assert len(pieces["1.num_batches_tracked"]) == 1
     assert weights_sha256(other, written.ref) == whole
-    load_into(trained(width=40, steps=0), read_checkpoint(other, written.ref))
+    fresh = trained(width=40, steps=0)
+    load_into(fresh, read(other, written.ref, fresh))
+    assert flat(fresh.model.state_dict()) == flat(trained(width=40).model.state_dict())
 
 
-def test_a_known_chunk_is_named_and_its_checkpoint_remembered(
-    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunk_writer, "CHUNK_BYTES_MAX", 16)
+@pytest.mark.usefixtures("small_chunks")
+def test_tensors_of_equal_bytes_are_stored_once_and_come_back(store: FakeObjectStore) -> None:
+    model = nn.Module()
+    for name in ("a", "b"):
+        model.register_buffer(name, torch.arange(8.0).repeat(20))  # five chunks, four of them equal
+    weight = nn.Parameter(torch.zeros(1))
+    what = Trained(model=model, optimizer=torch.optim.SGD([weight], lr=0.1))
+    written = write(store, what)
+    assert sum("/chunks/" in key for key in store.objects) < len(written.manifest.chunks) * 2
+    assert sum("/chunks/" in key for key in store.objects) <= 3
+    before = flat(model.state_dict())
+    for buffer in model.buffers():
+        buffer.zero_()
+    load_into(what, read(store, written.ref, what))
+    assert flat(model.state_dict()) == before
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_known_chunk_is_named_and_its_checkpoint_remembered(store: FakeObjectStore) -> None:
     what, known = trained(), KnownChunks()
     first = write(store, what, step=2, known=known)
-    known.learn(first.ref.manifest_sha256, first.manifest.chunks)
+    known.learn_commit(first.ref.manifest_sha256, first.manifest.chunks)
     with torch.no_grad():
         what.model[2].bias.add_(1)  # type: ignore[index, union-attr, operator]
     second = write(store, what, step=3, known=known)
-    assert 0 < second.written_bytes < first.written_bytes / 10
-    assert second.sources == {first.ref.manifest_sha256}
+    reused = [chunk for chunk in second.manifest.chunks if "/step-2/" in chunk.key]
+    assert len(second.manifest.chunks) - len(reused) == 1
+    assert known.sources(second.manifest.chunks) == {first.ref.manifest_sha256}
     known.forget()
     third = write(store, what, step=4, known=known)
-    assert third.sources == frozenset()
+    assert known.sources(third.manifest.chunks) == frozenset()
     assert {chunk.key.rpartition("/chunks/")[0] for chunk in third.manifest.chunks} == {
         "runs/r/attempts/1/launch/step-4"
+    }
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_a_chunk_of_the_restored_checkpoint_leans_on_it_also_by_way_of_a_commit(
+    store: FakeObjectStore,
+) -> None:
+    what, known = trained(), KnownChunks()
+    restored = write(store, what, step=2)
+    known.learn_restored(restored.ref.manifest_sha256, restored.manifest.chunks)
+    commit = write(store, what, step=3, known=known)
+    known.learn_commit(commit.ref.manifest_sha256, commit.manifest.chunks)
+    third = write(store, what, step=4, known=known)
+    both = {restored.ref.manifest_sha256, commit.ref.manifest_sha256}
+    assert known.sources(third.manifest.chunks) == both
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_chunks_of_commits_before_the_newest_are_written_again(store: FakeObjectStore) -> None:
+    """A collector may delete them at any time; what was restored and the newest commit it may not."""
+    what, known = trained(), KnownChunks()
+    first = write(store, what, step=2, known=known)
+    known.learn_commit(first.ref.manifest_sha256, first.manifest.chunks)
+    known.learn_commit("another", ())
+    second = write(store, what, step=3, known=known)
+    assert {chunk.key.rpartition("/chunks/")[0] for chunk in second.manifest.chunks} == {
+        "runs/r/attempts/1/launch/step-3"
     }
 
 
@@ -225,13 +272,50 @@ def test_a_later_save_holds_the_later_weights(store: FakeObjectStore) -> None:
     """NeMo-RL#3312: every save after the first held the weights of the first."""
     what, known = trained(), KnownChunks()
     first = write(store, what, step=2, known=known)
-    known.learn(first.ref.manifest_sha256, first.manifest.chunks)
+    known.learn_commit(first.ref.manifest_sha256, first.manifest.chunks)
     with torch.no_grad():
         what.model[0].weight.mul_(2)  # type: ignore[index, union-attr, operator]
     second = write(store, what, step=3, known=known)
     assert weights_sha256(store, first.ref) != weights_sha256(store, second.ref)
-    stored = read_checkpoint(store, second.ref)
-    assert flat(stored.model) == flat(dict(sorted(what.model.state_dict().items())))
+    weights = weights_of(store, second.ref)
+    assert flat(weights) == flat(dict(sorted(what.model.state_dict().items())))
+
+
+def test_a_failed_restore_leaves_the_model_as_it_was(store: FakeObjectStore) -> None:
+    ref = write(store, trained()).ref
+    fresh = trained(seed=1)
+    before = flat(fresh.model.state_dict()), flat(fresh.optimizer.state_dict())
+    key = next(key for key in store.objects if "/chunks/" in key)
+    store.objects[key] = store.objects[key][:-1]
+    with pytest.raises(CheckpointCorrupt, match="bytes; expected"):
+        read(store, ref, fresh)
+    assert (flat(fresh.model.state_dict()), flat(fresh.optimizer.state_dict())) == before
+
+
+def test_names_are_those_of_dcp(store: FakeObjectStore) -> None:
+    what = trained()
+    model, optimizer = get_state_dict(what.model, what.optimizer)
+    theirs, _ = flatten_state_dict({"model": model, "optimizer": optimizer})
+    ours = state_dict.collect(replace(what, scheduler=None, scaler=None)).tensors
+    tensors = {name: value for name, value in theirs.items() if isinstance(value, torch.Tensor)}
+    assert flat(dict(sorted(ours.items()))) == flat(dict(sorted(tensors.items())))
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is meant
+def test_dcp_itself_saves_and_loads_through_the_storage_writer_and_reader(
+    store: FakeObjectStore,
+) -> None:
+    what, arena = trained(), Arena(torch.device("cpu"))
+    writer = CheckpointStorageWriter(
+        store, checkpoints.moment(), staging=Staging(arena), known=KnownChunks()
+    )
+    dcp.save({"model": what.model.state_dict()}, storage_writer=writer, no_dist=True)
+    assert writer.written is not None
+    fresh = {"model": trained(seed=1).model.state_dict()}
+    manifest = read_manifest(store, writer.written.ref)
+    reader = CheckpointStorageReader(store, manifest, arena=Arena(torch.device("cpu")))
+    dcp.load(fresh, storage_reader=reader, no_dist=True)
+    assert flat(fresh["model"]) == flat(what.model.state_dict())
 
 
 def test_chunks_are_durable_before_the_manifest_and_a_failure_leaves_none(

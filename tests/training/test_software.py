@@ -1,0 +1,83 @@
+"""What a gang would compute with is foreseen without torch, and is what the gang then says."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import tracks_dagster
+from tracks_dagster.core.bodies import AttemptPlaced
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.training.environment import describe_software, digest_of
+from tracks_dagster.training.software import code_sha256, foresee_software
+
+PACKAGE = Path(tracks_dagster.__file__).parent
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_what_is_foreseen_is_what_the_gang_says(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        described = describe_software()
+    finally:
+        torch.set_num_threads(before)
+    assert foresee_software({"OMP_NUM_THREADS": str(threads)}) == described
+
+
+def test_what_is_foreseen_reads_the_same_after_its_way_through_a_record() -> None:
+    placed = AttemptPlaced(
+        launch_id="l",
+        world_size=1,
+        ranks=(),
+        image=None,
+        environment=describe_software(),
+        environment_sha256="",
+    )
+    recorded = to_json(placed)["environment"]
+    assert digest_of(recorded) == digest_of(describe_software())
+
+
+def test_it_is_foreseen_without_importing_torch() -> None:
+    script = (
+        "import sys; from tracks_dagster.training.software import foresee_software;"
+        "print(foresee_software({})['torch'], 'torch' in sys.modules, 'numpy' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [torch.__version__, "False", "False"]
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [
+        ("training/sampling.py", True),
+        ("training/families/gpt.py", True),
+        ("core/records.py", True),
+        ("cli/run.py", False),  # it decides nothing about a step
+    ],
+)
+def test_the_digest_of_the_code_follows_every_source_that_a_gang_runs(
+    path: str, changes: bool, tmp_path: Path
+) -> None:
+    for folder in ("core", "training", "cli"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=ignored)
+    before = code_sha256(tmp_path)
+    with (tmp_path / path).open("a") as file:
+        file.write("# another comment\n")
+    assert (code_sha256(tmp_path) != before) is changes
+
+
+def test_a_source_that_was_moved_changes_the_digest(tmp_path: Path) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "a.py").write_text("x = 1\n")
+    before = code_sha256(tmp_path)
+    (tmp_path / "core" / "a.py").rename(tmp_path / "core" / "b.py")
+    assert code_sha256(tmp_path) != before

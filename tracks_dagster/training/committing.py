@@ -1,0 +1,206 @@
+"""From a staged save to its commit, in a thread of each rank: chunks, manifest, journal, one record.
+
+Each rank stores its chunks and tells rank 0 where they lie. Rank 0 waits for all of them, but not for
+ever, writes the manifest, appends the commit, and tells the others how it went.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+
+from torch.distributed.checkpoint.metadata import Metadata
+
+from tracks_dagster.core.bodies import Alert, CheckpointCommitted
+from tracks_dagster.core.errors import Fenced, NonFinite, StoreError, TrainingError
+from tracks_dagster.core.names import ALERT_SAVE_FAILED
+from tracks_dagster.core.records import Draft, Json, Kind
+from tracks_dagster.training.chunk_writer import KnownChunks
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.staging import Staged
+from tracks_dagster.training.storage_writer import (
+    CheckpointStorageWriter,
+    Written,
+    results_from_json,
+    results_to_json,
+)
+
+COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
+METRIC_NAME_CHARS_MAX = 64
+PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own
+OUTCOME_S_MAX = 300.0  # how long the others wait to be told how it went
+ALERT_CHARS_MAX = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a save ended, the same on every rank. All empty: it was committed.
+
+    failed: no commit, and training goes on; withdrawn: because a checkpoint whose chunks it names was.
+    ends: "Fenced", "NonFinite" or another error's name: training must not go on; failed says why.
+    """
+
+    failed: str = ""
+    withdrawn: bool = False
+    ends: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One save under way. number: counts a launch's saves; began: monotonic seconds."""
+
+    number: int
+    step: int
+    trigger: str
+    began: float
+    blocking_s: float
+    writer: CheckpointStorageWriter
+    staged: Staged
+    metadata: Metadata
+    rng: Json
+
+
+class Committer:
+    """Brings one launch's staged saves to their end, one at a time; `complete` is a thread's body."""
+
+    def __init__(self, launch: Launch, known: KnownChunks) -> None:
+        self._launch = launch
+        self._known = known
+        self._alerts: list[Draft] = []
+
+    def complete(self, save: Save) -> Outcome:
+        """Store, commit and journal a staged save; return how it ended, whatever happens."""
+        try:
+            outcome = self._exchange(save, self._own_part(save))
+            self._journal(save, outcome)
+        except Exception as error:  # noqa: BLE001 - a thread's edge: `settle` raises it
+            outcome = Outcome(failed=f"{type(error).__name__}: {error}", ends="TrainingError")
+            self._tell(save, outcome, None)
+        return outcome
+
+    def _own_part(self, save: Save) -> dict[str, Json]:
+        """Return where this rank's chunks lie, or what kept it from storing them."""
+        try:
+            results = save.writer.store(save.staged)
+        except NonFinite as error:
+            return {"failed": str(error), "ends": NonFinite.__name__}
+        except StoreError as error:
+            return {"failed": str(error)}
+        return {
+            **results_to_json(results),
+            "rng": save.rng,
+            "written_bytes": save.writer.written_bytes,
+            "sources": sorted(self._known.sources(save.writer.chunks)),
+        }
+
+    def _exchange(self, save: Save, part: dict[str, Json]) -> Outcome:
+        """Let rank 0 commit what all ranks stored; return the outcome that it found."""
+        ranks = self._launch.ranks
+        key = f"save-{save.number}"
+        if not ranks.is_first:
+            ranks.post(f"{key}/part-{ranks.rank}", part)
+            told = ranks.fetch(f"{key}/outcome", timeout_s=OUTCOME_S_MAX)
+            if told is None:
+                return Outcome(failed=f"Rank 0 did not say in {OUTCOME_S_MAX:g} s how it ended.")
+            outcome = Outcome(**told["outcome"])
+        else:
+            written, outcome = self._gather_and_commit(save, key, part)
+            told = self._tell(save, outcome, written)
+        if told["manifest"] and not outcome.failed:
+            self._known.learn_commit(told["manifest"], save.writer.chunks)
+        return outcome
+
+    def _tell(self, save: Save, outcome: Outcome, written: Written | None) -> dict[str, Json]:
+        """Let the other ranks know what rank 0 found; return it as it is told."""
+        ranks = self._launch.ranks
+        told = {"outcome": asdict(outcome), "manifest": written and written.ref.manifest_sha256}
+        if ranks.is_first and ranks.world_size > 1:
+            ranks.post(f"save-{save.number}/outcome", told)
+        return told
+
+    def _gather_and_commit(
+        self, save: Save, key: str, part: dict[str, Json]
+    ) -> tuple[Written | None, Outcome]:
+        ranks = self._launch.ranks
+        parts: list[dict[str, Json]] = [part]
+        deadline = time.monotonic() + PART_S_MAX
+        for rank in range(1, ranks.world_size):
+            left_s = max(0.0, deadline - time.monotonic())
+            told = ranks.fetch(f"{key}/part-{rank}", timeout_s=left_s)
+            text = f"Rank {rank} had not stored its part after {PART_S_MAX:g} s."
+            parts.append(told if told is not None else {"failed": text})
+        failed = [each for each in parts if "failed" in each]
+        ending = [each for each in failed if "ends" in each]
+        if failed:
+            first = (ending or failed)[0]
+            return None, self._failed(save, first["failed"], ends=first.get("ends", ""))
+        try:
+            return self._commit(save, parts)
+        except Fenced as error:
+            return None, Outcome(failed=str(error), ends=Fenced.__name__)
+        except StoreError as error:
+            return None, self._failed(save, str(error))
+
+    def _commit(self, save: Save, parts: list[dict[str, Json]]) -> tuple[Written | None, Outcome]:
+        writer = save.writer
+        writer.moment = replace(writer.moment, rng=[part["rng"] for part in parts])
+        writer.finish(save.metadata, [results_from_json(part) for part in parts])
+        written = writer.written
+        if written is None:
+            raise TrainingError(f"The save of step {save.step} left no manifest.")
+        self._launch.journal.ship()
+        sources = frozenset(source for part in parts for source in part["sources"])
+        bytes_written = sum(part["written_bytes"] for part in parts)
+        record = self._launch.append(self._draft(save, written, bytes_written), sources=sources)
+        if record is None:
+            text = "A checkpoint whose chunks it names was quarantined or deleted meanwhile."
+            return None, replace(self._failed(save, text), withdrawn=True)
+        self._send_alerts()
+        return written, Outcome()
+
+    def _draft(self, save: Save, written: Written, written_bytes: int) -> Draft:
+        moment = save.writer.moment
+        names = [name for name in sorted(moment.metrics) if len(name) <= METRIC_NAME_CHARS_MAX]
+        body = CheckpointCommitted(
+            launch_id=moment.launch_id,
+            ref=written.ref,
+            cursor=moment.data["cursor"],
+            epoch=moment.data["epoch"],
+            trigger=save.trigger,
+            total_bytes=written.total_bytes,
+            written_bytes=written_bytes,
+            blocking_s=save.blocking_s,
+            metrics={name: moment.metrics[name] for name in names[:COMMIT_METRICS_MAX]},
+        )
+        return self._launch.draft(Kind.CHECKPOINT_COMMITTED, body)
+
+    def _failed(self, save: Save, why: str, *, ends: str = "") -> Outcome:
+        """Say on stderr and in the track that a save failed; rank 0 only."""
+        text = f"The {save.trigger} save of step {save.step} failed: {why}"
+        print(text, file=sys.stderr, flush=True)
+        alert = Alert(rule=ALERT_SAVE_FAILED, text=text[:ALERT_CHARS_MAX], data={"step": save.step})
+        self._alerts.append(self._launch.draft(Kind.ALERT, alert))
+        self._send_alerts()
+        return Outcome(failed=why, ends=ends)
+
+    def _journal(self, save: Save, outcome: Outcome) -> None:
+        fields: dict[str, Json] = {
+            "step": save.step,
+            "blocking_s": save.blocking_s,
+            "save_s": round(time.monotonic() - save.began, 6),
+            "written_bytes": save.writer.written_bytes,
+        }
+        if outcome.failed:
+            self._launch.journal.write("save_failed", error=outcome.failed, **fields)
+        else:
+            self._launch.journal.write("save", **fields)
+
+    def _send_alerts(self) -> None:
+        """Append what has not landed yet; a store that is down gets it with the next save."""
+        try:
+            while self._alerts:
+                self._launch.whole_track().note(self._alerts[0])
+                del self._alerts[0]
+        except StoreError as error:
+            print(f"an alert waits for the next save: {error}", file=sys.stderr, flush=True)

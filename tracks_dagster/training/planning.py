@@ -1,0 +1,61 @@
+"""Who writes what: DCP's plan of a save over all ranks, kept as long as the tensors stay alike.
+
+With DDP every rank holds everything and the plan shares the writing out; with FSDP2 each rank writes
+its own shards. A kept plan is checked against the tensors of every save: a stale one would store the
+first save's tensors for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.tensor import DTensor
+
+from tracks_dagster.training.ranks import Ranks
+from tracks_dagster.training.state_tree import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """This rank's plan, the planner that resolves its items, and every rank's tensors."""
+
+    plan: SavePlan
+    planner: DefaultSavePlanner
+    metadata: Metadata
+
+
+class SavePlanning:
+    """Plans the saves of one launch."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._structure: object = None
+        self._plan: SavePlan | None = None
+        self._metadata: Metadata | None = None
+
+    def plan(self, tensors: Tensors) -> Planned:
+        """Return the plan for these tensors. Collective: all ranks plan anew when one has to."""
+        structure = _structure(tensors)
+        (changed,) = self._ranks.sum([float(structure != self._structure)])
+        planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+        planner.set_up_planner(tensors, is_coordinator=self._ranks.is_first)
+        if changed or self._plan is None or self._metadata is None:
+            # Every rank makes the same global plan of the same local ones.
+            plans = self._ranks.gather_objects(planner.create_local_plan())
+            plans, self._metadata = planner.create_global_plan(plans)
+            self._plan, self._structure = plans[self._ranks.rank], structure
+        return Planned(planner.finish_plan(self._plan), planner, self._metadata)
+
+
+def _structure(tensors: Tensors) -> object:
+    return [
+        (name, tensor.dtype, tensor.shape, _sharding(tensor)) for name, tensor in tensors.items()
+    ]
+
+
+def _sharding(tensor: torch.Tensor) -> object:
+    return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None

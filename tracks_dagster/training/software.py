@@ -1,0 +1,74 @@
+"""What a rank on this machine would compute with, read without importing torch.
+
+The supervisor asks before it starts a gang; the gang itself says what it really loaded
+(`environment.describe_software`), and a test holds the two equal.
+"""
+
+from __future__ import annotations
+
+import platform
+import runpy
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+
+from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+
+THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_TRAINING_CODE = ("core", "training")  # folders of the package that decide what a step computes
+
+
+def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
+    """Return what `describe_software` will say in a gang that starts here with `environ`.
+
+    A library that is not installed is None. threads: of a rank on the CPU.
+    """
+    threads = environ.get("OMP_NUM_THREADS") or str(THREADS_DEFAULT)
+    return {
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "cuda": _cuda_version(),
+        "numpy": _version("numpy"),
+        "platform": platform_name(),
+        "threads": int(threads) if threads.isdigit() else None,
+        "code_sha256": code_sha256(),
+    }
+
+
+def platform_name() -> str:
+    """Return the system and the processor's architecture, for example linux-x86_64."""
+    return f"{sys.platform}-{platform.machine()}"
+
+
+def code_sha256(package: Path = _PACKAGE) -> str:
+    """Return the sha256 of the training code of `package`: every source's path and digest.
+
+    Read anew at each call (a few milliseconds): a daemon outlives a checkout's changes. A script of
+    one's own is not in it: a run keeps, under its sha256, the one that it was declared with.
+    """
+    paths = [path for name in _TRAINING_CODE for path in (package / name).rglob("*.py")]
+    digests = {
+        path.relative_to(package).as_posix(): sha256_hex(path.read_bytes()) for path in paths
+    }
+    return sha256_hex(canonical_json(digests))
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _cuda_version() -> str | None:
+    """Return the CUDA version that torch was built for, from its own generated `version.py`."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return None
+    path = Path(spec.origin).with_name("version.py")
+    cuda: str | None = runpy.run_path(str(path)).get("cuda") if path.exists() else None
+    return cuda

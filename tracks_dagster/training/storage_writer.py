@@ -1,0 +1,304 @@
+"""DCP's StorageWriter over an object store: one rank's part of a save, and the manifest of them all.
+
+`write_data` stages the rank's tensors, which is all that training waits for, and
+stores them as chunks in a thread. `finish` makes the manifest; its bytes are durable when it returns,
+and still nobody knows of it: only the commit record makes a checkpoint, and `saving` appends it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
+from tracks_dagster.core.errors import NonFinite, TrainingError
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Json, sha256_hex
+from tracks_dagster.training.chunk_writer import KnownChunks, store_chunks
+from tracks_dagster.training.manifest import (
+    MEMBERS,
+    Chunk,
+    Manifest,
+    Member,
+    Piece,
+    Shard,
+    TensorEntry,
+)
+from tracks_dagster.training.staging import Staged, Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Everything besides tensors that one step's checkpoint says.
+
+    values: of each member that is more than tensors; rng: of every rank, by rank; data: cursor, epoch
+    and what the order of samples depends on; progress: best metric and the newest losses.
+    """
+
+    run_id: str
+    attempt_id: int
+    launch_id: str
+    step: int
+    values: Mapping[str, Json]
+    rng: Sequence[Json]
+    data: Mapping[str, Json]
+    progress: Mapping[str, Json]
+    metrics: Mapping[str, Json]
+    config_sha256: str
+    environment_sha256: str
+
+    @property
+    def prefix(self) -> str:
+        """Where the checkpoint's objects lie."""
+        return object_prefix(self.run_id, self.attempt_id, self.launch_id, self.step)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A checkpoint whose bytes are durable and that nobody knows of yet."""
+
+    ref: CheckpointRef
+    manifest: Manifest
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPiece:
+    """Bytes of a shard in a stored chunk: what a WriteResult carries from rank to rank."""
+
+    chunk: Chunk
+    offset_bytes: int
+    size_bytes: int
+
+
+class CheckpointStorageWriter(StorageWriter):
+    """Writes one save of one rank. `moment` may be completed until `finish` is called.
+
+    parameters: flat names of what must be finite; a rank that finds NaN or infinity among its own
+    raises NonFinite from the future of `write_data`, and nothing of the save is ever committed.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        moment: Moment,
+        *,
+        staging: Staging,
+        known: KnownChunks,
+        parameters: frozenset[str] = frozenset(),
+    ) -> None:
+        self.moment = moment
+        self.chunks: list[Chunk] = []
+        self.written_bytes = 0
+        self.written: Written | None = None
+        self._object_store = store
+        self._staging = staging
+        self._known = known
+        self._parameters = parameters
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: a writer is of one save, and `moment` names it."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: rank 0 alone is asked to `finish`."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Return the plans as they are."""
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return False: a checkpoint is named by its commit, never by a path."""
+        return False
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Stage the plan's tensors, then store them in a thread; `storage_data` says where they lie.
+
+        What DCP's own save calls; one who has a thread of its own calls `stage` and `store`.
+        """
+        staged = self.stage(plan, planner)
+        future: Future[list[WriteResult]] = Future()
+
+        def store() -> None:
+            try:
+                future.set_result(self.store(staged))
+            except Exception as error:  # noqa: BLE001 - a thread's edge: it goes to who waits
+                future.set_exception(error)  # type: ignore[arg-type]
+
+        threading.Thread(target=store, name="checkpoint writer", daemon=True).start()
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Store the manifest of all ranks' parts; `written` is the checkpoint then."""
+        manifest = make_manifest(self.moment, metadata, results)
+        data = manifest.to_bytes()
+        moment = self.moment
+        ref = CheckpointRef(
+            moment.run_id, moment.attempt_id, moment.step, moment.prefix, sha256_hex(data)
+        )
+        self._object_store.put(manifest_key(ref), data)
+        total = sum(result.size_in_bytes for each in results for result in each)
+        self.written = Written(ref=ref, manifest=manifest, total_bytes=total)
+
+    def stage(self, plan: SavePlan, planner: SavePlanner) -> Staged:
+        """Copy the plan's tensors: they may change as soon as this returns."""
+        if sys.byteorder != "little":
+            raise TrainingError("Checkpoints are little-endian and this machine is not.")
+        return self._staging.stage(plan, planner)
+
+    def store(self, staged: Staged) -> list[WriteResult]:
+        """Store what was staged; durable when this returns. Raises StoreError or NonFinite."""
+        self.chunks, self.written_bytes = store_chunks(
+            self._object_store,
+            self.moment.prefix,
+            staged.chunks,
+            self._known,
+            meanwhile=lambda: self._check_finite(staged),
+        )
+        return [
+            WriteResult(
+                index=item.index,
+                size_in_bytes=slot.size_bytes,
+                storage_data=tuple(
+                    StoredPiece(self.chunks[index], part.offset_bytes, part.size_bytes)
+                    for index, part in pieces
+                ),
+            )
+            for item, slot, pieces in zip(
+                staged.plan.items, staged.layout.slots, staged.layout.pieces, strict=True
+            )
+        ]
+
+    def _check_finite(self, staged: Staged) -> None:
+        """Raise NonFinite for parameters that no run should resume from.
+
+        The loss of a step is of the weights before it, so a finite one does not tell. Buffers may
+        hold infinities on purpose (a mask does).
+        """
+        for item, tensor in zip(staged.plan.items, staged.tensors, strict=True):
+            if item.index.fqn in self._parameters and not _is_finite(tensor):
+                raise NonFinite(
+                    f"Step {self.moment.step} left NaN or infinity in {item.index.fqn}; it is "
+                    "not saved."
+                )
+
+
+def make_manifest(
+    moment: Moment, metadata: Metadata, results: Sequence[Sequence[WriteResult]]
+) -> Manifest:
+    """Return the manifest of what all ranks stored. Pure; the same parts give the same bytes."""
+    stored: dict[MetadataIndex, tuple[StoredPiece, ...]] = {
+        result.index: result.storage_data for each in results for result in each
+    }
+    indices: dict[Chunk, int] = {}
+    entries: dict[str, list[TensorEntry]] = {member: [] for member in MEMBERS}
+    for flat, tensor in metadata.state_dict_metadata.items():
+        member, _, name = flat.partition(".")
+        shards = []
+        for number, box in enumerate(cast(Any, tensor).chunks):
+            found = stored[MetadataIndex(flat, box.offsets, number)]
+            shards.append(
+                Shard(
+                    offsets=tuple(box.offsets),
+                    shape=tuple(box.sizes),
+                    pieces=_pieces(found, indices),
+                )
+            )
+        shards.sort(key=lambda shard: shard.offsets)
+        dtype = str(cast(Any, tensor).properties.dtype).removeprefix("torch.")
+        size = tuple(cast(Any, tensor).size)
+        entries[member].append(
+            TensorEntry(name=name, dtype=dtype, shape=size, shards=tuple(shards))
+        )
+    values = {
+        **moment.values,
+        "rng": list(moment.rng),
+        "data": dict(moment.data),
+        "progress": dict(moment.progress),
+    }
+    members = {
+        member: Member(
+            step=moment.step,
+            values=values.get(member),
+            tensors=tuple(sorted(entries[member], key=lambda entry: entry.name)),
+        )
+        for member in MEMBERS
+    }
+    return Manifest(
+        run_id=moment.run_id,
+        attempt_id=moment.attempt_id,
+        launch_id=moment.launch_id,
+        step=moment.step,
+        chunks=tuple(indices),
+        members=members,
+        metrics=moment.metrics,
+        config_sha256=moment.config_sha256,
+        environment_sha256=moment.environment_sha256,
+    )
+
+
+def results_to_json(results: Sequence[WriteResult]) -> Json:
+    """Return a rank's results as JSON, for rank 0."""
+    chunks = list(dict.fromkeys(p.chunk for result in results for p in result.storage_data))
+    places = {chunk: place for place, chunk in enumerate(chunks)}
+    return {
+        "chunks": [[chunk.key, chunk.blake3, chunk.size_bytes] for chunk in chunks],
+        "results": [
+            [
+                result.index.fqn,
+                list(result.index.offset or ()),
+                result.index.index,
+                result.size_in_bytes,
+                [[places[p.chunk], p.offset_bytes, p.size_bytes] for p in result.storage_data],
+            ]
+            for result in results
+        ],
+    }
+
+
+def results_from_json(told: Json) -> list[WriteResult]:
+    """Return the results that `results_to_json` told."""
+    chunks = [Chunk(key=key, blake3=digest, size_bytes=n) for key, digest, n in told["chunks"]]
+    return [
+        WriteResult(
+            index=MetadataIndex(fqn, offset, index),
+            size_in_bytes=size,
+            storage_data=tuple(StoredPiece(chunks[i], at, n) for i, at, n in pieces),
+        )
+        for fqn, offset, index, size, pieces in told["results"]
+    ]
+
+
+def _pieces(stored: Sequence[StoredPiece], indices: dict[Chunk, int]) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(
+            chunk_index=indices.setdefault(piece.chunk, len(indices)),
+            offset_bytes=piece.offset_bytes,
+            size_bytes=piece.size_bytes,
+        )
+        for piece in stored
+    )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Tell whether every element is finite; the sum tells in one pass when it is finite itself."""
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return True
+    if math.isfinite(tensor.sum(dtype=torch.float64).item()):
+        return True
+    return bool(torch.isfinite(tensor).all())  # a sum may overflow where no element does

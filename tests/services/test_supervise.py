@@ -76,7 +76,10 @@ def supervisor(
 
 def ends(gangs: FakeGangs, *, exit_code: int = 0, attempt_id: int = 1) -> Callable[[], None]:
     return lambda: gangs.end(
-        "r-1", attempt_id, RankEnd(rank=0, exit_code=exit_code), RankEnd(rank=1, exit_code=exit_code)
+        "r-1",
+        attempt_id,
+        RankEnd(rank=0, exit_code=exit_code),
+        RankEnd(rank=1, exit_code=exit_code),
     )
 
 

@@ -213,6 +213,27 @@ def test_a_deletion_takes_the_chunks_that_nobody_else_names() -> None:
     )
 
 
+def test_two_quarantined_checkpoints_without_a_manifest_do_not_wait_for_each_other() -> None:
+    history = trained(4.0, 3.0, 2.0)
+    for index in (0, 1):
+        history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref(history, index))
+    newest = {ref(history, 2).manifest_sha256: {"runs/r-1/attempts/1/x/chunks/a": 1}}
+    for judged in judge(history.state, LATER)[:2]:
+        planned = plan_deletion(judged, history.state, newest)
+        assert isinstance(planned, Deletion)
+        assert planned.chunks == {}
+
+
+def test_a_quarantine_begins_the_grace_anew() -> None:
+    history = trained(4.0, 3.0, 2.0)
+    history.decide_checkpoint(Kind.CHECKPOINT_SUPERSEDED, ref(history, 0))
+    history.at += timedelta(days=9)
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref(history, 0))
+    judged = judge(history.state, history.at + timedelta(seconds=30))[0]
+    assert judged.fate is Fate.KEEP
+    assert any("grace until" in why for why in judged.why)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

@@ -125,10 +125,12 @@ def plan_deletion(
     delete may be missing from it only when it is quarantined (its manifest is corrupt): then no
     chunk is named, and what lies under its prefix goes as leftovers.
     """
-    ref = judged.checkpoint.ref
+    ref, why = judged.checkpoint.ref, "; ".join(judged.why)
+    if judged.checkpoint.quarantined and ref.manifest_sha256 not in named:
+        return Deletion(ref=ref, why=why, chunks={})
     others = [c.ref for c in state.checkpoints if not c.deleted and c.ref != ref]
     unread = [other for other in others if other.manifest_sha256 not in named]
-    if ref.manifest_sha256 not in named and not judged.checkpoint.quarantined:
+    if ref.manifest_sha256 not in named:
         unread.append(ref)
     if unread:
         steps = ", ".join(f"step {other.step} of attempt {other.attempt_id}" for other in unread)
@@ -138,10 +140,10 @@ def plan_deletion(
     own = f"runs/{state.run_id}/attempts/"
     chunks = {
         key: size
-        for key, size in sorted(named.get(ref.manifest_sha256, {}).items())
+        for key, size in sorted(named[ref.manifest_sha256].items())
         if key not in needed and key.startswith(own)
     }
-    return Deletion(ref=ref, why="; ".join(judged.why), chunks=chunks)
+    return Deletion(ref=ref, why=why, chunks=chunks)
 
 
 def _judge(
@@ -154,7 +156,8 @@ def _judge(
         return Judged(checkpoint=checkpoint, fate=Fate.SUPERSEDE, why=(_why_superseded(state),))
     # A quarantine of newer ones can bring a superseded checkpoint back among the last or the best.
     against = (*wanted, *against_deleting(state, checkpoint))
-    let_go_at = checkpoint.superseded_at or checkpoint.quarantined_at or now
+    # A later quarantine begins the grace anew: what it says may still be looked into.
+    let_go_at = checkpoint.quarantined_at or checkpoint.superseded_at or now
     until = let_go_at + timedelta(seconds=state.declared.retention.delete_after_s)
     if now < until:
         against = (*against, f"grace until {format_time(until)[:19]} UTC")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
@@ -12,7 +14,7 @@ from tracks_dagster.core.errors import InvalidDecision, InvalidInput
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services import deletion
-from tracks_dagster.services.collection import collect_all, due_runs
+from tracks_dagster.services.collection import TICK_S, collect_all, due_runs
 from tracks_dagster.services.overlay import OverlayStore
 from tracks_dagster.services.pins import find_held, hold_of, pin, unpin
 from tracks_dagster.services.retention import Collected, collect
@@ -178,6 +180,20 @@ def test_a_verification_is_recorded_also_after_the_end_of_the_run(
     read = verify(tracks, StoredCheckpoints(tracks.store), checkpoint.ref, by="ann")
     assert read.problem is None
     assert tracks.run(RUN_ID).checkpoints[0].verified_at is not None
+
+
+def test_every_run_is_the_first_of_some_tick(
+    run: Story, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    tracks.project(f"runs/{RUN_ID}")
+    declared = tracks.run(RUN_ID).declared
+    for run_id in ("r-2", "r-3"):
+        tracks.declare_run(replace(declared, run_id=run_id))
+    firsts = set()
+    for _ in range(3):
+        firsts.add(due_runs(tracks, ledger)[0])
+        clock.advance(TICK_S)
+    assert firsts == {RUN_ID, "r-2", "r-3"}
 
 
 def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(

@@ -58,7 +58,9 @@ def due_runs(tracks: Tracks, ledger: Ledger) -> list[str]:
     run_ids = [
         row["run_id"] for row in rows if row["finished_at"] is None or row["finished_at"] >= since
     ]
-    if len(run_ids) <= RUNS_MAX:
-        return run_ids
-    first = int(now.timestamp() // TICK_S) * RUNS_MAX % len(run_ids)
+    if not run_ids:
+        return []
+    # Also a few take turns: the time of a tick may not reach the last of them.
+    step = RUNS_MAX if len(run_ids) > RUNS_MAX else 1
+    first = int(now.timestamp() // TICK_S) * step % len(run_ids)
     return [*run_ids[first:], *run_ids[:first]][:RUNS_MAX]

@@ -16,7 +16,12 @@ from tracks_dagster.core.protection import newest
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.retention import Deletion, Fate, Judged, judge
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.deletion import decide_deletion, finish_deletions, planned
+from tracks_dagster.services.deletion import (
+    FINISHED_AGAIN_MAX,
+    decide_deletion,
+    finish_deletions,
+    planned,
+)
 from tracks_dagster.services.leftovers import leftover_keys
 from tracks_dagster.services.manifests import Manifests
 from tracks_dagster.services.tracks import Tracks
@@ -137,7 +142,7 @@ def _delete(
 ) -> tuple[tuple[Deletion, ...], tuple[str, ...]]:
     """Decide every deletion that is due; return them, and why others have to wait."""
     done: list[Deletion] = []
-    for _ in range(DECISIONS_MAX):
+    for _ in range(FINISHED_AGAIN_MAX):  # the bytes of all of them are removed in this pass
         now = tracks.now()
         if not any(each.fate is Fate.DELETE for each in judge(tracks.run(run_id), now)):
             return tuple(done), ()

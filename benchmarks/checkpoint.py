@@ -135,7 +135,7 @@ def _saves(subject: Subject, folder: Path, rounds: int) -> dict[str, float]:
     with _training(subject, folder / "ours", steps=rounds) as steps:
         for a, step in steps:
             _clear(folder, keep_step=step - 1)
-            seen["memcpy"].append(_seconds(lambda: _copy(subject.tensors(), buffers)))
+            seen["memcpy"].append(_seconds(partial(_copy, subject.tensors(), buffers)))
             seen["raw"].append(_seconds(lambda: _write(folder / "raw", flat)))
             _clear(folder, keep_step=step - 1)
             a.save_soon()

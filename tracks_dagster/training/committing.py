@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.storage import WriteResult
 
 from tracks_dagster.core.bodies import Alert, CheckpointCommitted
 from tracks_dagster.core.errors import Fenced, NonFinite, StoreError, TrainingError
@@ -61,6 +63,29 @@ class Save:
     rng: Json
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one rank stored of a save. failed: why it could not; ends: as in `Outcome`."""
+
+    results: list[WriteResult] = field(default_factory=list)
+    rng: Json = None
+    written_bytes: int = 0
+    sources: frozenset[str] = frozenset()
+    failed: str = ""
+    ends: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as rank 0 is told."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**told, "results": results_to_json(self.results), "sources": sorted(self.sources)}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Json]) -> Part:
+        """Return the part that another rank told of."""
+        results = results_from_json(told["results"])
+        return cls(**{**told, "results": results, "sources": frozenset(told["sources"])})
+
+
 class Committer:
     """Brings one launch's staged saves to their end, one at a time; `complete` is a thread's body."""
 
@@ -79,27 +104,27 @@ class Committer:
             self._tell(save, outcome, None)
         return outcome
 
-    def _own_part(self, save: Save) -> dict[str, Json]:
-        """Return where this rank's chunks lie, or what kept it from storing them."""
+    def _own_part(self, save: Save) -> Part:
+        """Store this rank's chunks; return where they lie, or what kept it from storing them."""
         try:
             results = save.writer.store(save.staged)
         except NonFinite as error:
-            return {"failed": str(error), "ends": NonFinite.__name__}
+            return Part(failed=str(error), ends=NonFinite.__name__)
         except StoreError as error:
-            return {"failed": str(error)}
-        return {
-            **results_to_json(results),
-            "rng": save.rng,
-            "written_bytes": save.writer.written_bytes,
-            "sources": sorted(self._known.sources(save.writer.chunks)),
-        }
+            return Part(failed=str(error))
+        return Part(
+            results=results,
+            rng=save.rng,
+            written_bytes=save.writer.written_bytes,
+            sources=self._known.sources(save.writer.chunks),
+        )
 
-    def _exchange(self, save: Save, part: dict[str, Json]) -> Outcome:
+    def _exchange(self, save: Save, part: Part) -> Outcome:
         """Let rank 0 commit what all ranks stored; return the outcome that it found."""
         ranks = self._launch.ranks
         key = f"save-{save.number}"
         if not ranks.is_first:
-            ranks.post(f"{key}/part-{ranks.rank}", part)
+            ranks.post(f"{key}/part-{ranks.rank}", part.to_json())
             told = ranks.fetch(f"{key}/outcome", timeout_s=OUTCOME_S_MAX)
             if told is None:
                 return Outcome(failed=f"Rank 0 did not say in {OUTCOME_S_MAX:g} s how it ended.")
@@ -120,21 +145,20 @@ class Committer:
         return told
 
     def _gather_and_commit(
-        self, save: Save, key: str, part: dict[str, Json]
+        self, save: Save, key: str, part: Part
     ) -> tuple[Written | None, Outcome]:
         ranks = self._launch.ranks
-        parts: list[dict[str, Json]] = [part]
+        parts = [part]
         deadline = time.monotonic() + PART_S_MAX
         for rank in range(1, ranks.world_size):
             left_s = max(0.0, deadline - time.monotonic())
             told = ranks.fetch(f"{key}/part-{rank}", timeout_s=left_s)
-            text = f"Rank {rank} had not stored its part after {PART_S_MAX:g} s."
-            parts.append(told if told is not None else {"failed": text})
-        failed = [each for each in parts if "failed" in each]
-        ending = [each for each in failed if "ends" in each]
+            late = f"Rank {rank} had not stored its part after {PART_S_MAX:g} s."
+            parts.append(Part(failed=late) if told is None else Part.from_json(told))
+        failed = [each for each in parts if each.failed]
         if failed:
-            first = (ending or failed)[0]
-            return None, self._failed(save, first["failed"], ends=first.get("ends", ""))
+            first = next((each for each in failed if each.ends), failed[0])
+            return None, self._failed(save, first.failed, ends=first.ends)
         try:
             return self._commit(save, parts)
         except Fenced as error:
@@ -142,16 +166,16 @@ class Committer:
         except StoreError as error:
             return None, self._failed(save, str(error))
 
-    def _commit(self, save: Save, parts: list[dict[str, Json]]) -> tuple[Written | None, Outcome]:
+    def _commit(self, save: Save, parts: list[Part]) -> tuple[Written | None, Outcome]:
         writer = save.writer
-        writer.moment = replace(writer.moment, rng=[part["rng"] for part in parts])
-        writer.finish(save.metadata, [results_from_json(part) for part in parts])
+        writer.moment = replace(writer.moment, rng=[part.rng for part in parts])
+        writer.finish(save.metadata, [part.results for part in parts])
         written = writer.written
         if written is None:
             raise TrainingError(f"The save of step {save.step} left no manifest.")
         self._launch.journal.ship()
-        sources = frozenset(source for part in parts for source in part["sources"])
-        bytes_written = sum(part["written_bytes"] for part in parts)
+        sources = frozenset(source for part in parts for source in part.sources)
+        bytes_written = sum(part.written_bytes for part in parts)
         record = self._launch.append(self._draft(save, written, bytes_written), sources=sources)
         if record is None:
             text = "A checkpoint whose chunks it names was quarantined or deleted meanwhile."

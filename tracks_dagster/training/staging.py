@@ -44,9 +44,10 @@ class Staging:
         if staged is None or staged.plan is not plan or self._address != self._arena.address:
             staged = self._staged = self._prepare(plan)
             self._address = self._arena.address
-        with torch.no_grad():
-            for item, place in zip(plan.items, staged.tensors, strict=True):
-                place.copy_(cast(torch.Tensor, planner.resolve_data(item)), non_blocking=True)
+        live = [cast(torch.Tensor, planner.resolve_data(item)) for item in plan.items]
+        if live:  # a rank may hold nothing, and the copy refuses an empty list
+            with torch.no_grad():
+                torch._foreach_copy_(staged.tensors, live, non_blocking=True)
         self._arena.settle()
         return staged
 

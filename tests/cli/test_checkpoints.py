@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.conftest import Call, files_of
+from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tracks_dagster.cli import checkpoint_verify
+from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
+from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.core.track import log_key
+from tracks_dagster.services.verification import Verified
 from tracks_dagster.wiring import Settings, build
 
 
@@ -105,6 +112,93 @@ def test_gc_exits_with_one_when_the_newest_is_corrupt(
     assert dry.exit_code == 1
     assert "would be quarantined: step 50" in dry.stdout
     assert call("checkpoints", "gc", RUN_ID).exit_code == 1
+
+
+@pytest.mark.parametrize("command", ["gc", "verify"])
+def test_one_bad_run_is_told_and_does_not_keep_the_others_waiting(
+    command: str, long_story: Story, call: Call, home: Path
+) -> None:
+    runs = home / "store" / "runs"
+    (runs / "a-broken" / "log").mkdir(parents=True)
+    (runs / "a-broken" / "log" / "000000000000.json").write_text("no record")
+    (runs / "b-never-declared").mkdir()
+    (runs / "b-never-declared" / "trainer-0.py").write_text("pass")
+    told = call("checkpoints", command)
+    assert told.exit_code == 1, told.stderr
+    first, *others = told.stdout.splitlines()
+    assert "a-broken" in first
+    assert any(RUN_ID in line for line in others)
+    assert "b-never-declared" not in told.stdout
+    rows = json.loads(call("checkpoints", command, "--json").stdout)
+    assert rows[0]["run_id"] == "a-broken"
+    assert "problem" in rows[0]
+
+
+@pytest.fixture
+def bad_runs(long_story: Story, home: Path) -> list[str]:
+    """Runs before and after the good one: a stray script, a broken track, another format."""
+    (home / "store" / "runs" / "a-stray" / "trainer").mkdir(parents=True)
+    (home / "store" / "runs" / "a-stray" / "trainer" / "0a.py").write_text("pass")
+    for run_id in ("b-broken", "z-foreign"):
+        History(run_id).declare().open().place().restore().commit(20).write_to(long_story.store)
+    log = next((home / "store" / log_key("runs/b-broken", 1)).parent.glob("*1.json"))
+    log.chmod(0o644)
+    log.write_bytes(b"{}")
+    foreign = long_story.store.get(manifest_key(long_story.history.state.checkpoints[0].ref))
+    assert foreign is not None
+    data = foreign.replace(b'"format":2', b'"format":99')
+    history = History("z-foreign2").declare().open().place().restore()
+    prefix = object_prefix("z-foreign2", 1, history.launch_id, 20)
+    ref = CheckpointRef("z-foreign2", 1, 20, prefix, sha256_hex(data))
+    long_story.store.put(manifest_key(ref), data)
+    history.commit(20, ref=ref).write_to(long_story.store)
+    return ["a-stray", "b-broken", "z-foreign2"]
+
+
+@pytest.mark.parametrize("command", ["verify", "gc"])
+def test_a_run_that_is_broken_is_told_and_stops_no_other(
+    command: str, bad_runs: list[str], call: Call
+) -> None:
+    told = call("checkpoints", command)
+    assert told.exit_code == 1
+    for run_id in (*bad_runs, RUN_ID):
+        assert run_id in told.stdout
+    assert "no training run 'a-stray'" in told.stdout
+    assert (
+        told.stdout.index("b-broken") < told.stdout.index(RUN_ID) < told.stdout.index("z-foreign2")
+    )
+    rows = json.loads(call("checkpoints", command, "--json").stdout)
+    failed = [row["run_id"] for row in rows if row.get("status") == "failed"]
+    assert failed[:2] == ["a-stray", "b-broken"]
+
+
+def test_verify_prints_each_checkpoint_before_it_reads_the_next(
+    long_story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, calls = checkpoint_verify.verify, []
+
+    def killed_in_the_third(*given: Any, **more: Any) -> Verified:
+        calls.append(given)
+        if len(calls) == 3:
+            raise SystemExit(130)
+        return real(*given, **more)
+
+    monkeypatch.setattr(checkpoint_verify, "verify", killed_in_the_third)
+    told = call("checkpoints", "verify", RUN_ID)
+    assert [line.split()[0] for line in told.stdout.splitlines()] == ["verified", "verified"]
+
+
+def test_verify_says_of_a_checkpoint_that_was_deleted_meanwhile_that_it_is_deleted(
+    long_story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(tracks: object, reader: object, ref: CheckpointRef, *, by: str) -> Verified:
+        return Verified(ref=ref, total_bytes=None, problem=None, fallback=None, seq=None)
+
+    monkeypatch.setattr(checkpoint_verify, "verify", gone)
+    told = call("checkpoints", "verify", RUN_ID, "--step", "10", "--json")
+    assert told.exit_code == 0
+    assert [row["status"] for row in json.loads(told.stdout)] == ["deleted"]
+    assert call("checkpoints", "verify", RUN_ID, "--step", "10").stdout.startswith("deleted ")
 
 
 def test_a_pin_holds_until_it_is_let_go(long_story: Story, call: Call) -> None:

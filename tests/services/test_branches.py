@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes import FakeObjectStore, Fault
+from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
@@ -18,10 +18,12 @@ from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, sha256_hex
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.branch_source import pin_source
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain import explain_run
 from tracks_dagster.services.explain_text import run_text
 from tracks_dagster.services.narrate import sentence
+from tracks_dagster.services.pins import release_branches
 from tracks_dagster.services.receipt_metadata import attempt_metadata
 from tracks_dagster.services.report import render_report
 from tracks_dagster.services.retry import retry_by_person, settle
@@ -29,6 +31,7 @@ from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.status import run_line
 from tracks_dagster.services.tracks import Tracks
 
+DAY_S = 24 * 3600.0
 CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)
 REMEDIED = {**CONFIG, "micro_batch": 2, "accumulation": 6}
 BRANCH = replace(REQUEST, run_id="b-1", config={})
@@ -89,6 +92,35 @@ def test_the_source_is_pinned_for_the_branch_and_stays_resumable(
     assert [checkpoint.pins for checkpoint in state.checkpoints] == [frozenset(), {"branch:b-1"}]
     assert state.open_attempt is not None
     assert state.resumes_from == source.state.checkpoints[1].ref
+
+
+def test_a_pass_over_the_source_lets_go_of_a_branch_that_is_finished(
+    source: History, tracks: Tracks, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    pin_source(tracks, source.state.checkpoints[1].ref, "b-1", by="ann")
+    branch = History("b-1").declare().open().place().restore().commit(30)
+    branch.write_to(store)
+    clock.advance(7 * DAY_S)
+    assert release_branches(tracks, "r-0", by="tests") == ()  # it may still fall back to its source
+    branch.end("completed", last_step=40).finish().write_to(store)
+    (record,) = release_branches(tracks, "r-0", by="tests")
+    assert record.body["why"] == "b-1 is finished."
+    assert tracks.run("r-0").checkpoints[1].pins == frozenset()
+    assert release_branches(tracks, "r-0", by="tests") == ()
+
+
+def test_the_pin_of_a_branch_that_was_never_declared_is_let_go_after_a_day(
+    source: History, tracks: Tracks, clock: FakeClock
+) -> None:
+    ref = source.state.checkpoints[1].ref
+    pin_source(tracks, ref, "b-1", by="ann")
+    clock.advance(DAY_S - 1)
+    assert release_branches(tracks, "r-0", by="tests") == ()
+    clock.advance(1)
+    (record,) = release_branches(tracks, "r-0", by="tests")
+    assert "not declared within 24 hours" in record.body["why"]
+    pin_source(tracks, ref, "b-1", by="ann")  # the same command again
+    assert tracks.run("r-0").checkpoints[1].pins == {"branch:b-1"}
 
 
 def test_what_is_given_replaces_what_is_inherited(source: History, tracks: Tracks) -> None:

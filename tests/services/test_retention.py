@@ -137,6 +137,32 @@ def test_many_chunks_are_listed_in_an_object_that_the_record_names(
     assert not [key for key in store.objects if key.startswith(prefix)]
 
 
+def test_a_lost_list_of_chunks_is_told_and_keeps_nothing_else_waiting(
+    run: Story,
+    tracks: Tracks,
+    clock: FakeClock,
+    store: FakeObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletion, "CHUNKS_IN_RECORD_MAX", 0)
+    collected(tracks)
+    clock.advance(DAY_S)
+    before = dict(store.objects)
+    assert steps(collected(tracks).deleted) == [10, 20]
+    first = tracks.run(RUN_ID).checkpoints[0]
+    assert first.deletion is not None
+    assert first.deletion.chunks_key is not None
+    store.delete(first.deletion.chunks_key)
+    key = manifest_key(first.ref)
+    store.put(key, before[key])  # as after a power loss
+    done = collected(tracks)
+    (told,) = done.waiting
+    assert first.deletion.chunks_key in told
+    assert "until it is restored" in told
+    assert key not in store.objects  # what lies under its own prefix goes without a list
+    assert collected(tracks).waiting == ()
+
+
 def test_bytes_that_were_never_committed_go_when_their_attempt_has_ended(
     run: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:

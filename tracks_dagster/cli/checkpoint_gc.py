@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
-from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, open_app, print_json
+from tracks_dagster.cli.common import as_json, open_app
+from tracks_dagster.cli.telling import Told, of_every_run, tell
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.names import check_run_id
@@ -28,17 +30,17 @@ def command(ctx: click.Context, run_id: str | None, dry_run: bool, as_json: bool
     """Supersede and delete what the rule of RUN, or of every run, keeps no longer.
 
     The newest checkpoint is read in full first: while it is not known to be good, nothing goes. Exit
-    with 1 when one is corrupt.
+    with 1 when one is corrupt, or a run could not be looked at; the others are collected all the same.
     """
     tracks, reader = _opened(dry_run)
-    run_ids = [check_run_id(run_id)] if run_id else list(tracks.store.folders("runs/"))
-    done = [collect(tracks, reader, each, by=BY) for each in run_ids]
-    if as_json:
-        print_json([_row(each, dry_run=dry_run) for each in done])
-    else:
-        for each in done:
-            click.echo(_text(each, dry_run=dry_run))
-    ctx.exit(BAD_NEWS if any(each.corrupt for each in done) else 0)
+
+    def one(each: str) -> Iterator[Told]:
+        done = collect(tracks, reader, each, by=BY)
+        row, text = _row(done, dry_run=dry_run), _text(done, dry_run=dry_run)
+        yield Told(row=row, text=text, is_bad=bool(done.corrupt))
+
+    told = of_every_run(tracks.store, one) if run_id is None else one(check_run_id(run_id))
+    ctx.exit(tell(told, as_json=as_json, nothing="There is no run to collect."))
 
 
 def _opened(dry_run: bool) -> tuple[Tracks, CheckpointReader]:

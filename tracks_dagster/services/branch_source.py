@@ -11,6 +11,7 @@ from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.pins import branch_of
 from tracks_dagster.services.tracks import Tracks
 
 
@@ -19,7 +20,7 @@ def pin_source(tracks: Tracks, ref: CheckpointRef, run_id: str, *, by: str) -> N
 
     Idempotent. Raises InvalidInput when it was withdrawn meanwhile.
     """
-    pin = f"branch:{run_id}"
+    pin = branch_of(run_id)
     body = CheckpointDecision(
         manifest_sha256=ref.manifest_sha256, by=by, why=f"{run_id} branches from it.", pin=pin
     )

@@ -34,37 +34,60 @@ def decide_deletion(
     body = _decision(tracks.store, deletion, by=by)
 
     def choose(state: RunState | None) -> Draft | None:
-        if state is None or deletion not in planned(state, now, named):
+        if state is None or not _is_due(deletion, state, now, named):
             return None
         return tracks.draft(Kind.CHECKPOINT_DELETED, body)
 
     return tracks.decide_run(deletion.ref.run_id, choose) is not None
 
 
-def planned(
+def next_deletion(
     state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
-) -> list[Deletion | str]:
-    """Return every deletion that is due, oldest first, or why it has to wait."""
-    return [
-        plan_deletion(judged, state, named)
-        for judged in judge(state, now)
-        if judged.fate is Fate.DELETE
-    ]
+) -> Deletion | tuple[str, ...]:
+    """Return the oldest deletion that is due and can be made, else why those that are due wait."""
+    waiting = []
+    for judged in judge(state, now):
+        if judged.fate is Fate.DELETE:
+            planned = plan_deletion(judged, state, named)
+            if isinstance(planned, Deletion):
+                return planned
+            waiting.append(planned)
+    return tuple(waiting)
 
 
-def finish_deletions(store: ObjectStore, state: RunState) -> int:
-    """Remove what decided deletions left: of a crashed pass, or of this one. Return how many had any.
+def finish_deletions(store: ObjectStore, state: RunState) -> tuple[str, ...]:
+    """Remove what decided deletions left, of a crashed pass or of this one; say which have to wait.
 
-    Raises StoreUnavailable, and CheckpointCorrupt when the list of chunks cannot be trusted.
+    A chunk that is there again after a power loss, without its manifest, goes as a leftover. Raises
+    StoreUnavailable.
     """
     deleted = [c for c in state.checkpoints if c.deleted]
     newest = sorted(deleted, key=lambda c: (c.deleted_at, c.seq))[-FINISHED_AGAIN_MAX:]
-    unfinished = [c for c in newest if store.get(manifest_key(c.ref)) is not None]
-    for checkpoint in unfinished:
-        for key in _chunks(store, checkpoint):
+    waiting = []
+    for checkpoint in newest:
+        if store.get(manifest_key(checkpoint.ref)) is None:
+            continue
+        try:
+            keys = _chunks(store, checkpoint)
+        except CheckpointCorrupt as error:
+            waiting.append(str(error))
+            continue
+        for key in keys:
             store.delete(key)
         store.delete(manifest_key(checkpoint.ref))
-    return len(unfinished)
+    return tuple(waiting)
+
+
+def _is_due(
+    deletion: Deletion, state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
+) -> bool:
+    """Whether the state asks for exactly this deletion."""
+    return any(
+        judged.checkpoint.ref == deletion.ref
+        and judged.fate is Fate.DELETE
+        and plan_deletion(judged, state, named) == deletion
+        for judged in judge(state, now)
+    )
 
 
 def _decision(store: ObjectStore, deletion: Deletion, *, by: str) -> CheckpointDecision:
@@ -80,6 +103,7 @@ def _decision(store: ObjectStore, deletion: Deletion, *, by: str) -> CheckpointD
 
 
 def _store_list(store: ObjectStore, run_id: str, keys: tuple[str, ...]) -> str:
+    # Where another decides first, the list stays: it is small, and the other's record may name it.
     data = canonical_json(list(keys))
     key = f"runs/{run_id}/deletions/{sha256_hex(data)}.json"
     store.put(key, data)
@@ -97,7 +121,7 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
     if data is None or found != key.rpartition("/")[2].removesuffix(".json"):
         raise CheckpointCorrupt(
             f"Cannot remove the chunks of step {checkpoint.ref.step}, attempt "
-            f"{checkpoint.ref.attempt_id}: {key} lists them and has sha256 {found}. Restore it; "
-            "its name says which sha256 it must have."
+            f"{checkpoint.ref.attempt_id}: {key} lists them and has sha256 {found}. What "
+            "lies under its own prefix goes without the list; the rest stays until it is restored."
         )
     return tuple(json.loads(data))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch
 from tracks_dagster.core.ports import CheckpointReader
 from tracks_dagster.core.retention import ChunkSizes
+from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, quarantine
 
@@ -22,12 +23,12 @@ class Manifests:
         self._unreadable: set[str] = set()
         self.corrupt: list[Verified] = []
 
-    def read(self, run_id: str) -> Mapping[str, ChunkSizes]:
+    def read(self, state: RunState) -> Mapping[str, ChunkSizes]:
         """Return manifest sha256 → the chunks it names, of every checkpoint that is not deleted.
 
         Missing are those that cannot be read: corrupt, or of another format. Raises StoreUnavailable.
         """
-        there = [c for c in self._tracks.run(run_id).checkpoints if not c.deleted]
+        there = [c for c in state.checkpoints if not c.deleted]
         for checkpoint in there:
             ref = checkpoint.ref
             if ref.manifest_sha256 in self._named or ref.manifest_sha256 in self._unreadable:

@@ -5,18 +5,30 @@ Evals and promotions need none: what the track says of them holds the checkpoint
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
+
 from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.protection import pins_of
 from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.core.track import run_track
 from tracks_dagster.services.tracks import Tracks
+
+UNDECLARED_BRANCH_S_MAX = 24 * 3600.0  # a command that pins for a branch declares it at once
+
+_BRANCH = "branch:"
 
 
 def hold_of(person: str) -> str:
     """Return the pin of a person."""
     return f"hold:{person}"
+
+
+def branch_of(run_id: str) -> str:
+    """Return the pin of a run that branches."""
+    return f"{_BRANCH}{run_id}"
 
 
 def pin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str) -> Record | None:
@@ -74,13 +86,48 @@ def unpin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str)
     return record
 
 
+def release_branches(tracks: Tracks, run_id: str, *, by: str) -> tuple[Record, ...]:
+    """Unpin what branches of `run_id` held and need no longer; idempotent.
+
+    A branch needs its source until it is finished, for a quarantine may take all that it committed
+    itself. One that was not declared within a day never will be: its command was killed.
+    """
+    pinned = {
+        (record.body["manifest_sha256"], record.body["pin"]): record.at
+        for record in tracks.records(run_track(run_id))
+        if record.kind is Kind.CHECKPOINT_PINNED
+    }
+    released = []
+    for checkpoint in tracks.run(run_id).checkpoints:
+        for holder in sorted(checkpoint.pins):
+            at = pinned.get((checkpoint.ref.manifest_sha256, holder))
+            why = _why_not_needed(tracks, holder, at)
+            if why is not None and not checkpoint.deleted:
+                released.append(unpin(tracks, checkpoint.ref, holder=holder, by=by, why=why))
+    return tuple(released)
+
+
+def _why_not_needed(tracks: Tracks, holder: str, pinned_at: datetime | None) -> str | None:
+    """Say why a branch needs its pin no longer; None for other pins, and where it needs it."""
+    if not holder.startswith(_BRANCH):
+        return None
+    branch = tracks.find_run(holder.removeprefix(_BRANCH))
+    if branch is not None:
+        return f"{branch.run_id} is finished." if branch.finished is not None else None
+    late = timedelta(seconds=UNDECLARED_BRANCH_S_MAX)
+    if pinned_at is None or tracks.now() - pinned_at < late:
+        return None
+    return f"The branch was not declared within {UNDECLARED_BRANCH_S_MAX / 3600:g} hours."
+
+
 def _check_branch(tracks: Tracks, holder: str) -> None:
-    kind, _, run_id = holder.partition(":")
-    branch = tracks.find_run(run_id) if kind == "branch" else None
+    is_branch = holder.startswith(_BRANCH)
+    branch = tracks.find_run(holder.removeprefix(_BRANCH)) if is_branch else None
     if branch is not None and branch.finished is None and not branch.resumable:
         raise InvalidInput(
-            f"{run_id} was branched from this checkpoint and has committed none of its own yet: "
-            f"without the pin it could not be resumed. Stop it first: `tracks stop {run_id}`."
+            f"{branch.run_id} was branched from this checkpoint and has committed none of its own "
+            "yet: without the pin it could not be resumed. Stop it first: "
+            f"`tracks stop {branch.run_id}`."
         )
 
 

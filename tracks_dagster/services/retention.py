@@ -20,10 +20,11 @@ from tracks_dagster.services.deletion import (
     FINISHED_AGAIN_MAX,
     decide_deletion,
     finish_deletions,
-    planned,
+    next_deletion,
 )
 from tracks_dagster.services.leftovers import leftover_keys
 from tracks_dagster.services.manifests import Manifests
+from tracks_dagster.services.pins import release_branches
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, verify
 
@@ -73,18 +74,19 @@ def collect(tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str) -
     of another format; what was decided before stands, the rest is left to the next pass.
     """
     finish_deletions(tracks.store, tracks.run(run_id))
+    release_branches(tracks, run_id, by=by)
     read = _verify_newest(tracks, reader, run_id, by=by)
     superseded = _supersede(tracks, run_id, by=by)
     manifests = Manifests(tracks, reader, by=by)
     deleted, waiting = _delete(tracks, manifests, run_id, by=by)
-    finish_deletions(tracks.store, tracks.run(run_id))
+    unfinished = finish_deletions(tracks.store, tracks.run(run_id))
     leftover_count = _remove_leftovers(tracks, manifests, run_id)
     return Collected(
         run_id=run_id,
         read=(*read, *manifests.corrupt),
         superseded=superseded,
         deleted=deleted,
-        waiting=waiting,
+        waiting=(*waiting, *unfinished),
         kept=judge(tracks.run(run_id), tracks.now()),
         leftover_count=leftover_count,
     )
@@ -113,19 +115,16 @@ def _supersede(tracks: Tracks, run_id: str, *, by: str) -> tuple[Superseded, ...
     done: list[Superseded] = []
 
     def choose(state: RunState | None) -> Draft | None:
-        judged = _first(state, Fate.SUPERSEDE)
-        return None if judged is None else _superseding(judged)
-
-    def _first(state: RunState | None, fate: Fate) -> Judged | None:
-        if state is None:
-            return None
-        return next((each for each in judge(state, tracks.now()) if each.fate is fate), None)
-
-    def _superseding(judged: Judged) -> Draft:
-        body = CheckpointDecision(
-            manifest_sha256=judged.checkpoint.ref.manifest_sha256, by=by, why="; ".join(judged.why)
-        )
-        return tracks.draft(Kind.CHECKPOINT_SUPERSEDED, body)
+        judged_all = judge(state, tracks.now()) if state is not None else ()
+        for judged in judged_all:
+            if judged.fate is Fate.SUPERSEDE:
+                body = CheckpointDecision(
+                    manifest_sha256=judged.checkpoint.ref.manifest_sha256,
+                    by=by,
+                    why="; ".join(judged.why),
+                )
+                return tracks.draft(Kind.CHECKPOINT_SUPERSEDED, body)
+        return None
 
     for _ in range(DECISIONS_MAX):
         record = tracks.decide_run(run_id, choose)
@@ -143,16 +142,15 @@ def _delete(
     """Decide every deletion that is due; return them, and why others have to wait."""
     done: list[Deletion] = []
     for _ in range(FINISHED_AGAIN_MAX):  # the bytes of all of them are removed in this pass
-        now = tracks.now()
-        if not any(each.fate is Fate.DELETE for each in judge(tracks.run(run_id), now)):
+        now, state = tracks.now(), tracks.run(run_id)
+        if not any(each.fate is Fate.DELETE for each in judge(state, now)):
             return tuple(done), ()
-        named = manifests.read(run_id)
-        due = planned(tracks.run(run_id), now, named)
-        first = next((each for each in due if isinstance(each, Deletion)), None)
-        if first is None:
-            return tuple(done), tuple(each for each in due if isinstance(each, str))
-        if decide_deletion(tracks, first, named, by=by, now=now):
-            done.append(first)
+        named = manifests.read(state)
+        due = next_deletion(state, now, named)
+        if not isinstance(due, Deletion):
+            return tuple(done), due
+        if decide_deletion(tracks, due, named, by=by, now=now):
+            done.append(due)
     return tuple(done), ("more deletions are due than one pass makes; the next one goes on",)
 
 
@@ -162,7 +160,7 @@ def _remove_leftovers(tracks: Tracks, manifests: Manifests, run_id: str) -> int:
     keys = leftover_keys(tracks.store, state)
     if not keys:
         return 0
-    named = manifests.read(run_id)
+    named = manifests.read(state)
     if any(c.ref.manifest_sha256 not in named for c in state.checkpoints if not c.deleted):
         return 0
     needed = {key for chunks in named.values() for key in chunks}

@@ -35,6 +35,13 @@ class Verified:
     fallback: CheckpointRef | None
     seq: int | None
 
+    @property
+    def status(self) -> str:
+        """One word for people: corrupt, deleted (while it was read) or verified."""
+        if self.problem is not None:
+            return "corrupt"
+        return "deleted" if self.total_bytes is None else "verified"
+
 
 def verify(tracks: Tracks, reader: CheckpointReader, ref: CheckpointRef, *, by: str) -> Verified:
     """Read every byte of a committed checkpoint and record the result.

@@ -301,6 +301,20 @@ def test_names_are_those_of_dcp(store: FakeObjectStore) -> None:
     assert flat(dict(sorted(ours.items()))) == flat(dict(sorted(tensors.items())))
 
 
+def test_names_do_not_depend_on_whether_the_model_is_compiled(store: FakeObjectStore) -> None:
+    def compiled(model: nn.Module) -> nn.Module:
+        wrapper = nn.Module()  # what torch.compile returns, without the seconds of its import
+        wrapper.add_module("_orig_mod", model)
+        return wrapper
+
+    what, fresh = trained(), trained(seed=1)
+    wrapped = replace(what, model=compiled(what.model))
+    assert list(state_dict.collect(wrapped).tensors) == list(state_dict.collect(what).tensors)
+    into = replace(fresh, model=compiled(fresh.model))
+    load_into(into, read(store, write(store, what).ref, into))
+    assert flat(fresh.model.state_dict()) == flat(what.model.state_dict())
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # one process is meant
 def test_dcp_itself_saves_and_loads_through_the_storage_writer_and_reader(
     store: FakeObjectStore,

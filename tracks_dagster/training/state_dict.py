@@ -26,6 +26,8 @@ from tracks_dagster.core.records import Json
 from tracks_dagster.training.manifest import Manifest, TensorEntry
 from tracks_dagster.training.state_tree import Tensors, put_together, take_apart
 
+WRAPPERS_MAX = 8  # around one module
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -139,10 +141,14 @@ _WITH_VALUES = ("optimizer", "scheduler", "scaler")
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Return the module inside DDP's wrapper, or the module itself."""
-    if isinstance(model, DistributedDataParallel):
-        module: nn.Module = model.module
-        return module
+    """Return the module inside the wrappers of DDP and torch.compile, or the module itself."""
+    for _ in range(WRAPPERS_MAX):
+        if isinstance(model, DistributedDataParallel):
+            model = model.module
+        elif (compiled := model._modules.get("_orig_mod")) is not None:
+            model = compiled
+        else:
+            break
     return model
 
 

@@ -22,7 +22,9 @@ from pydantic import Field
 
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.core import names
+from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.runs import RunRequest as TrainingRunRequest
 from tracks_dagster.services.runs import declare, new_run_id
 from tracks_dagster.wiring import App
@@ -30,9 +32,43 @@ from tracks_dagster.wiring import App
 EVERY_MONDAY = "0 3 * * 1"  # UTC; data of the week before is in, and nobody waits for the machines
 
 
-class TrainingRunConfig(Config):
-    """What a training run is to be. Every field has a default; leave out what does not matter."""
+class RetentionConfig(Config):
+    """Which checkpoints are kept when nobody holds them; the others go, once the newest was read."""
 
+    keep_last: int = Field(default=3, description="The newest so many, 1 or more.")
+    keep_best: int = Field(
+        default=1, description="And so many of the best by the metric, 0 or more."
+    )
+    metric: str = Field(
+        default="loss", description="What makes one the best: loss, or a name the script reports."
+    )
+    direction: str = Field(default="min", description="Whether the least is best, or the max.")
+    milestone_every_steps: int | None = Field(
+        default=None, description="And every one whose step this divides; null for none."
+    )
+    delete_after_s: float = Field(
+        default=3600.0,
+        description="Seconds from the decision that one may go until its bytes are removed.",
+    )
+
+
+class TrainingRunConfig(Config):
+    """What a training run is to be. Every field has a default; leave out what does not matter.
+
+    For a branch, what is left out is taken over from the run that it goes on from.
+    """
+
+    branch_from: str | None = Field(
+        default=None,
+        description=(
+            "Go on from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
+            "out here is as that run had it, except intent, owner and drills; the code is today's."
+        ),
+    )
+    branch_from_attempt: int | None = Field(
+        default=None,
+        description="Whose checkpoint of that step. Left out: the newest attempt's that has one.",
+    )
     family: str = Field(default="gpt", description="The model family: gpt or tabular.")
     intent: str = Field(
         default="Declared in the Dagster UI.",
@@ -58,6 +94,9 @@ class TrainingRunConfig(Config):
     checkpoint_every_s: float | None = Field(
         default=None, description="Save after that many seconds, whichever comes first."
     )
+    retention: RetentionConfig = Field(
+        default=RetentionConfig(), description="Which checkpoints are kept, and for how long."
+    )
     owner: str = Field(default="dagster", description="Who answers for the run.")
     team: str = Field(default="unknown", description="Whose budget it is.")
     stage: str = Field(default="smoke", description="smoke, canary or full.")
@@ -71,12 +110,36 @@ def declare_run(
     context: OpExecutionContext, config: TrainingRunConfig, app: ResourceParam[App]
 ) -> str:
     """Declare the run; return its id. Declaring the same id again changes nothing."""
-    run_id = config.run_id or new_run_id(
-        config.family, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid
+    try:
+        request = _request(app, config)
+        declared = declare(app.tracks, request)
+    except InvalidInput as error:
+        raise Failure(str(error), allow_retries=False) from error
+    run_id = request.run_id
+    context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
+    context.log.info(
+        f"Declared {run_id} on snapshot {declared.snapshot.snapshot_id}. launch_attempts requests "
+        f"its first attempt; `tracks status` shows how it stands."
     )
+    return run_id
+
+
+def _request(app: App, config: TrainingRunConfig) -> TrainingRunRequest:
+    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput."""
+    origin = None
+    if config.branch_from is not None:
+        origin = find_origin(
+            app.tracks,
+            config.branch_from,
+            run_id=config.run_id,
+            attempt_id=config.branch_from_attempt,
+        )
+    given = config.model_fields_set | config.retention.model_fields_set
+    family = origin.family if origin is not None and "family" not in given else config.family
     request = TrainingRunRequest(
-        run_id=run_id,
-        family=config.family,
+        run_id=config.run_id
+        or new_run_id(family, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid),
+        family=family,
         intent=config.intent,
         code=read_code_version(app.settings.root),
         config=config.config,
@@ -85,21 +148,13 @@ def declare_run(
         device_class=config.device_class,
         checkpoint_every_steps=config.checkpoint_every_steps,
         checkpoint_every_s=config.checkpoint_every_s,
+        retention=RetentionRule(**config.retention.model_dump()),
         owner=config.owner,
         team=config.team,
         stage=config.stage,
         drills=tuple(config.drills),
     )
-    try:
-        declared = declare(app.tracks, request)
-    except InvalidInput as error:
-        raise Failure(str(error), allow_retries=False) from error
-    context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
-    context.log.info(
-        f"Declared {run_id} on snapshot {declared.snapshot.snapshot_id}. launch_attempts requests "
-        f"its first attempt; `tracks status` shows how it stands."
-    )
-    return run_id
+    return request if origin is None else origin.inherited_by(request, given=given)
 
 
 @job(

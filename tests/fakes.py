@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from tracks_dagster.adapters.stores.keys import check_key
+from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import GangError, OutcomeUnknown, StoreUnavailable
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.ports import (
@@ -243,6 +244,8 @@ class FakeGangs:
         self.specs: list[GangSpec] = []
         self.calls: list[tuple[str, str, int]] = []
         self.start_problem: str | None = None
+        self.asked_to_save: list[RankPlace] = []
+        self.listens = True
 
     def start(self, spec: GangSpec) -> bool:
         key = (spec.run_id, spec.attempt_id)
@@ -262,6 +265,10 @@ class FakeGangs:
 
     def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
         self.calls.append(("drain", run_id, attempt_id))
+
+    def ask_to_save(self, place: RankPlace) -> bool:
+        self.asked_to_save.append(place)
+        return self.listens
 
     def kill(self, run_id: str, attempt_id: int) -> None:
         self.calls.append(("kill", run_id, attempt_id))

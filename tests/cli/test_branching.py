@@ -10,7 +10,12 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import DatasetHistory, History
 from tracks_dagster.cli import run as run_command
 from tracks_dagster.cli.follow import Followed
-from tracks_dagster.core.bodies import SnapshotRef
+from tracks_dagster.core.bodies import (
+    CheckpointCadence,
+    ComputeRequest,
+    RetentionRule,
+    SnapshotRef,
+)
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.records import Kind
 from tracks_dagster.wiring import Settings, build, open_tracks_to_read
@@ -25,7 +30,14 @@ def source(home: Path) -> History:
     heldout = DatasetHistory("aws-docs-heldout").declare().commit()
     data = DatasetHistory("aws-docs").declare().commit()
     snapshot = SnapshotRef(dataset="aws-docs", snapshot_id=data.state.snapshots[0].body.snapshot_id)
-    history = History("r-0").declare(config=CONFIG, snapshot=snapshot)
+    history = History("r-0").declare(
+        config=CONFIG,
+        snapshot=snapshot,
+        cadence=CheckpointCadence(every_steps=25, every_s=600.0),
+        retention=RetentionRule(keep_last=7, milestone_every_steps=100),
+        compute=ComputeRequest(ranks=2, device_class="h200"),
+        stage="canary",
+    )
     history.open().place().restore().commit(10).commit(20)
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
     for track in (heldout, data, history.end("preempted", last_step=23)):
@@ -53,12 +65,40 @@ def test_a_branch_takes_over_what_is_not_given(source: History, call: Call) -> N
     declared = tracks.run("b-1").declared
     assert declared.branched_from == source.state.checkpoints[1].ref
     assert declared.config == {**CONFIG, "steps": 60, "lr": 0.001}
-    assert declared.compute.ranks == 2
+    assert declared.compute == ComputeRequest(ranks=2, device_class="h200")
+    assert declared.cadence == CheckpointCadence(every_steps=25, every_s=600.0)
+    assert declared.retention == RetentionRule(keep_last=7, milestone_every_steps=100)
+    assert declared.stage == "canary"
     assert "r-0@20" in declared.intent
     assert tracks.run("r-0").checkpoints[1].pins == {"branch:b-1"}
     shown = call("status", "b-1")
     assert "a branch of r-0@20" in shown.stdout
     assert "a branch of r-0@20" in call("status").stdout
+
+
+@pytest.mark.usefixtures("unfollowed", "source")
+def test_what_is_given_on_the_command_line_stands_a_default_s_value_too(call: Call) -> None:
+    options = ("--checkpoint-every", "10", "--keep-last", "3", "--keep-every", "50", "--ranks", "1")
+    call("run", "--run-id", "b-1", "--from", "r-0@20", "--stage", "smoke", *options)
+    declared = open_tracks_to_read(Settings.from_environment()).run("b-1").declared
+    assert declared.cadence == CheckpointCadence(every_steps=10, every_s=600.0)
+    assert declared.retention == RetentionRule(keep_last=3, milestone_every_steps=50)
+    assert declared.compute == ComputeRequest(ranks=1, device_class="h200")
+    assert declared.stage == "smoke"
+
+
+@pytest.mark.usefixtures("unfollowed")
+def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
+    source: History, call: Call
+) -> None:
+    source.open(resume=None).place().restore().commit(20).end("preempted", last_step=23)
+    source.write_to(build(Settings.from_environment()).store)
+    first, second = (c.ref for c in source.state.checkpoints if c.ref.step == 20)
+    call("run", "--run-id", "b-1", "--from", "r-0@20", "--from-attempt", "1")
+    call("run", "--run-id", "b-2", "--from", "r-0@20")
+    tracks = open_tracks_to_read(Settings.from_environment())
+    assert tracks.run("b-1").declared.branched_from == first
+    assert tracks.run("b-2").declared.branched_from == second
 
 
 @pytest.mark.usefixtures("unfollowed")
@@ -75,6 +115,15 @@ BAD_INPUT = {
     "no step": (("--from", "r-0"), "RUN@STEP"),
     "a step that was not committed": (("--from", "r-0@15"), "20 (attempt 1)"),
     "a quarantined step": (("--from", "r-0@10"), "no checkpoint of step 10"),
+    "an attempt that has no such step": (
+        ("--from", "r-0@20", "--from-attempt", "2"),
+        "20 (attempt 1)",
+    ),
+    "an attempt of nothing": (("--from-attempt", "1"), "give --from too"),
+    "both kinds of data": (
+        ("--from", "r-0@20", "--snapshot", "f" * 64, "--data", "/no/such.csv"),
+        "both name the data",
+    ),
     "an unknown run": (("--from", "r-9@20"), "no training run 'r-9'"),
     "another family": (("--from", "r-0@20", "--family", "tabular"), "leave --family out"),
     "no steps left": (("--from", "r-0@20", "--steps", "20"), "--steps 21 or more"),

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.records import Kind
+from tracks_dagster.wiring import Settings, build
 
 
 @pytest.fixture
@@ -31,6 +32,19 @@ def test_the_same_as_json(story: Story, call: Call, path: Path) -> None:
     assert (exported["path"], exported["tensor_count"]) == (str(path), 1)
     assert exported["metadata"]["run_id"] == RUN_ID
     assert (exported["metadata"]["attempt_id"], exported["metadata"]["step"]) == ("3", "40")
+
+
+def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
+    home: Path, call: Call, path: Path
+) -> None:
+    story = Story(build(Settings.from_environment()).store)
+    story.attempt("preempted", last_step=13, commits=(10,))
+    story.attempt("preempted", last_step=13, commits=(10,), resume=None)
+    story.write_tracks()
+    assert "of attempt 2;" in call("checkpoints", "export", f"{RUN_ID}@10", str(path)).stdout
+    chosen = ("--attempt", "1", "--force")
+    told = call("checkpoints", "export", f"{RUN_ID}@10", str(path), *chosen)
+    assert "of attempt 1;" in told.stdout
 
 
 def test_a_file_that_is_there_needs_force(story: Story, call: Call, path: Path) -> None:

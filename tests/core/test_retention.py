@@ -17,7 +17,14 @@ from tracks_dagster.core.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.core.errors import InvalidDecision, InvalidInput, TrackBroken, UnknownRun
 from tracks_dagster.core.protection import pins_of
 from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.retention import Deletion, Fate, check_rule, judge, plan_deletion
+from tracks_dagster.core.retention import (
+    Deletion,
+    Fate,
+    check_rule,
+    judge,
+    plan_deletions,
+    still_asked_for,
+)
 from tracks_dagster.core.run_state import find_at
 
 LATER = BEGIN + timedelta(days=1)
@@ -195,22 +202,37 @@ def test_a_commit_names_only_what_its_own_launch_wrote(changed: dict[str, Any]) 
 
 
 def test_a_deletion_takes_the_chunks_that_nobody_else_names() -> None:
-    history = trained(4.0, 3.0, 2.0)
+    history = trained(4.0, 3.0, 2.0, 1.0)
     history.decide_checkpoint(Kind.CHECKPOINT_SUPERSEDED, ref(history, 0))
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref(history, 1))
     own = "runs/r-1/attempts/1/x/chunks/"
     names = [{own + "a": 1, own + "b": 2, own + "c": 4, "runs/r-2/attempts/1/d": 8}]
-    names += [{own + "b": 2}, {own + "c": 4}]  # b is needed by a quarantined one only
+    names += [{own + "b": 2}, {own + "c": 4}, {}]  # b is needed by a quarantined one only
     state = history.state
     named = {c.ref.manifest_sha256: n for c, n in zip(state.checkpoints, names, strict=True)}
-    judged = judge(state, LATER)[0]
-    planned = plan_deletion(judged, state, named)
-    assert isinstance(planned, Deletion)
-    assert planned.chunks == {own + "a": 1}
+    superseded, quarantined = plan_deletions(state, LATER, named)
+    assert isinstance(superseded, Deletion)
+    assert superseded.chunks == {own + "a": 1}
+    assert isinstance(quarantined, Deletion)
+    assert quarantined.chunks == {own + "b": 2}  # by then the other is deleted
     del named[ref(history, 2).manifest_sha256]
-    assert "the manifest of step 30 of attempt 1 cannot be read" in str(
-        plan_deletion(judged, state, named)
-    )
+    waiting = plan_deletions(state, LATER, named)
+    assert "the manifest of step 30 of attempt 1 cannot be read" in str(waiting[0])
+
+
+def test_a_chunk_that_only_due_checkpoints_share_goes_with_the_last_of_them() -> None:
+    history = trained(4.0, 3.0, 2.0, 1.0, 0.5)
+    for index in (0, 1):
+        history.decide_checkpoint(Kind.CHECKPOINT_SUPERSEDED, ref(history, index))
+    chunk = "runs/r-1/attempts/1/x/chunks/a"
+    named = {c.ref.manifest_sha256: {chunk: 1} for c in history.state.checkpoints[:2]}
+    named |= {c.ref.manifest_sha256: {} for c in history.state.checkpoints[2:]}
+    first, second = plan_deletions(history.state, LATER, named)
+    assert isinstance(first, Deletion)
+    assert isinstance(second, Deletion)
+    assert (first.chunks, second.chunks) == ({}, {chunk: 1})
+    assert still_asked_for(first, history.state, LATER, named)
+    assert not still_asked_for(second, history.state, LATER, named | {"committed since": {}})
 
 
 def test_two_quarantined_checkpoints_without_a_manifest_do_not_wait_for_each_other() -> None:
@@ -218,8 +240,7 @@ def test_two_quarantined_checkpoints_without_a_manifest_do_not_wait_for_each_oth
     for index in (0, 1):
         history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref(history, index))
     newest = {ref(history, 2).manifest_sha256: {"runs/r-1/attempts/1/x/chunks/a": 1}}
-    for judged in judge(history.state, LATER)[:2]:
-        planned = plan_deletion(judged, history.state, newest)
+    for planned in plan_deletions(history.state, LATER, newest):
         assert isinstance(planned, Deletion)
         assert planned.chunks == {}
 

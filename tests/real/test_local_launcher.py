@@ -23,6 +23,7 @@ from tracks_dagster.adapters.processes import (
     write_json,
     write_process,
 )
+from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.training import gang_parent
@@ -69,6 +70,38 @@ raise SystemExit({0: 0, 2: 7}[rank])
     assert all(r.started_at and r.ended_at and r.started_at <= r.ended_at for r in report.ranks)
     assert "rank 2 of 3" in report.ranks[2].log_tail
     assert report.ended_at == max(r.ended_at or "" for r in report.ranks)
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_a_rank_is_asked_to_save_only_if_it_is_that_process_and_listens(
+    listens: bool, launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    handler = 'signal.signal(signal.SIGUSR1, lambda *_: print("asked", flush=True))'
+    script = f"""
+import signal, time
+{handler if listens else ""}
+print("ready", flush=True)
+time.sleep(600)
+"""
+    launcher.start(spec(script))
+    until_ready(tmp_path)
+    (rank,) = json.loads((tmp_path / "r" / "a01" / "gang.pid").read_text())["ranks"]
+    place = RankPlace(
+        rank=0,
+        node="here",
+        pid=rank["pid"],
+        pid_started=rank["started"],
+        boot_id=rank["boot_id"],
+        device="cpu",
+        accelerator="cpu",
+    )
+    assert not launcher.ask_to_save(replace(place, pid_started=place.pid_started - 1))
+    assert not launcher.ask_to_save(replace(place, boot_id="another"))
+    assert launcher.ask_to_save(place) is listens
+    if listens:
+        wait_for(lambda: "asked" in (tmp_path / "r" / "a01" / "rank-0.log").read_text())
+    assert launcher.observe("r", 1).phase is GangPhase.ALIVE
+    assert not launcher.observe("r", 1).ranks[0].has_ended
 
 
 def test_a_rank_gets_torchruns_and_our_variables_and_no_database(

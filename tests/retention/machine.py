@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 from tests.bodies import BEGIN, HELDOUT, ended
 from tests.fakes import FakeObjectStore
 from tests.retention.oracle import Oracle
-from tests.retention.world import RUN_ID, Crash, Interrupted, Reader, Trainer, World
+from tests.retention.world import BRANCH, RUN_ID, Crash, Interrupted, Reader, Trainer, World
 from tracks_dagster.core.bodies import (
     CheckpointDecision,
     EvalEnded,
@@ -32,8 +32,8 @@ from tracks_dagster.core.bodies import (
     RunFinished,
 )
 from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import InvalidDecision
-from tracks_dagster.core.records import Kind, format_time
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.records import Kind, Record, format_time
 from tracks_dagster.services.pins import pin, unpin
 from tracks_dagster.services.retention import collect
 
@@ -49,7 +49,7 @@ LOSSES = st.sampled_from([1.0, 2.0, 3.0, 4.0])
 PICKS = st.integers(0, 50)  # which of those that there are, counted around
 CALLS = st.integers(1, 40)  # to the store, of a pass that has read the track
 CHANGES = 12  # of those, about as many as a pass makes
-SECONDS = st.sampled_from([0.0, 1.0, 59.0, 61.0, 4000.0])
+SECONDS = st.sampled_from([0.0, 1.0, 59.0, 61.0, 4000.0, 90_000.0])
 PASSES_MAX = 6  # of a collector over a run in which nothing happens any more
 
 
@@ -110,7 +110,7 @@ class Retention(RuleBasedStateMachine):
             body = CheckpointDecision(manifest_sha256=ref.manifest_sha256, by="tests", why="rot")
             self.world.decide(Kind.CHECKPOINT_QUARANTINED, body)
 
-    @rule(pick=PICKS, holder=st.sampled_from(["hold:ann", "branch:r-2"]))
+    @rule(pick=PICKS, holder=st.sampled_from(["hold:ann", BRANCH]))
     def hold(self, pick: int, holder: str) -> None:
         """Somebody pins a checkpoint, perhaps one that is just being collected."""
         self._hold(pick, holder)
@@ -121,7 +121,19 @@ class Retention(RuleBasedStateMachine):
         held = [(c.ref, holder) for c in self.world.state.checkpoints for holder in sorted(c.pins)]
         if held:
             ref, holder = held[pick % len(held)]
-            unpin(self.world.tracks, ref, holder=holder, by="tests", why="done")
+            try:
+                unpin(self.world.tracks, ref, holder=holder, by="tests", why="done")
+            except InvalidInput:
+                assert holder == BRANCH
+                assert self.world.branch is not None
+
+    @rule(finishes=st.booleans())
+    def branch(self, finishes: bool) -> None:
+        """The branch that pins for itself is declared, or finished; from then on no pass may err."""
+        if self.world.branch is None:
+            self.world.declare_branch()
+        elif finishes:
+            self.world.finish_branch()
 
     @rule(pick=PICKS)
     def evaluate(self, pick: int) -> None:
@@ -198,6 +210,8 @@ class Retention(RuleBasedStateMachine):
         records = self.world.tracks.records(f"runs/{RUN_ID}")
         for record in records[self.seen :]:
             self.oracle.see(record)
+            if record.kind is Kind.CHECKPOINT_UNPINNED and record.body["by"] == "collector":
+                self._check_released(record)
         self.seen = len(records)
 
     @invariant()
@@ -243,6 +257,18 @@ class Retention(RuleBasedStateMachine):
         state = self.world.state
         return state.finished is None and state.open_attempt is None and bool(state.attempts)
 
+    def _check_released(self, record: Record) -> None:
+        """A pass may only let go for a branch that is finished, or was not declared for a day."""
+        assert record.body["pin"] == BRANCH, "a pass took a person's pin"
+        branch = self.world.branch
+        waited_s = (
+            record.at - self.oracle.pinned_at[record.body["manifest_sha256"]]
+        ).total_seconds()
+        if branch is None or branch.declared_at >= record.at:
+            assert waited_s >= 86_400.0, f"let go {waited_s} s after it was pinned"
+        else:
+            assert branch.finished is not None, "a branch that is open lost its source"
+
     def _collect(self, store: FakeObjectStore | Interrupted) -> None:
         tracks = self.world.fresh_tracks(store)
         tracks.run(RUN_ID)
@@ -276,8 +302,8 @@ class Retention(RuleBasedStateMachine):
         assert checkpoint is not None
         try:
             pin(self.world.tracks, ref, holder=holder, by="tests", why="needed")
-        except InvalidDecision:
-            assert checkpoint.deleted
+        except InvalidInput:
+            assert not checkpoint.is_resumable
 
     def _evaluate(self, pick: int) -> None:
         running = [e.opened for e in self.world.state.evals if e.ended is None]

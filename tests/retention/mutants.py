@@ -14,33 +14,40 @@ from tracks_dagster.core.checkpoints import manifest_key
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.retention import ChunkSizes, Deletion, Judged
 from tracks_dagster.core.run_state import CheckpointState, RunState
-from tracks_dagster.services import deletion, leftovers
+from tracks_dagster.services import deletion, leftovers, pins
 from tracks_dagster.services import retention as service
 from tracks_dagster.services.tracks import Tracks
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
+Named = Mapping[str, ChunkSizes]
+Plans = tuple[Deletion | str, ...]
 
 
 def shared_chunks_go_too(patch: pytest.MonkeyPatch) -> None:
     """A deletion takes every chunk of the manifest, whoever else names it."""
+    real = retention.plan_deletions
 
-    def plan(judged: Judged, state: RunState, named: Mapping[str, ChunkSizes]) -> Deletion:
-        ref = judged.checkpoint.ref
-        return Deletion(ref=ref, why="mutant", chunks=named.get(ref.manifest_sha256, {}))
+    def plan(state: RunState, now: datetime, named: Named) -> Plans:
+        return tuple(
+            replace(each, chunks=named.get(each.ref.manifest_sha256, {}))
+            if isinstance(each, Deletion)
+            else each
+            for each in real(state, now, named)
+        )
 
-    patch.setattr(deletion, "plan_deletion", plan)
+    patch.setattr(service, "plan_deletions", plan)
 
 
 def quarantined_manifests_do_not_count(patch: pytest.MonkeyPatch) -> None:
     """A chunk that only a quarantined checkpoint needs is taken."""
-    real = retention.plan_deletion
+    real = retention.plan_deletions
 
-    def plan(judged: Judged, state: RunState, named: Mapping[str, ChunkSizes]) -> Deletion | str:
-        own = judged.checkpoint.ref
-        counted = tuple(c for c in state.checkpoints if not c.quarantined or c.ref == own)
-        return real(judged, replace(state, checkpoints=counted), named)
+    def plan(state: RunState, now: datetime, named: Named) -> Plans:
+        quarantined = {c.ref.manifest_sha256 for c in state.checkpoints if c.quarantined}
+        counted = {sha: {} if sha in quarantined else own for sha, own in named.items()}
+        return real(state, now, counted)
 
-    patch.setattr(deletion, "plan_deletion", plan)
+    patch.setattr(service, "plan_deletions", plan)
 
 
 def the_newest_is_not_held(patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +76,7 @@ def pins_are_ignored(patch: pytest.MonkeyPatch) -> None:
 def the_newest_need_not_be_verified(patch: pytest.MonkeyPatch) -> None:
     """Older ones go while nobody knows whether the newest can be read."""
     patch.setattr(protection, "_unverified", lambda state: ())
-    patch.setattr(service, "_verify_newest", lambda tracks, reader, run_id, *, by: ())
+    patch.setattr(service, "_verify_newest", lambda this: ())
 
 
 def the_open_attempt_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -125,10 +132,10 @@ def leftovers_of_open_attempts_go(patch: pytest.MonkeyPatch) -> None:
 def leftovers_of_deleted_checkpoints_go_whoever_needs_them(patch: pytest.MonkeyPatch) -> None:
     """Chunks under the prefix of a deleted checkpoint go although a later one names them."""
 
-    def remove(tracks: Tracks, manifests: object, run_id: str) -> int:
-        keys = leftovers.leftover_keys(tracks.store, tracks.run(run_id))
+    def remove(this: service._Pass, manifests: object) -> int:
+        keys = leftovers.leftover_keys(this.tracks.store, this.state)
         for key in keys:
-            tracks.store.delete(key)
+            this.tracks.store.delete(key)
         return len(keys)
 
     patch.setattr(service, "_remove_leftovers", remove)
@@ -145,11 +152,16 @@ def a_commit_in_between_is_not_seen(patch: pytest.MonkeyPatch) -> None:
         by: str,
         now: datetime,
     ) -> bool:
-        body = deletion._decision(tracks.store, planned, by=by)
+        body = deletion._decision(tracks.store, planned, by=by, now=now)
         draft = tracks.draft(deletion.Kind.CHECKPOINT_DELETED, body)
         return tracks.decide_run(planned.ref.run_id, lambda state: draft) is not None
 
     patch.setattr(service, "decide_deletion", decide)
+
+
+def branches_lose_their_source_while_they_run(patch: pytest.MonkeyPatch) -> None:
+    """A pass lets go of what a branch that is declared and not finished holds."""
+    patch.setattr(pins, "_why_not_needed", lambda tracks, holder, pinned_at: "mutant")
 
 
 SAMPLE: tuple[Mutant, ...] = (
@@ -166,4 +178,5 @@ OTHERS: tuple[Mutant, ...] = (
     there_is_no_grace,
     leftovers_of_open_attempts_go,
     leftovers_of_deleted_checkpoints_go_whoever_needs_them,
+    branches_lose_their_source_while_they_run,
 )

@@ -42,6 +42,7 @@ class Oracle:
         self.open_attempt: int | None = None
         self.in_use: set[str] | None = None  # None: the open attempt has not restored
         self.opened_with: set[str] = set()
+        self.pinned_at: dict[str, datetime] = {}  # by a branch, the newest time
 
     def see(self, record: Record) -> None:
         """Take in the next record."""
@@ -69,6 +70,8 @@ class Oracle:
             case Kind.CHECKPOINT_PINNED:
                 assert not self.commits[sha256].is_deleted, "a pin on a deleted checkpoint"
                 self.commits[sha256].pins.add(body["pin"])
+                if body["pin"].startswith("branch:"):
+                    self.pinned_at[sha256] = record.at
             case Kind.CHECKPOINT_UNPINNED:
                 self.commits[sha256].pins.discard(body["pin"])
             case Kind.EVAL_OPENED:

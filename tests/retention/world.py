@@ -19,6 +19,7 @@ from tracks_dagster.core.bodies import (
     AttemptRestored,
     CheckpointCommitted,
     RetentionRule,
+    RunFinished,
 )
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
@@ -31,6 +32,8 @@ from tracks_dagster.core.trainer_track import TrainerTrack
 from tracks_dagster.services.tracks import Tracks
 
 RUN_ID = "r-1"
+BRANCH_ID = "r-2"
+BRANCH = f"branch:{BRANCH_ID}"
 
 
 class Crash(BaseException):
@@ -241,6 +244,23 @@ class World:
     def state(self) -> RunState:
         """The run as its track stands."""
         return self.tracks.run(RUN_ID)
+
+    @property
+    def branch(self) -> RunState | None:
+        """The run that branches from this one, once it is declared."""
+        return self.tracks.find_run(BRANCH_ID)
+
+    def declare_branch(self) -> None:
+        """Declare the branch."""
+        self.tracks.declare_run(declared(BRANCH_ID, evals=(), promotion=None))
+
+    def finish_branch(self) -> None:
+        """End the branch for good; it never was launched."""
+        body = RunFinished(stop_cause="user", why="enough", decided_by="tests", final=None)
+        draft = self.tracks.draft(Kind.RUN_FINISHED, body)
+        self.tracks.decide_run(
+            BRANCH_ID, lambda state: draft if state is not None and not state.finished else None
+        )
 
     def fresh_tracks(self, store: ObjectStore) -> Tracks:
         """Return the tracks as another process sees them, with nothing read yet."""

@@ -11,6 +11,7 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
+from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, UnknownRun
@@ -18,12 +19,11 @@ from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, sha256_hex
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.branch_source import pin_source
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain import explain_run
 from tracks_dagster.services.explain_text import run_text
 from tracks_dagster.services.narrate import sentence
-from tracks_dagster.services.pins import release_branches
+from tracks_dagster.services.pins import pin_source, release_branches
 from tracks_dagster.services.receipt_metadata import attempt_metadata
 from tracks_dagster.services.report import render_report
 from tracks_dagster.services.retry import retry_by_person, settle
@@ -50,10 +50,10 @@ def source(story: Story, store: FakeObjectStore) -> History:
 
 
 def branched(tracks: Tracks, at: str = "r-0@20", **changes: Any) -> RunRequest:
-    """Return the request of a branch, with all that it inherits."""
+    """Return the request of a branch that is given `changes`, with all that it inherits."""
     origin = find_origin(tracks, at, run_id="b-1")
-    request = replace(BRANCH, family=origin.family, ranks=origin.ranks)
-    return origin.inherited_by(replace(request, **changes))
+    request = replace(BRANCH, **{"family": origin.family, **changes})
+    return origin.inherited_by(request, given=changes)
 
 
 def decide_source(tracks: Tracks, history: History, kind: Kind, ref: CheckpointRef) -> None:
@@ -82,6 +82,34 @@ def test_a_branch_inherits_what_the_attempt_that_wrote_the_checkpoint_ran_with(
     [attempt] = tracks.run("b-1").attempts
     assert (attempt.opened.cause, attempt.opened.resume) == ("first", declared.branched_from)
     assert "r-0@20" in attempt.opened.decision
+
+
+def test_a_branch_saves_and_keeps_as_its_source_did_where_nothing_else_is_given(
+    story: Story, store: FakeObjectStore, tracks: Tracks
+) -> None:
+    for dataset in story.datasets:
+        dataset.write_to(store)
+    rule = RetentionRule(keep_last=7, keep_best=2, metric="val", milestone_every_steps=100)
+    history = History("r-0").declare(
+        config=CONFIG,
+        snapshot=story.snapshot,
+        cadence=CheckpointCadence(every_steps=25, every_s=600.0),
+        retention=rule,
+        compute=ComputeRequest(ranks=2, device_class="h200"),
+        stage="full",
+        team="speech",
+    )
+    history.open().place().restore().commit(20).write_to(store)
+    taken = declare(tracks, branched(tracks))
+    assert (taken.cadence, taken.retention) == (history.state.declared.cadence, rule)
+    assert taken.compute == ComputeRequest(ranks=2, device_class="h200")
+    assert (taken.stage, taken.team, taken.owner) == ("full", "speech", REQUEST.owner)
+    origin = find_origin(tracks, "r-0@20", run_id=None)
+    own = replace(BRANCH, checkpoint_every_steps=5, retention=RetentionRule(keep_last=4))
+    given = ("checkpoint_every_steps", "keep_last")
+    request = origin.inherited_by(own, given=given)
+    assert (request.checkpoint_every_steps, request.checkpoint_every_s) == (5, 600.0)
+    assert request.retention == replace(rule, keep_last=4)
 
 
 def test_the_source_is_pinned_for_the_branch_and_stays_resumable(
@@ -148,12 +176,15 @@ def test_the_script_of_the_source_is_stored_with_the_branch(
     assert declared.trainer.startswith("runs/b-1/trainer/")
 
 
-def test_of_two_checkpoints_of_one_step_the_newest_attempts_is_taken(
+def test_of_two_checkpoints_of_one_step_the_newest_attempts_is_taken_unless_one_is_named(
     source: History, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     source.end("preempted").open(resume=source.state.checkpoints[0].ref).place().restore()
     source.commit(20).write_to(store)
     assert find_origin(tracks, "r-0@20", run_id=None).ref.attempt_id == 3
+    assert find_origin(tracks, "r-0@20", run_id=None, attempt_id=2).ref.attempt_id == 2
+    with pytest.raises(UnknownRun, match="by attempt 1 that can be read"):
+        find_origin(tracks, "r-0@20", run_id=None, attempt_id=1)
 
 
 @pytest.mark.parametrize("fault", [Fault.FAILS, Fault.LOST_AFTER, Fault.LOST_UNTIL_LATER])
@@ -177,15 +208,16 @@ def test_a_command_killed_on_the_way_leaves_at_most_a_pin_and_is_completed_by_th
 
 
 def test_a_source_that_is_withdrawn_before_it_is_pinned_gives_no_branch(
-    source: History, tracks: Tracks
+    source: History, tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    request = branched(tracks)
+    request = branched(tracks, trainer_source=b"pass")
     ref = source.state.checkpoints[1].ref
     decide_source(tracks, source, Kind.CHECKPOINT_QUARANTINED, ref)
     with pytest.raises(InvalidInput, match=r"r-0@20 .*was quarantined and cannot be branched from"):
         declare(tracks, request)
     assert tracks.find_run("b-1") is None
     assert tracks.run("r-0").checkpoints[1].pins == frozenset()
+    assert not [key for key in store.objects if key.startswith("runs/b-1/")]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.fakes import FakeObjectStore
+from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.records import Kind
 from tracks_dagster.services.explain import explain_attempt, explain_run
 from tracks_dagster.services.explain_text import attempt_text, run_text
 from tracks_dagster.services.tracks import Tracks
@@ -49,6 +52,35 @@ def test_the_text_of_a_failed_attempt_answers_what_a_night_asks(
         "Nothing: the run went on; `tracks explain gpt-story/a03` tells how.",
     ):
         assert expected in text
+
+
+def test_a_fallback_names_object_hashes_checkpoint_and_quarantine_record_in_one_place(
+    store: FakeObjectStore, tracks: Tracks
+) -> None:
+    history = History("r-1").declare().open().place().restore().commit(10).commit(20)
+    older, newer = (checkpoint.ref for checkpoint in history.state.checkpoints)
+    problem = "runs/r-1/chunks/ab has blake3 cd; expected ab."
+    history.end("preempted", last_step=23).open().place()
+    history.add(
+        Kind.CHECKPOINT_QUARANTINED,
+        CheckpointDecision(
+            manifest_sha256=newer.manifest_sha256, by="attempt 2, at restore", why=problem
+        ),
+        attempt_id=2,
+    )
+    seq = history.records[-1].seq
+    told = f"Step 20 of attempt 1: {problem} — resumed from step 10 of attempt 1 instead."
+    history.restore(older, fallback_why=told)
+    history.commit(20).decide_checkpoint(
+        Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref
+    )
+    history.write_to(store)
+    began = attempt_text(explain_attempt(tracks, "r-1", 2)).partition("  began")[2]
+    began = began.partition("  checkpoints")[0]
+    assert f"a fallback: {told}" in began
+    quarantine = f"record {seq}: checkpoint {newer.manifest_sha256[:12]} quarantined by attempt 2"
+    assert quarantine in began
+    assert began.count("record ") == 1  # a later quarantine is not why it fell back
 
 
 def test_a_refused_run_shows_the_traceback_and_what_to_do(story: Story, tracks: Tracks) -> None:

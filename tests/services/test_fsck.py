@@ -10,8 +10,10 @@ import sqlalchemy as sa
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.core.bodies import CheckpointDecision
+from tracks_dagster.core.checkpoints import manifest_key
 from tracks_dagster.core.ports import Ledger
-from tracks_dagster.core.records import Kind
+from tracks_dagster.core.records import Kind, sha256_hex
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.findings import Finding
 from tracks_dagster.services.fsck import fsck
@@ -110,6 +112,29 @@ def test_the_chunks_of_a_deleted_checkpoint_are_not_missed(
     whole.write_tracks()
     Projector(store, ledger).scan()
     store.delete(only_key(store, "attempts/1/", "step-10", "/chunks/"))
+    assert findings(store, ledger) == []
+
+
+def test_a_lost_list_of_chunks_is_found_while_the_deletion_is_not_finished(
+    whole: Story, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    first = whole.history.state.checkpoints[0].ref
+    key = f"runs/{RUN_ID}/deletions/20260131T020000Z/{sha256_hex(b'[]')}.json"
+    body = CheckpointDecision(
+        manifest_sha256=first.manifest_sha256, by="tests", why="old", chunks_key=key
+    )
+    whole.history.add(Kind.CHECKPOINT_DELETED, body)
+    whole.write_tracks()
+    Projector(store, ledger).scan()
+    missing = one(store, ledger)
+    assert missing.where == key
+    assert "step 10, attempt 1, of run gpt-story is missing" in missing.meaning
+    store.put(key, b"[1]")
+    assert "instead of" in one(store, ledger).meaning
+    store.put(key, b"[]")
+    assert findings(store, ledger) == []
+    store.delete(key)
+    store.delete(manifest_key(first))
     assert findings(store, ledger) == []
 
 

@@ -151,6 +151,60 @@ def test_an_attempt_without_a_checkpoint_is_never_refused(
     assert len(gangs.specs) == 1
 
 
+def mixed(*, allowed: bool) -> History:
+    """Attempt 1 committed step 20 with older libraries, attempt 2 step 30 HERE; attempt 3 is open."""
+    history = resumed(OLDER, allows_environment_change=allowed).place(environment=HERE).restore()
+    return history.commit(30).end("preempted", last_step=33).open()
+
+
+def test_a_checkpoint_that_a_fallback_may_reach_is_compared_before_the_gang_starts(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    mixed(allowed=False).write_to(store)
+    attempt = supervised(tracks, gangs, clock, attempt_id=3)
+    assert gangs.specs == []
+    assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
+    assert attempt.ended is not None
+    for said in (
+        "torch 2.12.0+cpu → 2.13.0+cpu",
+        "step 20 of r-1 (attempt 1), which it would fall",
+    ):
+        assert said in attempt.ended.root_message
+
+
+def test_a_fallback_over_a_change_that_a_person_allowed_before_is_said_and_starts(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    mixed(allowed=True).write_to(store)
+    supervised(tracks, gangs, clock, attempt_id=3)
+    assert [spec.attempt_id for spec in gangs.specs] == [3]
+    [note] = tracks.run("r-1").notes
+    assert note.body.text.startswith("From a corrupt one it may fall back to step 20 of r-1")
+    assert "torch 2.12.0+cpu → 2.13.0+cpu" in note.body.text
+
+
+def test_what_a_person_allowed_for_other_libraries_is_no_word_about_these(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    newest = {**HERE, "torch": "2.14.0+cpu"}
+    history = resumed(OLDER, allows_environment_change=True).place(environment=newest).restore()
+    history.commit(30).end("preempted", last_step=33).open().write_to(store)
+    attempt = supervised(tracks, gangs, clock, attempt_id=3)
+    assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
+    assert gangs.specs == []
+
+
+def test_what_nobody_can_fall_back_to_is_not_compared(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, clock: FakeClock
+) -> None:
+    history = mixed(allowed=False)
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
+    history.write_to(store)
+    supervised(tracks, gangs, clock, attempt_id=3)
+    assert len(gangs.specs) == 1
+    assert tracks.run("r-1").notes == ()
+
+
 def test_the_thread_count_is_compared_only_where_the_cpu_did_the_sums(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
-from tests.fakes import FakeClock, FakeObjectStore
+from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.checkpoints import manifest_key
-from tracks_dagster.core.errors import InvalidDecision, InvalidInput
+from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
+from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services import deletion
-from tracks_dagster.services.collection import TICK_S, collect_all, due_runs
+from tracks_dagster.services import retention as service
+from tracks_dagster.services.collection import FINISHED_S_MAX, TICK_S, collect_all, due_runs
 from tracks_dagster.services.overlay import OverlayStore
-from tracks_dagster.services.pins import find_held, hold_of, pin, unpin
+from tracks_dagster.services.pins import (
+    find_held,
+    hold_of,
+    pin,
+    pin_source,
+    release_branches,
+    unpin,
+)
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
-from tracks_dagster.services.verification import verify
+from tracks_dagster.services.verification import quarantine, verify
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 
 DAY_S = 24 * 3600.0
@@ -163,6 +173,95 @@ def test_a_lost_list_of_chunks_is_told_and_keeps_nothing_else_waiting(
     assert collected(tracks).waiting == ()
 
 
+def test_a_list_that_no_record_names_goes_after_a_day(
+    run: Story,
+    tracks: Tracks,
+    clock: FakeClock,
+    store: FakeObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(deletion, "CHUNKS_IN_RECORD_MAX", 0)
+    collected(tracks)
+    clock.advance(DAY_S)
+    store.fail("create", 1, Fault.FAILS)  # the list is stored, its record is not
+    with pytest.raises(StoreUnavailable):
+        collected(tracks)
+    (orphan,) = store.list(f"runs/{RUN_ID}/deletions/")
+    clock.advance(1)
+    done = collected(tracks)
+    assert (steps(done.deleted), done.leftover_count) == ([10, 20], 0)
+    assert orphan in store.objects  # another collector might be about to name it
+    clock.advance(deletion.LIST_UNNAMED_S_MAX + 1)
+    assert collected(tracks).leftover_count == 1
+    named = {c.deletion.chunks_key for c in tracks.run(RUN_ID).checkpoints if c.deletion}
+    assert set(store.list(f"runs/{RUN_ID}/deletions/")) == named
+    assert orphan not in named
+
+
+def test_a_chunk_that_is_back_after_a_power_loss_goes_as_a_leftover(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    collected(tracks)
+    clock.advance(DAY_S)
+    before = dict(store.objects)
+    deleted = collected(tracks).deleted
+    (key,) = deleted[0].chunks
+    store.put(key, before[key])  # its removal was not durable, that of the manifest was
+    assert collected(tracks).leftover_count == 1
+    assert key not in store.objects
+
+
+class ReadsWhile(StoredCheckpoints):
+    """Lets something happen before the first manifest is read."""
+
+    def __init__(self, store: FakeObjectStore, action: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._actions = [action]
+
+    def chunk_sizes(self, ref: CheckpointRef) -> Mapping[str, int]:
+        while self._actions:
+            self._actions.pop()()
+        return super().chunk_sizes(ref)
+
+
+def test_a_manifest_that_another_collector_deletes_meanwhile_is_not_told_as_damaged(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    collected(tracks)
+    clock.advance(DAY_S)
+    other = Tracks(store, now=clock, new_uid=tracks.new_uid, project=lambda name: None)
+    reader = ReadsWhile(store, lambda: collected(other))
+    done = collect(tracks, reader, RUN_ID, by="tests")
+    assert (done.deleted, done.waiting, done.corrupt) == ((), (), ())
+    assert [c.status for c in tracks.run(RUN_ID).checkpoints[:2]] == ["deleted", "deleted"]
+
+
+def test_a_pass_begins_nothing_after_its_time(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    reader = StoredCheckpoints(store)
+    none = collect(tracks, reader, RUN_ID, by="tests", until=clock.at)
+    assert (none.read, none.superseded) == ((), ())
+    collected(tracks)
+    clock.advance(DAY_S)
+    late = collect(tracks, reader, RUN_ID, by="tests", until=clock.at)
+    assert late.deleted == ()
+    assert "no time was left" in late.waiting[0]
+    assert steps(collected(tracks).deleted) == [10, 20]
+
+
+def test_many_due_deletions_are_decided_without_judging_all_of_them_each_time(
+    run: Story, tracks: Tracks, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected(tracks)
+    clock.advance(DAY_S)
+    planned = []
+    real = service.plan_deletions
+    monkeypatch.setattr(service, "plan_deletions", lambda *given: planned.append(1) or real(*given))
+    assert steps(collected(tracks).deleted) == [10, 20]
+    assert len(planned) == 1
+
+
 def test_bytes_that_were_never_committed_go_when_their_attempt_has_ended(
     run: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
@@ -193,7 +292,7 @@ def test_a_pinned_checkpoint_stays_until_it_is_unpinned(
     assert steps(collected(tracks).superseded) == [10]
     clock.advance(DAY_S)
     collected(tracks)
-    with pytest.raises(InvalidDecision, match="is deleted"):
+    with pytest.raises(InvalidInput, match="was deleted and cannot be branched from or pinned"):
         pin(tracks, first, holder=holder, by="ann", why="too late")
 
 
@@ -220,6 +319,68 @@ def test_every_run_is_the_first_of_some_tick(
         firsts.add(due_runs(tracks, ledger)[0])
         clock.advance(TICK_S)
     assert firsts == {RUN_ID, "r-2", "r-3"}
+
+
+def test_a_run_that_finished_long_ago_is_due_while_a_deletion_or_a_branch_is_awaited(
+    run: Story, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    run.history.finish("user")
+    run.write_tracks()
+    tracks.project(f"runs/{RUN_ID}")
+    newest = tracks.run(RUN_ID).checkpoints[-1].ref
+    clock.advance(FINISHED_S_MAX + DAY_S)
+    assert due_runs(tracks, ledger) == []
+    pin_source(tracks, newest, "b-1", by="tests")
+    assert due_runs(tracks, ledger) == [RUN_ID]
+    clock.advance(DAY_S)
+    done = collected(tracks)  # the branch was never declared: its pin is let go
+    assert steps(done.superseded) == [10, 20]
+    assert due_runs(tracks, ledger) == [RUN_ID]
+    clock.advance(DAY_S)
+    assert steps(collected(tracks).deleted) == [10, 20]
+    assert due_runs(tracks, ledger) == []
+
+
+def test_two_passes_at_once_let_go_of_a_branch_once(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    ref = tracks.run(RUN_ID).checkpoints[0].ref
+    pin_source(tracks, ref, "b-1", by="tests")
+    clock.advance(DAY_S)
+    other = Tracks(store, now=clock, new_uid=tracks.new_uid, project=lambda name: None)
+    find = tracks.find_run
+
+    def find_late(run_id: str) -> RunState | None:
+        found = find(run_id)
+        if run_id == "b-1":  # looked up: the other pass, then the branch's command, are faster
+            assert len(release_branches(other, RUN_ID, by="other")) == 1
+            pin_source(other, ref, "b-1", by="ann")
+        return found
+
+    tracks.find_run = find_late  # type: ignore[method-assign]
+    assert release_branches(tracks, RUN_ID, by="tests") == ()
+    assert other.run(RUN_ID).checkpoints[0].pins == {"branch:b-1"}
+
+
+def test_a_command_that_is_repeated_a_day_later_pins_anew_before_it_declares_the_branch(
+    run: Story, tracks: Tracks, clock: FakeClock
+) -> None:
+    ref = tracks.run(RUN_ID).checkpoints[0].ref
+    for _ in range(2):
+        pin_source(tracks, ref, "b-1", by="ann")
+    seq = tracks.run(RUN_ID).head.seq
+    clock.advance(DAY_S - 1)
+    pin_source(tracks, ref, "b-1", by="ann")
+    assert tracks.run(RUN_ID).head.seq == seq + 1
+    clock.advance(DAY_S - 1)
+    assert release_branches(tracks, RUN_ID, by="tests") == ()
+
+
+def test_a_quarantined_checkpoint_cannot_be_pinned(run: Story, tracks: Tracks) -> None:
+    first = tracks.run(RUN_ID).checkpoints[0].ref
+    quarantine(tracks, first, "rot", by="tests")
+    with pytest.raises(InvalidInput, match="was quarantined and cannot be branched from or pinned"):
+        pin(tracks, first, holder=hold_of("ann"), by="ann", why="for a paper")
 
 
 def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(

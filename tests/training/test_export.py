@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import moment, ref_of, write_tensors
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
-from tracks_dagster.training import export
+from tracks_dagster.training import layout
 from tracks_dagster.training.export import export_weights
 from tracks_dagster.training.manifest import weights_sha256
 
@@ -134,20 +135,38 @@ def test_every_flipped_bit_is_named_and_no_file_is_left(
     assert files(tmp_path) == []
 
 
-def test_a_chunk_that_goes_bad_between_the_two_reads_leaves_no_file(
+def test_every_object_is_read_once(
     store: FakeObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ref = saved(store, {"w": torch.arange(100.0)})
-    key = next(key for key in store.objects if "/chunks/" in key)
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 2048)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 1024)
+    ref = saved(store, {f"w{index}": torch.arange(256.0) + index for index in range(8)})
+    read: list[str] = []
+    real = store.get
 
-    def digest_then_damage(*given: object) -> str:
-        store.objects[key] = bytes(len(store.objects[key]))
-        return "0" * 64
+    def counted(key: str) -> bytes | None:
+        read.append(key)
+        return real(key)
 
-    monkeypatch.setattr(export, "weights_sha256", digest_then_damage)
-    with pytest.raises(CheckpointCorrupt, match=key):
-        export_weights(store, ref, tmp_path / "w.safetensors")
-    assert files(tmp_path) == []
+    monkeypatch.setattr(store, "get", counted)
+    export_weights(store, ref, tmp_path / "w.safetensors")
+    assert sorted(read) == sorted(store.objects)
+
+
+def test_tensors_lie_at_multiples_of_their_width(store: FakeObjectStore, tmp_path: Path) -> None:
+    weights = {
+        "a": torch.ones(3, dtype=torch.int8),
+        "b": torch.ones(3, dtype=torch.float16),
+        "c": torch.ones(1, dtype=torch.float64),
+    }
+    path = tmp_path / "w.safetensors"
+    export_weights(store, saved(store, weights), path)
+    data = path.read_bytes()
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    assert size % 8 == 0
+    begins = {name: header[name]["data_offsets"][0] for name in weights}
+    assert begins == {"c": 0, "b": 8, "a": 14}
 
 
 def test_a_failure_to_write_replaces_nothing_and_leaves_no_half_file(

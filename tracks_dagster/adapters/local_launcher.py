@@ -25,6 +25,7 @@ from tracks_dagster.adapters.processes import (
     write_json,
 )
 from tracks_dagster.adapters.worker_environment import worker_environment
+from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
@@ -110,6 +111,19 @@ class LocalLauncher:
             for rank in _rank_processes(folder):
                 if rank.lives:
                     _signal(rank.pid, signal.SIGTERM)
+
+    def ask_to_save(self, place: RankPlace) -> bool:
+        """Send SIGUSR1, which ends a process that does not catch it, to one that does."""
+        rank = Process(pid=place.pid, started=place.pid_started, boot_id=place.boot_id)
+        try:
+            if not (rank.lives and rank.catches(signal.SIGUSR1)):
+                return False
+            os.kill(rank.pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            return False  # it went by itself
+        except OSError as error:
+            raise GangError(f"Cannot ask process {place.pid} to save: {error}.") from error
+        return True
 
     def kill(self, run_id: str, attempt_id: int) -> None:
         """Kill the whole process group, the parent last so that it can write down the ends."""

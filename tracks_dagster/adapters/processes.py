@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -47,6 +49,20 @@ class Process:
         if _start_of_living(self.pid) not in (None, self.started):
             return []
         return [pid for pid, group, lives in _all_processes() if group == self.pid and lives]
+
+    def catches(self, number: signal.Signals) -> bool:
+        """Whether it has a handler for that signal; elsewhere than on Linux nobody can tell, so True.
+
+        Ask right before the signal is sent: a handler may go at any time.
+        """
+        if not _ON_LINUX:
+            return True
+        try:
+            status = (_PROC / str(self.pid) / "status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+        return caught is not None and bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def find_process(pid: int) -> Process | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.cli.common import as_json, attempt_option, print_json
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import parse_at
 from tracks_dagster.core.run_state import find_at
@@ -17,13 +17,14 @@ from tracks_dagster.wiring import Settings, open_tracks_to_read
 @click.command("export")
 @click.argument("target", metavar="RUN@STEP")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@attempt_option
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json
-def command(target: str, path: Path, force: bool, as_json: bool) -> None:
+def command(target: str, path: Path, attempt: int | None, force: bool, as_json: bool) -> None:
     """Write the weights of RUN@STEP to FILE (safetensors), every byte verified as it is read."""
     run_id, step = parse_at(target)
     tracks = open_tracks_to_read(Settings.from_environment())
-    checkpoint = find_at(tracks.run(run_id), step)
+    checkpoint = find_at(tracks.run(run_id), step, attempt_id=attempt)
     exported = export_weights(tracks.store, checkpoint.ref, path, overwrite=force)
     if as_json:
         print_json(to_json(exported))

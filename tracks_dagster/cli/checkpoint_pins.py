@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    attempt_option,
+    by_option,
+    open_app,
+    print_json,
+    why_option,
+)
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import find_at
 from tracks_dagster.services.pins import find_held, hold_of, pin, unpin
 from tracks_dagster.services.runs import check_words
-
-attempt_option = click.option(
-    "--attempt", type=int, help="Of this attempt; the newest that has the step by default."
-)
 
 
 @click.command("pin")

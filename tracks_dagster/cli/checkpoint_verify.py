@@ -16,8 +16,6 @@ from tracks_dagster.core.run_state import RunState, find_at
 from tracks_dagster.services.verification import Verified, fallback_words, verify
 from tracks_dagster.wiring import App, Settings, open_store_to_read
 
-Told = tuple[dict[str, Json], str]  # one row of JSON, and the same as text
-
 
 @click.command("verify")
 @click.argument("run_id", metavar="[RUN]", required=False)

@@ -10,6 +10,7 @@ from tracks_dagster.cli import (
     checkpoint_export,
     checkpoint_gc,
     checkpoint_pins,
+    checkpoint_save,
     checkpoint_verify,
 )
 from tracks_dagster.cli.common import as_json, print_json, print_table
@@ -24,7 +25,7 @@ from tracks_dagster.wiring import Settings, open_tracks_to_read
 
 @click.group("checkpoints")
 def command() -> None:
-    """List, verify, collect and pin the checkpoints of a run."""
+    """List, save, verify, collect and pin the checkpoints of a run."""
 
 
 @command.command("list")
@@ -91,5 +92,6 @@ def _table(rows: list[dict[str, Json]]) -> Table:
 
 for each in (checkpoint_verify.command, checkpoint_gc.command, *checkpoint_pins.COMMANDS):
     command.add_command(each)
+command.add_command(checkpoint_save.command)
 command.add_command(checkpoint_advice.command)
 command.add_command(checkpoint_export.command)

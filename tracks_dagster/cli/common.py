@@ -65,6 +65,13 @@ def by_option(command: Command) -> Command:
     )(command)
 
 
+def attempt_option(command: Command) -> Command:
+    """Add `--attempt`, which of several attempts committed the step of a RUN@STEP."""
+    return click.option(
+        "--attempt", type=int, help="Of this attempt; the newest that has the step by default."
+    )(command)
+
+
 def parse_target(text: str) -> tuple[str, int | None]:
     """Return (run_id, attempt_id or None) of `RUN` or `RUN/aNN`; raises InvalidInput."""
     if "/" in text:

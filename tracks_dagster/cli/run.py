@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.cli import BAD_NEWS
@@ -50,17 +52,30 @@ FAMILY = "gpt"  # where neither --family nor --from names one
     "--from",
     "branch_at",
     metavar="RUN@STEP",
-    help="Go on from that checkpoint, with its run's family, config, data and trainer.",
+    help="Go on from that checkpoint, with all that its run had and is not given here.",
 )
+@click.option("--from-attempt", type=int, help="Its attempt; the newest that has STEP by default.")
 @click.option("--steps", type=int, help="Optimizer steps to run, those before --from included.")
 @click.option("--seed", type=int, help="Of weights, order and dropout.")
-@click.option("--checkpoint-every", type=int, default=10, show_default=True, help="Steps.")
+@click.option(
+    "--checkpoint-every",
+    "checkpoint_every_steps",
+    type=int,
+    default=10,
+    show_default=True,
+    help="Steps.",
+)
 @click.option("--keep-last", type=int, default=3, show_default=True, help="Checkpoints to keep.")
 @click.option(
     "--keep-best", type=int, default=1, show_default=True, help="And those of least loss."
 )
-@click.option("--keep-every", type=int, help="And every one whose step this divides.")
-@click.option("--ranks", type=int, show_default="1", help="Processes, a device each.")
+@click.option(
+    "--keep-every",
+    "milestone_every_steps",
+    type=int,
+    help="And every one whose step this divides.",
+)
+@click.option("--ranks", type=int, default=1, show_default=True, help="Processes, a device each.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
 @click.option("--drill", "drills", multiple=True, help="Play a fault: preempt@23,grace=0.")
 @click.option("--run-id", help="Declare it under this id, or take up the run that has it.")
@@ -78,13 +93,14 @@ def command(
     ctx: click.Context,
     family: str | None,
     branch_at: str | None,
+    from_attempt: int | None,
     steps: int | None,
     seed: int | None,
-    checkpoint_every: int,
+    checkpoint_every_steps: int,
     keep_last: int,
     keep_best: int,
-    keep_every: int | None,
-    ranks: int | None,
+    milestone_every_steps: int | None,
+    ranks: int,
     settings: tuple[str, ...],
     drills: tuple[str, ...],
     run_id: str | None,
@@ -100,18 +116,16 @@ def command(
 ) -> None:
     """Declare a training run and follow it to its end, headless.
 
-    With --from it is a branch: what is not given is taken over from the attempt that wrote the
-    checkpoint, and the code is the one here.
+    With --from it is a branch: what is not given is taken over from the run and the attempt that
+    wrote the checkpoint, whatever the defaults; but code, owner and drills are the ones here.
 
     Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
     else starts one and stops it at the end. Ctrl-C saves, ends the gang and says how to go on; a
     second one ends everything at once.
     """
     given = Settings.from_environment()
-    origin = _origin(given, branch_at, run_id)
+    origin = _origin(given, branch_at, run_id, from_attempt)
     family = family or (origin.family if origin is not None else FAMILY)
-    if ranks is None:
-        ranks = origin.ranks if origin is not None else 1
     request = RunRequest(
         run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
         family=family,
@@ -120,9 +134,11 @@ def command(
         config=_config(settings, steps=steps, seed=seed),
         snapshot_id=snapshot,
         ranks=ranks,
-        checkpoint_every_steps=checkpoint_every,
+        checkpoint_every_steps=checkpoint_every_steps,
         retention=RetentionRule(
-            keep_last=keep_last, keep_best=keep_best, milestone_every_steps=keep_every
+            keep_last=keep_last,
+            keep_best=keep_best,
+            milestone_every_steps=milestone_every_steps,
         ),
         owner=owner,
         team=team,
@@ -132,7 +148,7 @@ def command(
     )
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
-    request = _checked(given, request, data, origin)
+    request = _checked(given, request, data, origin, chosen=_chosen(ctx))
     app, home = build(given), open_dagster_home(given)
     before = take_up(app, request.run_id, by=owner)
     if before is None:
@@ -153,11 +169,24 @@ def read_outcome(app: App, run_id: str, state: str) -> dict[str, Json]:
     return {**outcome(run, app.store, weights_sha256), "state": state}
 
 
-def _origin(given: Settings, branch_at: str | None, run_id: str | None) -> Origin | None:
+def _origin(
+    given: Settings, branch_at: str | None, run_id: str | None, attempt_id: int | None
+) -> Origin | None:
     """Return what `--from` offers; writes nothing. Raises UnknownRun, NothingYet or InvalidInput."""
     if branch_at is None:
+        if attempt_id is not None:
+            raise InvalidInput(
+                "--from-attempt says whose checkpoint --from means; give --from too."
+            )
         return None
-    return find_origin(open_tracks_to_read(given), branch_at, run_id=run_id)
+    tracks = open_tracks_to_read(given)
+    return find_origin(tracks, branch_at, run_id=run_id, attempt_id=attempt_id)
+
+
+def _chosen(ctx: click.Context) -> set[str]:
+    """Return the names of the options that a person gave; the others have their defaults."""
+    default = ParameterSource.DEFAULT
+    return {name for name in ctx.params if ctx.get_parameter_source(name) is not default}
 
 
 def _intent(family: str, branch_at: str | None) -> str:
@@ -167,16 +196,21 @@ def _intent(family: str, branch_at: str | None) -> str:
 
 
 def _checked(
-    given: Settings, request: RunRequest, data: Path | None, origin: Origin | None
+    given: Settings,
+    request: RunRequest,
+    data: Path | None,
+    origin: Origin | None,
+    *,
+    chosen: Collection[str],
 ) -> RunRequest:
     """Check all that needs no home, so that bad input leaves nothing behind.
 
-    Returns the request with what it inherits of `origin` and the snapshot that `data` gives. Raises
-    InvalidInput or DataRejected.
+    Returns the request with what it inherits of `origin`, `chosen` options apart, and the snapshot
+    that `data` gives. Raises InvalidInput or DataRejected.
     """
     if data is not None and request.snapshot_id is not None:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
-    request = request if origin is None else origin.inherited_by(request)
+    request = request if origin is None else origin.inherited_by(request, given=chosen)
     check_request(request)
     check_home(given.home)
     if data is not None:

@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
-from tracks_dagster.core.bodies import DatasetDeclared, SnapshotRef
+from tracks_dagster.core.bodies import DatasetDeclared, RankPlace, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.records import Json
@@ -244,6 +244,11 @@ class GangLauncher(Protocol):
     def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
         """Ask every rank to save and end (SIGTERM); what lives after `grace_s` is killed. Returns
         at once; idempotent."""
+        ...
+
+    def ask_to_save(self, place: RankPlace) -> bool:
+        """Ask a rank to save at the end of its running step (SIGUSR1), and return at once. False when
+        that very process does not live here, or does not listen: then it was sent nothing."""
         ...
 
     def kill(self, run_id: str, attempt_id: int) -> None:

@@ -8,7 +8,8 @@ removed is `services.retention`'s work.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -87,6 +88,17 @@ def judge(state: RunState, now: datetime) -> tuple[Judged, ...]:
     )
 
 
+def judge_one(state: RunState, manifest_sha256: str, now: datetime) -> Judged | None:
+    """Return the fate of one checkpoint; None when it is deleted or was never committed.
+
+    Linear in the number of checkpoints, where `judge` is quadratic: for a decision about one.
+    """
+    checkpoint = state.checkpoint(manifest_sha256)
+    if checkpoint is None or checkpoint.deleted:
+        return None
+    return _judge(state, checkpoint, wanted_by_rule(state).get(manifest_sha256, ()), now)
+
+
 def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
     """Return manifest sha256 → why the rule keeps it: last, best, milestone.
 
@@ -115,35 +127,63 @@ def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
     return words
 
 
-def plan_deletion(
-    judged: Judged, state: RunState, named: Mapping[str, ChunkSizes]
-) -> Deletion | str:
-    """Return what deleting a checkpoint removes, or in words why it cannot be told yet.
+def plan_deletions(
+    state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
+) -> tuple[Deletion | str, ...]:
+    """Return every deletion that is due, oldest first, or in words why it cannot be told yet.
 
-    named: manifest sha256 → the chunks that it names. Every other checkpoint that is not deleted
-    must be in it, quarantined ones too: a chunk that one of them needs must not go. The one to
-    delete may be missing from it only when it is quarantined (its manifest is corrupt): then no
-    chunk is named, and what lies under its prefix goes as leftovers.
+    Each is planned as it is once those before it are done: of two that share a chunk, the second
+    removes it.
+
+    named: manifest sha256 → the chunks that it names. Every checkpoint that is not deleted must be
+    in it, quarantined ones too: a chunk that one of them needs must not go. A quarantined one that
+    is itself due may be missing (its manifest is corrupt): then no chunk is named, and what lies
+    under its prefix goes as leftovers.
     """
-    ref, why = judged.checkpoint.ref, "; ".join(judged.why)
-    if judged.checkpoint.quarantined and ref.manifest_sha256 not in named:
-        return Deletion(ref=ref, why=why, chunks={})
-    others = [c.ref for c in state.checkpoints if not c.deleted and c.ref != ref]
-    unread = [other for other in others if other.manifest_sha256 not in named]
-    if ref.manifest_sha256 not in named:
-        unread.append(ref)
-    if unread:
-        steps = ", ".join(f"step {other.step} of attempt {other.attempt_id}" for other in unread)
-        return f"it cannot be told which chunks others need: the manifest of {steps} cannot be read"
-    needed = {key for other in others for key in named[other.manifest_sha256]}
+    there = {c.ref.manifest_sha256: c.ref for c in state.checkpoints if not c.deleted}
+    unread = {sha256: ref for sha256, ref in there.items() if sha256 not in named}
+    name_counts = Counter(key for sha256 in there for key in named.get(sha256, ()))
     # A run removes nothing but its own: no manifest of ours names a chunk of another run.
     own = f"runs/{state.run_id}/attempts/"
-    chunks = {
-        key: size
-        for key, size in sorted(named[ref.manifest_sha256].items())
-        if key not in needed and key.startswith(own)
-    }
-    return Deletion(ref=ref, why=why, chunks=chunks)
+    plans: list[Deletion | str] = []
+    for judged in judge(state, now):
+        if judged.fate is not Fate.DELETE:
+            continue
+        ref, why = judged.checkpoint.ref, "; ".join(judged.why)
+        names = named.get(ref.manifest_sha256, {})
+        if judged.checkpoint.quarantined and ref.manifest_sha256 in unread:
+            del unread[ref.manifest_sha256]
+        elif unread:
+            plans.append(_why_untold(unread.values()))
+            continue
+        chunks = {
+            key: size
+            for key, size in sorted(names.items())
+            if name_counts[key] == 1 and key.startswith(own)
+        }
+        name_counts.subtract(names.keys())
+        plans.append(Deletion(ref=ref, why=why, chunks=chunks))
+    return tuple(plans)
+
+
+def still_asked_for(
+    deletion: Deletion, state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
+) -> bool:
+    """Whether the state asks for exactly this deletion, which was planned with `named`.
+
+    Linear in the number of checkpoints: the same checkpoints need the same chunks.
+    """
+    sha256 = deletion.ref.manifest_sha256
+    judged = judge_one(state, sha256, now)
+    if judged is None or judged.fate is not Fate.DELETE or "; ".join(judged.why) != deletion.why:
+        return False
+    there = {c.ref.manifest_sha256 for c in state.checkpoints if not c.deleted}
+    return not deletion.chunks or there == named.keys()
+
+
+def _why_untold(unread: Iterable[CheckpointRef]) -> str:
+    steps = ", ".join(f"step {ref.step} of attempt {ref.attempt_id}" for ref in unread)
+    return f"it cannot be told which chunks others need: the manifest of {steps} cannot be read"
 
 
 def _judge(

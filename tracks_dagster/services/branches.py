@@ -5,9 +5,11 @@ Here is what it takes over from the source; `runs.declare` declares it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_at
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
@@ -15,28 +17,34 @@ from tracks_dagster.core.run_state import RunState, find_at
 from tracks_dagster.services.runs import RunRequest
 from tracks_dagster.services.tracks import Tracks
 
+_RULE = tuple(each.name for each in fields(RetentionRule))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
     """What a branch goes on from, and what it inherits of the attempt that wrote it.
 
     config: as remedied, without what follows from other keys. trainer: as in `RunDeclared`, and its
-    script, None for a family's or one that the store has lost.
+    script, None for a family's or one that the store has lost. fields: what else of a `RunRequest` is
+    taken over. Not taken over: code, owner, intent and drills.
     """
 
     ref: CheckpointRef
     family: str
     config: Mapping[str, Json]
     snapshot_id: str
-    ranks: int
+    fields: Mapping[str, Any]
+    retention: RetentionRule
     trainer: str
     trainer_source: bytes | None
 
-    def inherited_by(self, request: RunRequest) -> RunRequest:
+    def inherited_by(self, request: RunRequest, *, given: Collection[str]) -> RunRequest:
         """Return `request` with all that it leaves open taken from the source; its own values stand.
 
-        Raises InvalidInput for another family, whose model could not load the weights, and where the
-        source's script is lost and no other is given.
+        given: names of fields of `RunRequest` and `RetentionRule` that a person chose; of the others
+        only a config, a snapshot or a script that is there counts as chosen. Raises InvalidInput for
+        another family, whose model could not load the weights, and where the source's script is lost
+        and no other is given.
         """
         if request.family != self.family:
             raise InvalidInput(
@@ -49,8 +57,11 @@ class Origin:
                 f"The trainer of {self.ref.run_id}, {self.trainer}, is not in the store; give it with "
                 "--trainer."
             )
+        own = {name: getattr(request.retention, name) for name in _RULE if name in given}
         return replace(
             request,
+            **{name: value for name, value in self.fields.items() if name not in given},
+            retention=replace(self.retention, **own),
             config={**self.config, **request.config},
             snapshot_id=request.snapshot_id or self.snapshot_id,
             trainer_source=script,
@@ -58,25 +69,38 @@ class Origin:
         )
 
 
-def find_origin(tracks: Tracks, at: str, *, run_id: str | None) -> Origin:
+def find_origin(
+    tracks: Tracks, at: str, *, run_id: str | None, attempt_id: int | None = None
+) -> Origin:
     """Return what `RUN@STEP` offers to a branch; `run_id`: the branch's, where it has one already.
+
+    attempt_id: whose checkpoint of that step; the newest attempt's that has one by default.
 
     Writes nothing. Raises UnknownRun for a run or step that is not there or may not be resumed from,
     InvalidInput for text that names no checkpoint and for a run that exists and is no such branch.
     """
     source_id, step = parse_at(at)
     state = tracks.run(source_id)
-    ref = find_at(state, step).ref
+    ref = find_at(state, step, attempt_id=attempt_id).ref
     if run_id is not None:
         _check_branch(tracks.find_run(run_id), ref)
     wrote = state.attempts[ref.attempt_id - 1].opened
-    trainer = state.declared.trainer
+    declared = state.declared
+    trainer = declared.trainer
     return Origin(
         ref=ref,
-        family=state.declared.model_family,
+        family=declared.model_family,
         config={key: value for key, value in wrote.config.items() if key != "accumulation"},
         snapshot_id=wrote.snapshot.snapshot_id,
-        ranks=wrote.compute.ranks,
+        fields={
+            "ranks": wrote.compute.ranks,
+            "device_class": wrote.compute.device_class,
+            "checkpoint_every_steps": declared.cadence.every_steps,
+            "checkpoint_every_s": declared.cadence.every_s,
+            "team": declared.team,
+            "stage": declared.stage,
+        },
+        retention=declared.retention,
         trainer=trainer,
         trainer_source=None if trainer == "family" else tracks.store.get(trainer),
     )
@@ -93,5 +117,5 @@ def _check_branch(state: RunState | None, ref: CheckpointRef) -> None:
     )
     raise InvalidInput(
         f"Training run {state.run_id} exists and is {what}; leave --from out to take it up, or "
-        "choose another --run-id."
+        "choose another --run-id or --from-attempt."
     )

@@ -1,4 +1,9 @@
-"""Collect the checkpoints of many runs, bounded: what the schedule does at every tick."""
+"""Collect the checkpoints of many runs, bounded: what the schedule does at every tick.
+
+Two ticks that overlap, or a tick and a person, do no harm: every decision is one record at exactly
+the state it was made on, bytes go after it and idempotently, and a verification said twice is a fact.
+They only read some bytes twice.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,26 @@ from datetime import timedelta
 
 from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ports import CheckpointReader, Ledger, Leftovers
+from tracks_dagster.services.pins import branch_of
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
 
 RUNS_MAX = 100  # looked at in one tick; with more runs, the ticks take turns
 TICK_S = 900.0  # how often the schedule ticks; decides whose turn it is
-TICK_S_MAX = 600.0  # after that no further run is begun: the next tick is near
-FINISHED_S_MAX = 30 * 24 * 3600.0  # a run that finished longer ago is collected by hand
+TICK_S_MAX = 600.0  # after that no further run, checkpoint or deletion is begun
+FINISHED_S_MAX = 30 * 24 * 3600.0  # longer ago, a run is visited while something is known to be due
+
+# What is superseded or quarantined goes after a grace of up to a year, and what a branch pins is let
+# go when the branch is finished, whenever that is.
+_RUNS = """
+select r.run_id, r.finished_at, (
+    select count(*) from checkpoints c where c.run_id = r.run_id and (
+        c.status in ('superseded', 'quarantined')
+        or (c.status = 'committed' and c.pins_json like :branch_pin)
+    )
+) as unsettled_count
+from training_runs r order by r.run_id
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,28 +53,34 @@ def collect_all(
 
     Raises StoreUnavailable or LedgerError when not even a beginning can be made.
     """
-    begin = tracks.now()
+    until = tracks.now() + timedelta(seconds=TICK_S_MAX)
     swept_count = leftovers.sweep()
     runs: list[Collected] = []
     problems: list[str] = []
     for run_id in due_runs(tracks, ledger):
-        if tracks.now() - begin > timedelta(seconds=TICK_S_MAX):
+        if tracks.now() >= until:
             problems.append(f"{run_id} and those after it: no time was left in this tick")
             break
         try:
-            runs.append(collect(tracks, reader, run_id, by=by))
+            runs.append(collect(tracks, reader, run_id, by=by, until=until))
         except TracksError as error:
             problems.append(f"{run_id}: {error}")
     return CollectedAll(runs=tuple(runs), swept_count=swept_count, problems=tuple(problems))
 
 
 def due_runs(tracks: Tracks, ledger: Ledger) -> list[str]:
-    """Return the open and the recently finished runs, at most 100, beginning elsewhere each tick."""
+    """Return the runs with something to do, at most 100, beginning elsewhere at each tick.
+
+    Those are the open ones, the recently finished ones, and older ones with a checkpoint that waits
+    for its deletion or for a branch. What a person lets go of later is collected by hand.
+    """
     now = tracks.now()
-    rows = ledger.query("select run_id, finished_at from training_runs order by run_id", {})
+    rows = ledger.query(_RUNS, {"branch_pin": f'%"{branch_of("")}%'})
     since = now - timedelta(seconds=FINISHED_S_MAX)
     run_ids = [
-        row["run_id"] for row in rows if row["finished_at"] is None or row["finished_at"] >= since
+        row["run_id"]
+        for row in rows
+        if row["finished_at"] is None or row["finished_at"] >= since or row["unsettled_count"]
     ]
     if not run_ids:
         return []

@@ -7,20 +7,21 @@ goes on. Everything is idempotent, so two collectors and a crash between any two
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 
 from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.checkpoints import manifest_key
 from tracks_dagster.core.errors import CheckpointCorrupt
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Draft, Kind, canonical_json, sha256_hex
-from tracks_dagster.core.retention import ChunkSizes, Deletion, Fate, judge, plan_deletion
+from tracks_dagster.core.retention import ChunkSizes, Deletion, still_asked_for
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks
 
 CHUNKS_IN_RECORD_MAX = 40  # a key is at most about 200 bytes, a record 16 KiB
 FINISHED_AGAIN_MAX = 200  # newest deletions of a run whose bytes are looked after in one pass
+LIST_UNNAMED_S_MAX = 24 * 3600.0  # a collector stores a list and names it within seconds
 
 
 def decide_deletion(
@@ -28,43 +29,33 @@ def decide_deletion(
 ) -> bool:
     """Append the decision if the run's state still asks for exactly this; True when it stands.
 
-    named: as `plan_deletion` takes it. A commit or a pin in between makes another deletion of it, or
-    none: then nothing is appended, and the caller looks again.
+    named: as `plan_deletions` takes it, less what was deleted since. A commit or a pin in between
+    makes another deletion of it, or none: then nothing is appended, and the caller plans again.
     """
-    body = _decision(tracks.store, deletion, by=by)
+    body = _decision(tracks.store, deletion, by=by, now=now)
 
     def choose(state: RunState | None) -> Draft | None:
-        if state is None or not _is_due(deletion, state, now, named):
+        if state is None or not still_asked_for(deletion, state, now, named):
             return None
         return tracks.draft(Kind.CHECKPOINT_DELETED, body)
 
     return tracks.decide_run(deletion.ref.run_id, choose) is not None
 
 
-def next_deletion(
-    state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
-) -> Deletion | tuple[str, ...]:
-    """Return the oldest deletion that is due and can be made, else why those that are due wait."""
-    waiting = []
-    for judged in judge(state, now):
-        if judged.fate is Fate.DELETE:
-            planned = plan_deletion(judged, state, named)
-            if isinstance(planned, Deletion):
-                return planned
-            waiting.append(planned)
-    return tuple(waiting)
-
-
-def finish_deletions(store: ObjectStore, state: RunState) -> tuple[str, ...]:
+def finish_deletions(
+    store: ObjectStore, state: RunState, has_time: Callable[[], bool] = lambda: True
+) -> tuple[str, ...]:
     """Remove what decided deletions left, of a crashed pass or of this one; say which have to wait.
 
-    A chunk that is there again after a power loss, without its manifest, goes as a leftover. Raises
-    StoreUnavailable.
+    No further one is begun once `has_time` says no. A chunk that is there again after a power loss,
+    without its manifest, goes as a leftover. Raises StoreUnavailable.
     """
     deleted = [c for c in state.checkpoints if c.deleted]
     newest = sorted(deleted, key=lambda c: (c.deleted_at, c.seq))[-FINISHED_AGAIN_MAX:]
-    waiting = []
+    waiting: list[str] = []
     for checkpoint in newest:
+        if not has_time():
+            return (*waiting, "the bytes of deleted checkpoints: no time was left in this pass")
         if store.get(manifest_key(checkpoint.ref)) is None:
             continue
         try:
@@ -78,19 +69,23 @@ def finish_deletions(store: ObjectStore, state: RunState) -> tuple[str, ...]:
     return tuple(waiting)
 
 
-def _is_due(
-    deletion: Deletion, state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
-) -> bool:
-    """Whether the state asks for exactly this deletion."""
-    return any(
-        judged.checkpoint.ref == deletion.ref
-        and judged.fate is Fate.DELETE
-        and plan_deletion(judged, state, named) == deletion
-        for judged in judge(state, now)
-    )
+def unnamed_lists(store: ObjectStore, state: RunState, now: datetime) -> list[str]:
+    """Return the keys of lists that no record names and that no collector is about to name.
+
+    A list is stored just before the record that names it, so one of now may belong to a collector
+    that is between the two. The key tells when; a day later that collector was killed or lost its
+    place. Were it only asleep, and woke, its record would name a list that is gone: `finish_deletions`
+    says so, and the bytes go as leftovers.
+    """
+    named = {c.deletion.chunks_key for c in state.checkpoints if c.deletion is not None}
+    prefix = _lists_prefix(state.run_id)
+    before = prefix + _time_part(now - timedelta(seconds=LIST_UNNAMED_S_MAX))
+    return [key for key in store.list(prefix) if key < before and key not in named]
 
 
-def _decision(store: ObjectStore, deletion: Deletion, *, by: str) -> CheckpointDecision:
+def _decision(
+    store: ObjectStore, deletion: Deletion, *, by: str, now: datetime
+) -> CheckpointDecision:
     keys = tuple(deletion.chunks)
     listed = len(keys) > CHUNKS_IN_RECORD_MAX
     return CheckpointDecision(
@@ -98,16 +93,24 @@ def _decision(store: ObjectStore, deletion: Deletion, *, by: str) -> CheckpointD
         by=by,
         why=deletion.why,
         chunks=() if listed else keys,
-        chunks_key=_store_list(store, deletion.ref.run_id, keys) if listed else None,
+        chunks_key=_store_list(store, deletion.ref.run_id, keys, now) if listed else None,
     )
 
 
-def _store_list(store: ObjectStore, run_id: str, keys: tuple[str, ...]) -> str:
-    # Where another decides first, the list stays: it is small, and the other's record may name it.
+def _store_list(store: ObjectStore, run_id: str, keys: tuple[str, ...], now: datetime) -> str:
     data = canonical_json(list(keys))
-    key = f"runs/{run_id}/deletions/{sha256_hex(data)}.json"
+    key = f"{_lists_prefix(run_id)}{_time_part(now)}/{sha256_hex(data)}.json"
     store.put(key, data)
     return key
+
+
+def _lists_prefix(run_id: str) -> str:
+    return f"runs/{run_id}/deletions/"
+
+
+def _time_part(at: datetime) -> str:
+    """Return the time as a part of a key; in the order of keys the earlier comes first."""
+    return at.strftime("%Y%m%dT%H%M%SZ")
 
 
 def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
@@ -121,7 +124,8 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
     if data is None or found != key.rpartition("/")[2].removesuffix(".json"):
         raise CheckpointCorrupt(
             f"Cannot remove the chunks of step {checkpoint.ref.step}, attempt "
-            f"{checkpoint.ref.attempt_id}: {key} lists them and has sha256 {found}. What "
-            "lies under its own prefix goes without the list; the rest stays until it is restored."
+            f"{checkpoint.ref.attempt_id}: {key} lists them and has sha256 {found}. What lies under "
+            "its own prefix goes without the list, once the attempt has ended; the rest stays until "
+            "it is restored."
         )
     return tuple(json.loads(data))

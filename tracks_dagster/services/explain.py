@@ -15,6 +15,7 @@ from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Kind, Record, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.explain_began import explain_began
 from tracks_dagster.services.explain_end import explain_end, read_evidence
 from tracks_dagster.services.explanation import (
     AttemptExplanation,
@@ -25,7 +26,6 @@ from tracks_dagster.services.explanation import (
     EvalDone,
     Next,
     RankPlaced,
-    Resumed,
     RunExplanation,
     Tried,
     Where,
@@ -73,13 +73,7 @@ def _explain(
         data=_data(receipt),
         code=state.declared.code,
         where=_where(attempt),
-        resumed=Resumed(
-            step=attempt.resumed_step,
-            checkpoint=attempt.resumed_from,
-            fallback_why=attempt.restored.fallback_why if attempt.restored else None,
-            allows_environment_change=attempt.opened.allows_environment_change,
-            continuity=receipt.continuity,
-        ),
+        resumed=explain_began(attempt, records, receipt.continuity),
         checkpoints=_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
         ended=explain_end(attempt, evidence),

@@ -134,6 +134,7 @@ def _began(attempt: AttemptExplanation) -> Iterator[str]:
         yield "allowed to go on with other libraries than those that wrote it"
     if resumed.fallback_why:
         yield f"a fallback: {resumed.fallback_why}"
+    yield from resumed.passed_over
     if resumed.continuity is not None:
         yield f"continuity {resumed.continuity.sentence}"
 

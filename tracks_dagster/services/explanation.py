@@ -70,12 +70,14 @@ class Where:
 class Resumed:
     """From where it began. step is 0 when afresh; continuity None then.
 
-    checkpoint: of another run where this one is its branch.
+    checkpoint: of another run where this one is its branch. passed_over: the records that quarantined
+    what a fallback passed over, a sentence each.
     """
 
     step: int
     checkpoint: CheckpointRef | None
     fallback_why: str | None
+    passed_over: tuple[str, ...]
     allows_environment_change: bool
     continuity: Continuity | None
 

@@ -16,6 +16,7 @@ from tracks_dagster.services.fsck_ledger import check_ledger, check_orphans
 from tracks_dagster.services.fsck_objects import (
     VerifyCheckpoint,
     check_checkpoints,
+    check_deletions,
     check_evidence,
     check_snapshots,
     check_trainer,
@@ -49,6 +50,7 @@ def fsck(store: ObjectStore, ledger: Ledger, verify: VerifyCheckpoint) -> Checke
         if isinstance(state, RunState):
             checkpoint_count += sum(not c.deleted for c in state.checkpoints)
             findings += check_checkpoints(store, state, verify)
+            findings += check_deletions(store, state)
             findings += check_evidence(store, state)
             findings += check_trainer(store, state)
         elif isinstance(state, DatasetState):

@@ -1,11 +1,11 @@
-"""Check the bytes that records name by hash: checkpoints, evidence, trainers' scripts, snapshots."""
+"""Check the bytes that records name by hash: checkpoints, evidence, scripts, snapshots."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
 
-from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import CheckpointError
 from tracks_dagster.core.ports import ObjectStore
@@ -33,6 +33,25 @@ def check_checkpoints(
                 f"{ref.run_id} cannot be trusted. {error}",
                 to_do="Nothing by hand: a restore verifies every hash, quarantines it and falls "
                 "back to the checkpoint before. Do not promote it.",
+            )
+
+
+def check_deletions(store: ObjectStore, state: RunState) -> Iterator[Finding]:
+    """Check the lists of chunks by which deletions that are not finished go on."""
+    for checkpoint in state.checkpoints:
+        key = checkpoint.deletion.chunks_key if checkpoint.deletion is not None else None
+        if key is None or store.get(manifest_key(checkpoint.ref)) is None:
+            continue
+        problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".json"))
+        if problem is not None:
+            yield Finding(
+                where=key,
+                meaning=f"The list of chunks that go with step {checkpoint.ref.step}, attempt "
+                f"{checkpoint.ref.attempt_id}, of run {state.run_id} {problem}, and the deletion is "
+                "not finished.",
+                to_do="Restore the object if it can be had; else, once the attempt has ended, "
+                f"`tracks checkpoints gc {state.run_id}` removes what lies under the checkpoint's "
+                "own prefix.",
             )
 
 

@@ -1,5 +1,7 @@
 """Bytes under an ended attempt that no checkpoint needs: saves that were never committed, prefixes of
-fenced launches, and what a deleted checkpoint left.
+fenced launches, and what a deleted checkpoint left: a chunk that came back after a power loss, or all
+of one whose list of chunks was lost. (No other prefix can hold any: a chunk lies under the prefix of
+the checkpoint that first named it.)
 
 They are removed without a record, because no record names them. Listing is allowed here for that
 reason: it decides nothing about a committed checkpoint.

@@ -14,6 +14,7 @@ from tracks_dagster.core.protection import pins_of
 from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.branch_source import withdrawn
 from tracks_dagster.services.tracks import Tracks
 
 UNDECLARED_BRANCH_S_MAX = 24 * 3600.0  # a command that pins for a branch declares it at once
@@ -34,16 +35,23 @@ def branch_of(run_id: str) -> str:
 def pin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str) -> Record | None:
     """Record that `holder` needs `ref` from now on; None when it holds it already.
 
-    Safe to repeat. Raises UnknownRun when it was never committed, InvalidDecision when it is deleted.
+    Safe to repeat. Raises InvalidInput when it may not be resumed from: never committed, quarantined
+    or deleted. (What is quarantined while it is held stays held.)
     """
+    return _pin(tracks, ref, holder=holder, by=by, why=why, is_fresh=True)
 
-    def choose(state: RunState | None) -> Draft | None:
-        checkpoint = _committed(state, ref)
-        if holder in checkpoint.pins and not checkpoint.deleted:
-            return None
-        return _draft(tracks, Kind.CHECKPOINT_PINNED, ref, holder, by, why)
 
-    return tracks.decide_run(ref.run_id, choose)
+def pin_source(tracks: Tracks, ref: CheckpointRef, run_id: str, *, by: str) -> None:
+    """Pin `ref` for the branch `run_id`, before it is declared: what is pinned is not deleted.
+
+    Idempotent. A pin that a killed command left long ago is recorded anew: a pass that is about to
+    release it loses its place in the track. Raises InvalidInput as `pin` does.
+    """
+    holder = branch_of(run_id)
+    at = _pinned_at(tracks, ref.run_id).get((ref.manifest_sha256, holder))
+    age = tracks.now() - at if at is not None else timedelta(0)
+    is_fresh = age < timedelta(seconds=UNDECLARED_BRANCH_S_MAX / 2)
+    _pin(tracks, ref, holder=holder, by=by, why=f"{run_id} branches from it.", is_fresh=is_fresh)
 
 
 def find_held(
@@ -87,30 +95,64 @@ def unpin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str)
 
 
 def release_branches(tracks: Tracks, run_id: str, *, by: str) -> tuple[Record, ...]:
-    """Unpin what branches of `run_id` held and need no longer; idempotent.
+    """Unpin what branches of `run_id` held and need no longer. Idempotent, from two processes too.
 
     A branch needs its source until it is finished, for a quarantine may take all that it committed
     itself. One that was not declared within a day never will be: its command was killed.
     """
-    pinned = {
+    released = []
+    for checkpoint in tracks.run(run_id).checkpoints:
+        for holder in sorted(checkpoint.pins) if not checkpoint.deleted else ():
+            record = _release(tracks, checkpoint.ref, holder, by=by)
+            released += [record] if record is not None else []
+    return tuple(released)
+
+
+def _release(tracks: Tracks, ref: CheckpointRef, holder: str, *, by: str) -> Record | None:
+    if not holder.startswith(_BRANCH):
+        return None
+    seen = tracks.run(ref.run_id).head.seq
+    at = _pinned_at(tracks, ref.run_id).get((ref.manifest_sha256, holder))
+    why = _why_not_needed(tracks, holder, at)
+    if why is None:
+        return None
+    draft = _draft(tracks, Kind.CHECKPOINT_UNPINNED, ref, holder, by, why)
+
+    def choose(state: RunState | None) -> Draft | None:
+        # Only at what was looked at: the branch's command may just have pinned anew, to declare it.
+        return draft if state is not None and state.head.seq == seen else None
+
+    return tracks.decide_run(ref.run_id, choose)
+
+
+def _pinned_at(tracks: Tracks, run_id: str) -> dict[tuple[str, str], datetime]:
+    """Return (manifest sha256, holder) → when it was last pinned, released ones too."""
+    return {
         (record.body["manifest_sha256"], record.body["pin"]): record.at
         for record in tracks.records(run_track(run_id))
         if record.kind is Kind.CHECKPOINT_PINNED
     }
-    released = []
-    for checkpoint in tracks.run(run_id).checkpoints:
-        for holder in sorted(checkpoint.pins):
-            at = pinned.get((checkpoint.ref.manifest_sha256, holder))
-            why = _why_not_needed(tracks, holder, at)
-            if why is not None and not checkpoint.deleted:
-                released.append(unpin(tracks, checkpoint.ref, holder=holder, by=by, why=why))
-    return tuple(released)
+
+
+def _pin(
+    tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str, is_fresh: bool
+) -> Record | None:
+    """Pin; is_fresh: a pin that stands is good enough."""
+
+    def choose(state: RunState | None) -> Draft | None:
+        gone = withdrawn(state, ref)
+        if state is None or gone is not None:
+            raise InvalidInput(gone)
+        checkpoint = state.checkpoint(ref.manifest_sha256)
+        if is_fresh and checkpoint is not None and holder in checkpoint.pins:
+            return None
+        return _draft(tracks, Kind.CHECKPOINT_PINNED, ref, holder, by, why)
+
+    return tracks.decide_run(ref.run_id, choose)
 
 
 def _why_not_needed(tracks: Tracks, holder: str, pinned_at: datetime | None) -> str | None:
-    """Say why a branch needs its pin no longer; None for other pins, and where it needs it."""
-    if not holder.startswith(_BRANCH):
-        return None
+    """Say why a branch needs its pin no longer; None where it needs it."""
     branch = tracks.find_run(holder.removeprefix(_BRANCH))
     if branch is not None:
         return f"{branch.run_id} is finished." if branch.finished is not None else None

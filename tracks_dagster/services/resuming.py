@@ -1,18 +1,20 @@
 """Whether an attempt may resume as it was opened to: asked by the supervisor before it starts a gang.
 
 Two questions: does another run's checkpoint still hold (from one of its own that does not, the trainer
-falls back by itself), and would the gang compute with what the checkpoint was saved with.
+falls back by itself), and would the gang compute with what the checkpoint was saved with, or any
+that it may fall back to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import AttemptPlaced, Note
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.environments import (
+    Difference,
     EnvironmentRule,
     Judgement,
     differences,
@@ -32,6 +34,7 @@ from tracks_dagster.services.branch_source import withdrawn
 from tracks_dagster.services.tracks import Tracks
 
 NOTE_BY = "supervisor"
+TOLD_MAX = 16  # checkpoints in one note: a record is at most 16 KiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,37 +61,114 @@ def check_resume(
     ref = attempt.opened.resume
     if ref is None:
         return ResumeCheck()
-    source: RunState | None = state
     if ref.run_id != state.run_id:
-        source = tracks.find_run(ref.run_id)
-        if (gone := withdrawn(source, ref)) is not None:
+        gone = withdrawn(tracks.find_run(ref.run_id), ref)
+        if gone is not None:
             return ResumeCheck(refusal=_refusal(tracks, CHECKPOINT_WITHDRAWN, gone))
-    wrote = source.attempt(ref.attempt_id) if source is not None else None
-    if wrote is None or wrote.placed is None:
-        return ResumeCheck()
-    judgement = judge(differences(_comparable(wrote.placed), foresee()), rules)
-    if judgement.is_allowed or attempt.opened.allows_environment_change:
-        return ResumeCheck(note=_note(state, attempt, ref, judgement))
-    words = (
-        f"{joined(judgement.refused)}: {_named(ref)} was saved with other libraries than the gang "
-        "would get, so none was started. Install those again, or let it go on with "
-        f'`tracks retry {state.run_id} --why "…" --allow-environment-change`.'
+    found = foresee()
+    compared = [
+        _compare(tracks, state, each, found, rules, is_fallback=each != ref)
+        for each in _reachable(state, ref)
+    ]
+    differing = [each for each in compared if each.differences]
+    refused = [each for each in differing if each.is_refused]
+    if refused and not attempt.opened.allows_environment_change:
+        return ResumeCheck(
+            refusal=_refusal(tracks, ENVIRONMENT_DIFFERS, _refusal_words(state, refused[0]))
+        )
+    return ResumeCheck(note=_note(state, attempt, differing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """A checkpoint that may be resumed from. is_refused: only a person can let it be so."""
+
+    ref: CheckpointRef
+    is_fallback: bool
+    judgement: Judgement
+    is_refused: bool
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        return (*self.judgement.refused, *self.judgement.said)
+
+
+def _reachable(state: RunState, asked: CheckpointRef) -> list[CheckpointRef]:
+    """Return what the gang may resume from: `asked`, and what it falls back to from corrupt ones.
+
+    One for each attempt that wrote some, the newest: an attempt has one environment.
+    """
+    own = sorted(state.resumable, key=lambda ref: (ref.attempt_id, ref.step), reverse=True)
+    source = state.declared.branched_from
+    newest: dict[tuple[str, int], CheckpointRef] = {}
+    for ref in (asked, *own, *((source,) if source is not None else ())):
+        newest.setdefault((ref.run_id, ref.attempt_id), ref)
+    return list(newest.values())
+
+
+def _compare(
+    tracks: Tracks,
+    state: RunState,
+    ref: CheckpointRef,
+    found: Mapping[str, Json],
+    rules: Sequence[EnvironmentRule],
+    *,
+    is_fallback: bool,
+) -> _Compared:
+    """Compare what wrote `ref` with what the gang would get.
+
+    A fallback is not refused where a person let a later attempt go on with the libraries that are
+    found now: that word was about everything before.
+    """
+    is_own = ref.run_id == state.run_id
+    source = state if is_own else tracks.find_run(ref.run_id)
+    judgement = _judge(source.attempt(ref.attempt_id) if source is not None else None, found, rules)
+    later = state.attempts[ref.attempt_id if is_own else 0 :]
+    was_allowed = is_fallback and any(
+        each.opened.allows_environment_change
+        and each.restored is not None
+        and _judge(each, found, rules).is_allowed
+        for each in later
     )
-    return ResumeCheck(refusal=_refusal(tracks, ENVIRONMENT_DIFFERS, words))
+    return _Compared(
+        ref=ref,
+        is_fallback=is_fallback,
+        judgement=judgement,
+        is_refused=not judgement.is_allowed and not was_allowed,
+    )
 
 
-def _note(
-    state: RunState, attempt: AttemptState, ref: CheckpointRef, judgement: Judgement
-) -> Note | None:
-    """Return what is to be said of an allowed difference; None without one, or when it was said."""
-    differing = (*judgement.refused, *judgement.said)
+def _judge(
+    wrote: AttemptState | None, found: Mapping[str, Json], rules: Sequence[EnvironmentRule]
+) -> Judgement:
+    """Judge what differs from the environment of an attempt; one that told none differs in nothing."""
+    saved = _comparable(wrote.placed) if wrote is not None and wrote.placed is not None else {}
+    return judge(differences(saved, found), rules)
+
+
+def _refusal_words(state: RunState, refused: _Compared) -> str:
+    which = ", which it would fall back to from a corrupt one," if refused.is_fallback else ""
+    return (
+        f"{joined(refused.judgement.refused)}: {_named(refused.ref)}{which} was saved with other "
+        "libraries than the gang would get, so none was started. Install those again, or let it go "
+        f'on with `tracks retry {state.run_id} --why "…" --allow-environment-change`.'
+    )
+
+
+def _note(state: RunState, attempt: AttemptState, differing: Sequence[_Compared]) -> Note | None:
+    """Return what is to be said of allowed differences; None without one, or when it was said."""
     if not differing or _was_said(state, attempt):
         return None
-    allowed = f", allowed by {attempt.opened.decided_by}" if judgement.refused else ""
+    sentences = []
+    for each in differing[:TOLD_MAX]:
+        verb = "From a corrupt one it may fall back to" if each.is_fallback else "Resumes"
+        allowed = f", allowed by {attempt.opened.decided_by}" if each.is_refused else ""
+        words = joined(each.differences)
+        sentences.append(f"{verb} {_named(each.ref)} in another environment{allowed}: {words}.")
     return Note(
         by=NOTE_BY,
-        text=f"Resumes {_named(ref)} in another environment{allowed}: {joined(differing)}.",
-        data={"differences": [to_json(each) for each in differing]},
+        text=" ".join(sentences),
+        data={"differences": [to_json(each) for each in differing[0].differences]},
     )
 
 

@@ -8,19 +8,28 @@ anywhere is taken up by the next one.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 
 from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.ports import CheckpointReader
 from tracks_dagster.core.protection import newest
 from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.retention import Deletion, Fate, Judged, judge
+from tracks_dagster.core.retention import (
+    Deletion,
+    Fate,
+    Judged,
+    judge,
+    judge_one,
+    plan_deletions,
+)
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.deletion import (
     FINISHED_AGAIN_MAX,
     decide_deletion,
     finish_deletions,
-    next_deletion,
+    unnamed_lists,
 )
 from tracks_dagster.services.leftovers import leftover_keys
 from tracks_dagster.services.manifests import Manifests
@@ -29,6 +38,7 @@ from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, verify
 
 DECISIONS_MAX = 500  # of each kind in one pass over one run; the next pass goes on
+PLANS_MAX = 20  # of deletions in one pass; each further one is somebody else's record in between
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,104 +77,138 @@ class Collected:
         return tuple(each for each in self.read if each.problem is not None)
 
 
-def collect(tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str) -> Collected:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pass:
+    """What every part of a pass needs."""
+
+    tracks: Tracks
+    reader: CheckpointReader
+    run_id: str
+    by: str
+    until: datetime | None
+
+    @property
+    def state(self) -> RunState:
+        """The run as its track stands now."""
+        return self.tracks.run(self.run_id)
+
+    def has_time(self) -> bool:
+        """Whether a further step of the pass may begin."""
+        return self.until is None or self.tracks.now() < self.until
+
+
+def collect(
+    tracks: Tracks,
+    reader: CheckpointReader,
+    run_id: str,
+    *,
+    by: str,
+    until: datetime | None = None,
+) -> Collected:
     """Do one pass over a run. Safe to repeat, and from two processes at once.
 
-    Raises UnknownRun, StoreUnavailable, TrackBroken, and CheckpointMismatch when the newest commit is
-    of another format; what was decided before stands, the rest is left to the next pass.
+    until: no further checkpoint is read, decided about or removed from then on, the next pass goes
+    on; None: only the counts bound the pass. Raises UnknownRun, StoreUnavailable, TrackBroken, and
+    CheckpointMismatch when the newest commit is of another format; what was decided before stands,
+    the rest is left to the next pass.
     """
-    finish_deletions(tracks.store, tracks.run(run_id))
+    this = _Pass(tracks=tracks, reader=reader, run_id=run_id, by=by, until=until)
+    finish_deletions(tracks.store, this.state, this.has_time)
     release_branches(tracks, run_id, by=by)
-    read = _verify_newest(tracks, reader, run_id, by=by)
-    superseded = _supersede(tracks, run_id, by=by)
+    read = _verify_newest(this)
+    superseded = _supersede(this)
     manifests = Manifests(tracks, reader, by=by)
-    deleted, waiting = _delete(tracks, manifests, run_id, by=by)
-    unfinished = finish_deletions(tracks.store, tracks.run(run_id))
-    leftover_count = _remove_leftovers(tracks, manifests, run_id)
+    deleted, waiting = _delete(this, manifests)
+    unfinished = finish_deletions(tracks.store, this.state, this.has_time)
+    leftover_count = _remove_leftovers(this, manifests)
     return Collected(
         run_id=run_id,
         read=(*read, *manifests.corrupt),
         superseded=superseded,
         deleted=deleted,
         waiting=(*waiting, *unfinished),
-        kept=judge(tracks.run(run_id), tracks.now()),
+        kept=judge(this.state, tracks.now()),
         leftover_count=leftover_count,
     )
 
 
-def _verify_newest(
-    tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str
-) -> tuple[Verified, ...]:
+def _verify_newest(this: _Pass) -> tuple[Verified, ...]:
     """Read the newest commit in full, once; after a corrupt one also what a resume falls back to.
 
     The fallback is read even if it was verified before: the two may share the chunk that rotted.
     """
     read: list[Verified] = []
     for _ in range(DECISIONS_MAX):
-        target = newest(tracks.run(run_id))
-        if target is None or (target.verified_at is not None and not read):
+        target = newest(this.state)
+        if target is None or (target.verified_at is not None and not read) or not this.has_time():
             break
-        read.append(verify(tracks, reader, target.ref, by=by))
+        read.append(verify(this.tracks, this.reader, target.ref, by=this.by))
         if read[-1].problem is None:
             break
     return tuple(read)
 
 
-def _supersede(tracks: Tracks, run_id: str, *, by: str) -> tuple[Superseded, ...]:
+def _supersede(this: _Pass) -> tuple[Superseded, ...]:
     """Let go of everything that the rule lets go, a record each."""
+    candidates = [j for j in judge(this.state, this.tracks.now()) if j.fate is Fate.SUPERSEDE]
     done: list[Superseded] = []
-
-    def choose(state: RunState | None) -> Draft | None:
-        judged_all = judge(state, tracks.now()) if state is not None else ()
-        for judged in judged_all:
-            if judged.fate is Fate.SUPERSEDE:
-                body = CheckpointDecision(
-                    manifest_sha256=judged.checkpoint.ref.manifest_sha256,
-                    by=by,
-                    why="; ".join(judged.why),
-                )
-                return tracks.draft(Kind.CHECKPOINT_SUPERSEDED, body)
-        return None
-
-    for _ in range(DECISIONS_MAX):
-        record = tracks.decide_run(run_id, choose)
-        if record is None:
+    for judged in candidates[:DECISIONS_MAX]:
+        if not this.has_time():
             break
-        checkpoint = tracks.run(run_id).checkpoint(record.body["manifest_sha256"])
-        if checkpoint is not None:
-            done.append(Superseded(ref=checkpoint.ref, why=record.body["why"]))
+        ref = judged.checkpoint.ref
+        record = this.tracks.decide_run(this.run_id, partial(_superseding, this, ref))
+        if record is not None:
+            done.append(Superseded(ref=ref, why=record.body["why"]))
     return tuple(done)
 
 
-def _delete(
-    tracks: Tracks, manifests: Manifests, run_id: str, *, by: str
-) -> tuple[tuple[Deletion, ...], tuple[str, ...]]:
+def _superseding(this: _Pass, ref: CheckpointRef, state: RunState | None) -> Draft | None:
+    """Return the decision to let go of `ref`; None when the state asks for it no longer."""
+    judged = judge_one(state, ref.manifest_sha256, this.tracks.now()) if state is not None else None
+    if judged is None or judged.fate is not Fate.SUPERSEDE:
+        return None
+    body = CheckpointDecision(
+        manifest_sha256=ref.manifest_sha256, by=this.by, why="; ".join(judged.why)
+    )
+    return this.tracks.draft(Kind.CHECKPOINT_SUPERSEDED, body)
+
+
+def _delete(this: _Pass, manifests: Manifests) -> tuple[tuple[Deletion, ...], tuple[str, ...]]:
     """Decide every deletion that is due; return them, and why others have to wait."""
     done: list[Deletion] = []
-    for _ in range(FINISHED_AGAIN_MAX):  # the bytes of all of them are removed in this pass
-        now, state = tracks.now(), tracks.run(run_id)
-        if not any(each.fate is Fate.DELETE for each in judge(state, now)):
+    for _ in range(PLANS_MAX):
+        now = this.tracks.now()
+        if not any(each.fate is Fate.DELETE for each in judge(this.state, now)):
             return tuple(done), ()
-        named = manifests.read(state)
-        due = next_deletion(state, now, named)
-        if not isinstance(due, Deletion):
-            return tuple(done), due
-        if decide_deletion(tracks, due, named, by=by, now=now):
-            done.append(due)
+        if len(done) == FINISHED_AGAIN_MAX:  # the bytes of all of them are removed in this pass
+            break
+        state, named = manifests.read(this.run_id)
+        plans = plan_deletions(state, now, named)
+        due = [each for each in plans if isinstance(each, Deletion)]
+        if not due:
+            return tuple(done), tuple(each for each in plans if isinstance(each, str))
+        for deletion in due[: FINISHED_AGAIN_MAX - len(done)]:
+            if not this.has_time():
+                return tuple(done), ("no time was left in this pass; the next one goes on",)
+            if not decide_deletion(this.tracks, deletion, named, by=this.by, now=now):
+                break  # somebody committed, pinned or deleted in between: plan anew
+            named.pop(deletion.ref.manifest_sha256, None)
+            done.append(deletion)
     return tuple(done), ("more deletions are due than one pass makes; the next one goes on",)
 
 
-def _remove_leftovers(tracks: Tracks, manifests: Manifests, run_id: str) -> int:
-    """Remove what no record names, unless a manifest names it; nothing while one cannot be read."""
-    state = tracks.run(run_id)
-    keys = leftover_keys(tracks.store, state)
-    if not keys:
-        return 0
-    named = manifests.read(state)
-    if any(c.ref.manifest_sha256 not in named for c in state.checkpoints if not c.deleted):
-        return 0
-    needed = {key for chunks in named.values() for key in chunks}
-    gone = [key for key in keys if key not in needed]
-    for key in gone:
-        tracks.store.delete(key)
+def _remove_leftovers(this: _Pass, manifests: Manifests) -> int:
+    """Remove what no record names, unless a manifest names it; no bytes while one cannot be read."""
+    store, state = this.tracks.store, this.state
+    gone = unnamed_lists(store, state, this.tracks.now())
+    keys = leftover_keys(store, state)
+    if keys:
+        state, named = manifests.read(this.run_id)
+        if all(c.ref.manifest_sha256 in named for c in state.checkpoints if not c.deleted):
+            needed = {key for chunks in named.values() for key in chunks}
+            gone += [key for key in keys if key not in needed]
+    for count, key in enumerate(gone):
+        if not this.has_time():
+            return count
+        store.delete(key)
     return len(gone)

@@ -31,7 +31,7 @@ from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
-from tracks_dagster.services.branch_source import pin_source
+from tracks_dagster.services.pins import pin_source
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 
@@ -89,10 +89,12 @@ def declare(tracks: Tracks, request: RunRequest) -> RunDeclared:
     state = tracks.find_run(check_run_id(request.run_id))
     if state is None:
         declared = plan_run(tracks, request)
-        if request.trainer_source is not None:
-            tracks.store.create(declared.trainer, request.trainer_source)
         if request.branched_from is not None:  # held before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
+        if request.trainer_source is not None:
+            # Before the record: from then on the watcher may open the attempt that needs it. A
+            # caller killed here leaves a script without a run, which nobody takes for one.
+            tracks.store.create(declared.trainer, request.trainer_source)
         tracks.declare_run(declared)
     open_first_attempt(tracks, request.run_id, decided_by=request.owner)
     # A caller killed between its append and the projection left a run that no sensor sees.

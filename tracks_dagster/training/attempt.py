@@ -46,11 +46,12 @@ from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.micro_batches import Batch, split
+from tracks_dagster.training.optimizer_state import parameter_names
 from tracks_dagster.training.progress import Best, Progress
 from tracks_dagster.training.sampling import BatchSampler
 from tracks_dagster.training.saving import Saver
 from tracks_dagster.training.starting import begin
-from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.state_dict import Trained, unwrapped
 from tracks_dagster.training.stop_signal import StopSignal
 from tracks_dagster.training.triggers import Triggers
 
@@ -157,8 +158,10 @@ class Attempt:
         """Name what checkpoints hold. `model` may be wrapped in DDP, or sharded by FSDP2.
 
         rehearse: one forward and backward on any data; needed for an exact resume with DDP on three
-        or more ranks. It is called once, and what it did is undone.
+        or more ranks. It is called once, and what it did is undone. Raises TrainingError for an
+        optimizer that trains what is not the model's.
         """
+        parameter_names(optimizer, unwrapped(model))
         self._trained = Trained(
             model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler
         )

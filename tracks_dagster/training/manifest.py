@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
@@ -185,13 +185,19 @@ def verify_checkpoint(store: ObjectStore, ref: CheckpointRef) -> int:
 def weights_sha256(store: ObjectStore, ref: CheckpointRef) -> str:
     """Return the digest of all model tensors of a checkpoint, verified as they are read.
 
-    sha256 over the tensors in name order, each as canonical JSON of [name, dtype, shape], a newline
-    and its raw bytes. It does not depend on ranks, chunks, attempt or store, so two runs compare.
     Raises CheckpointCorrupt.
     """
-    manifest = read_manifest(store, ref)
+    return digest_weights(read_tensors(store, read_manifest(store, ref), "model"))
+
+
+def digest_weights(tensors: Iterable[tuple[TensorEntry, bytes]]) -> str:
+    """Return the digest of a model's tensors, given in name order as `read_tensors` yields them.
+
+    sha256 over the tensors, each as canonical JSON of [name, dtype, shape], a newline and its raw
+    bytes. It does not depend on ranks, chunks, attempt or store, so two runs compare.
+    """
     digest = hashlib.sha256()
-    for entry, data in read_tensors(store, manifest, "model"):  # they stand in name order
+    for entry, data in tensors:
         digest.update(canonical_json([entry.name, entry.dtype, list(entry.shape)]) + b"\n")
         digest.update(data)
     return digest.hexdigest()

@@ -7,7 +7,7 @@ first save's tensors for ever.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
@@ -29,10 +29,15 @@ class Planned:
 
 
 class SavePlanning:
-    """Plans the saves of one launch."""
+    """Plans the saves of one launch. parameters: flat names of the model's.
 
-    def __init__(self, ranks: Ranks) -> None:
+    Buffers may differ between ranks (BatchNorm sees other samples on each). Those of rank 0 are saved,
+    as DDP gives them to all ranks before each forward.
+    """
+
+    def __init__(self, ranks: Ranks, parameters: frozenset[str] = frozenset()) -> None:
         self._ranks = ranks
+        self._parameters = parameters
         self._structure: object = None
         self._plan: SavePlan | None = None
         self._metadata: Metadata | None = None
@@ -45,10 +50,24 @@ class SavePlanning:
         planner.set_up_planner(tensors, is_coordinator=self._ranks.is_first)
         if changed or self._plan is None or self._metadata is None:
             # Every rank makes the same global plan of the same local ones.
-            plans = self._ranks.gather_objects(planner.create_local_plan())
+            plans = self._ranks.gather_objects(self._own(planner.create_local_plan(), tensors))
             plans, self._metadata = planner.create_global_plan(plans)
             self._plan, self._structure = plans[self._ranks.rank], structure
         return Planned(planner.finish_plan(self._plan), planner, self._metadata)
+
+    def _own(self, plan: SavePlan, tensors: Tensors) -> SavePlan:
+        """Return a rank's plan without what rank 0 alone saves."""
+        if self._ranks.is_first:
+            return plan
+        items = [item for item in plan.items if not self._is_plain_buffer(item.index.fqn, tensors)]
+        return replace(plan, items=items)
+
+    def _is_plain_buffer(self, name: str, tensors: Tensors) -> bool:
+        return (
+            name.startswith("model.")
+            and name not in self._parameters
+            and not isinstance(tensors[name], DTensor)
+        )
 
 
 def _structure(tensors: Tensors) -> object:

@@ -39,10 +39,10 @@ class Saver:
         self._trained = trained
         self._known = known
         self._staging = Staging(arena)
-        self._planning = SavePlanning(launch.ranks)
         self._parameters = frozenset(
             f"model.{name}" for name, _ in unwrapped(trained.model).named_parameters()
         )
+        self._planning = SavePlanning(launch.ranks, self._parameters)
         self._committer = Committer(launch, known)
         self._count = 0
         self._under_way: tuple[int, threading.Thread] | None = None  # its step, its thread

@@ -23,6 +23,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.core.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.core.records import Json
+from tracks_dagster.training import optimizer_state
 from tracks_dagster.training.manifest import Manifest, TensorEntry
 from tracks_dagster.training.state_tree import Tensors, put_together, take_apart
 
@@ -55,7 +56,7 @@ def collect(trained: Trained) -> StateDict:
     tensors = {f"model.{name}": tensor for name, tensor in model_tensors(trained.model).items()}
     values: dict[str, Json] = {"model": None}
     states = {
-        "optimizer": _with_names(trained.optimizer.state_dict(), trained),
+        "optimizer": optimizer_state.named_state(trained.optimizer, unwrapped(trained.model)),
         "scheduler": trained.scheduler.state_dict() if trained.scheduler else None,
         "scaler": trained.scaler.state_dict() if trained.scaler else None,
     }
@@ -107,26 +108,41 @@ def put_back(trained: Trained, manifest: Manifest, tensors: Tensors) -> None:
     Raises CheckpointMismatch when it does not fit them.
     """
     values = {m: put_together(manifest.members[m].values, tensors) for m in _WITH_VALUES}
+    _check_holders(trained, values, manifest.step)
     put_model_back(trained.model, tensors)
-    holders = {"scheduler": trained.scheduler, "scaler": trained.scaler}
-    for member, holder in holders.items():
-        if (holder is None) != (values[member] is None):
-            who = "this trainer" if values[member] is None else "the checkpoint"
-            raise CheckpointMismatch(
-                f"Only {who} of step {manifest.step} has a {member}; register what was registered "
-                "when it was saved."
-            )
+    model = unwrapped(trained.model)
     try:
-        trained.optimizer.load_state_dict(_with_indices(values["optimizer"], trained))
+        optimizer_state.put_back(trained.optimizer, model, values["optimizer"])
         if trained.scheduler is not None:
             trained.scheduler.load_state_dict(values["scheduler"])
         if trained.scaler is not None:
             trained.scaler.load_state_dict(values["scaler"])
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointMismatch(
             f"The optimizer, scheduler or scaler of step {manifest.step} does not fit this one: "
             f"{error}."
         ) from error
+
+
+def _check_holders(trained: Trained, values: Mapping[str, Any], step: int) -> None:
+    """Raise CheckpointMismatch when only one of trainer and checkpoint has a scheduler or scaler.
+
+    The state of a scaler that is off is empty.
+    """
+    scaler = trained.scaler.state_dict() if trained.scaler is not None else None
+    for member, ours in {"scheduler": trained.scheduler, "scaler": scaler}.items():
+        theirs = values[member]
+        if (ours is None) != (theirs is None):
+            who = "this trainer" if theirs is None else "the checkpoint"
+            raise CheckpointMismatch(
+                f"Only {who} of step {step} has a {member}; register what was registered when it was "
+                "saved."
+            )
+    if scaler is not None and bool(scaler) != bool(values["scaler"]):
+        raise CheckpointMismatch(
+            f"The scaler of step {step} was {'on' if values['scaler'] else 'off'} and this one is "
+            f"{'on' if scaler else 'off'}; build it as when it was saved."
+        )
 
 
 def put_model_back(model: nn.Module, tensors: Tensors) -> None:
@@ -157,33 +173,6 @@ def dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _names(trained: Trained) -> list[str]:
-    """Return the name of each of the optimizer's parameters, in the optimizer's order."""
-    named = {id(p): name for name, p in unwrapped(trained.model).named_parameters()}
-    parameters = [p for group in trained.optimizer.param_groups for p in group["params"]]
-    return [named.get(id(p), f"parameter-{index}") for index, p in enumerate(parameters)]
-
-
-def _with_names(state: dict[str, Any], trained: Trained) -> dict[str, Any]:
-    """Return an optimizer's state dict with names where torch counts parameters."""
-    names = _names(trained)
-    groups = [{**g, "params": [names[i] for i in g["params"]]} for g in state["param_groups"]]
-    return {
-        "state": {names[index]: values for index, values in state["state"].items()},
-        "param_groups": groups,
-    }
-
-
-def _with_indices(state: dict[str, Any], trained: Trained) -> dict[str, Any]:
-    """Return a named state dict as this optimizer counts; KeyError for a name it does not have."""
-    indices = {name: index for index, name in enumerate(_names(trained))}
-    groups = [{**g, "params": [indices[n] for n in g["params"]]} for g in state["param_groups"]]
-    return {
-        "state": {indices[name]: values for name, values in state["state"].items()},
-        "param_groups": groups,
-    }
-
-
 def _empty(entry: TensorEntry, parameter: torch.Tensor | None) -> torch.Tensor:
     dtype: torch.dtype = getattr(torch, entry.dtype)
     if isinstance(parameter, DTensor) and tuple(parameter.shape) == entry.shape:
@@ -194,6 +183,9 @@ def _empty(entry: TensorEntry, parameter: torch.Tensor | None) -> torch.Tensor:
             placements=parameter.placements,
         )
         return sharded
+    if parameter is not None and tuple(parameter.shape) == entry.shape:
+        # In its memory format: some steps read both by one stride.
+        return torch.empty_like(parameter, dtype=dtype, device="cpu", requires_grad=False)
     return torch.empty(entry.shape, dtype=dtype)
 
 

@@ -39,9 +39,12 @@ def put_together(values: Json, tensors: Tensors) -> Any:
 def _encode(tree: Any, path: str, tensors: Tensors) -> Json:
     match tree:
         case torch.Tensor():
+            if path in tensors:
+                raise TrainingError(f"Cannot save {path}: two tensors of the state have this name.")
             tensors[path] = tree
             return {"tensor": path}
         case dict():  # keys may be numbers, which JSON would turn into text
+            _check_keys(tree, path)
             return {"dict": [[k, _encode(v, f"{path}.{k}", tensors)] for k, v in tree.items()]}
         case list() | tuple():
             tag = "list" if isinstance(tree, list) else "tuple"
@@ -54,6 +57,15 @@ def _encode(tree: Any, path: str, tensors: Tensors) -> Json:
             raise TrainingError(
                 f"Cannot save {path}: a {type(tree).__name__} is neither a tensor nor JSON; "
                 "keep it out of the state dict, or turn it into numbers."
+            )
+
+
+def _check_keys(tree: dict[Any, Any], path: str) -> None:
+    for key in tree:
+        if type(key) not in (str, int):
+            raise TrainingError(
+                f"Cannot save {path}: {key!r} is a {type(key).__name__}, and a state dict's keys must "
+                "be text or whole numbers."
             )
 
 

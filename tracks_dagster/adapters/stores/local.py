@@ -105,7 +105,12 @@ class LocalStore:
             yield from (name.removesuffix("/") for name in names if name.endswith("/"))
 
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when there is none. Its folder stays."""
+        """Remove the object; nothing happens when there is none. Its folder stays.
+
+        Not synced, which would double the cost of a deletion: after a power loss some of what was
+        removed may be there again, in any order. What a collector removed it then finds again, by
+        the manifest or among the leftovers of an ended attempt.
+        """
         path = self._path(key)
         with _translated(f"delete {key} in {self.url}"):
             self._settle()

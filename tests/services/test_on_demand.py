@@ -1,0 +1,118 @@
+"""A person asks a running gang for a checkpoint: who is asked, and which commit is the answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeGangs, FakeObjectStore
+from tests.histories import History
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.ports import GangPhase, GangReport
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.on_demand import (
+    Asked,
+    ask_to_save,
+    saved_since,
+    wait_for_save,
+    why_not_saved,
+)
+from tracks_dagster.services.tracks import Tracks
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    gangs = FakeGangs()
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, boot_ids={"node-1": "boot-1"})
+    return gangs
+
+
+def running() -> History:
+    return History("r-1").declare().open().place().restore().commit(20)
+
+
+def test_rank_0_is_asked_and_the_next_save_on_demand_is_the_answer(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
+) -> None:
+    history = running()
+    history.write_to(store)
+    asked = ask_to_save(tracks, gangs, "r-1")
+    assert [place.pid for place in gangs.asked_to_save] == [100]
+
+    def commits(seconds: float) -> None:
+        history.commit(23, trigger="demand").write_to(store)
+
+    found = wait_for_save(tracks, asked, wait_s=60.0, sleep=commits)
+    assert found is not None
+    assert (found.ref.step, found.body.trigger) == (23, "demand")
+
+
+@pytest.mark.parametrize(
+    ("triggers", "step"),
+    [
+        ((), None),
+        (("interval",), None),  # may have been under way when the gang was asked
+        (("interval", "demand"), 22),
+        (("interval", "interval"), 22),  # what was asked for fell on the interval
+        (("demand",), 21),
+        (("final",), 21),
+    ],
+)
+def test_a_save_that_was_under_way_before_is_no_answer(
+    triggers: tuple[str, ...], step: int | None
+) -> None:
+    history = running()
+    asked = Asked(run_id="r-1", attempt_id=1, seq=history.state.head.seq)
+    for index, trigger in enumerate(triggers):
+        history.commit(21 + index, trigger=trigger)
+    found = saved_since(history.state, asked)
+    assert (None if found is None else found.ref.step) == step
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        (History("r-1").declare(), "no attempt that runs"),
+        (running().end("preempted", last_step=23), "no attempt that runs"),
+        (History("r-1").declare().open(), "not begun to train"),
+        (History("r-1").declare().open().place(), "not begun to train"),
+    ],
+    ids=["declared", "ended", "opened", "placed"],
+)
+def test_a_run_that_does_not_train_is_not_asked(
+    history: History, words: str, tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
+) -> None:
+    history.write_to(store)
+    with pytest.raises(InvalidInput, match=words):
+        ask_to_save(tracks, gangs, "r-1")
+    assert gangs.asked_to_save == []
+
+
+@pytest.mark.parametrize(
+    ("boot_id", "words"), [("boot-1", "process 100, does not live"), ("boot-2", "on node-1")]
+)
+def test_a_rank_that_does_not_listen_here_is_told_from_one_elsewhere(
+    boot_id: str, words: str, tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
+) -> None:
+    running().write_to(store)
+    gangs.listens = False
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, boot_ids={"node-1": boot_id})
+    with pytest.raises(InvalidInput, match=words):
+        ask_to_save(tracks, gangs, "r-1")
+
+
+def test_the_wait_ends_with_the_attempt_or_with_its_time(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
+) -> None:
+    history = running()
+    history.write_to(store)
+    asked = ask_to_save(tracks, gangs, "r-1")
+    assert wait_for_save(tracks, asked, wait_s=0.0) is None
+    assert "came yet" in why_not_saved(state(tracks), asked)
+    history.alert("The save of step 23 failed.").write_to(store)
+    assert "step 23 failed" in why_not_saved(state(tracks), asked)
+    history.end("preempted", last_step=23).write_to(store)
+    assert wait_for_save(tracks, asked, wait_s=60.0) is None
+
+
+def state(tracks: Tracks) -> RunState:
+    return tracks.run("r-1")

@@ -3,6 +3,7 @@
 Both only declare the run and open its first attempt, as `tracks run` does; the sensors do the rest.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dagster import (
@@ -111,7 +112,7 @@ def declare_run(
 ) -> str:
     """Declare the run; return its id. Declaring the same id again changes nothing."""
     try:
-        request = _request(app, config)
+        request = _request(app, config, given=_given(context))
         declared = declare(app.tracks, request)
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
@@ -124,7 +125,17 @@ def declare_run(
     return run_id
 
 
-def _request(app: App, config: TrainingRunConfig) -> TrainingRunRequest:
+def _given(context: OpExecutionContext) -> set[str]:
+    """Return the fields that were filled in, those of `retention` too.
+
+    Of the run's own config: in `TrainingRunConfig` Dagster does not tell a value from its default.
+    """
+    run_config: Mapping[str, Any] = context.run_config
+    filled = run_config.get("ops", {}).get(declare_run.name, {}).get("config", {})
+    return {*filled, *filled.get("retention", {})}
+
+
+def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> TrainingRunRequest:
     """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput."""
     origin = None
     if config.branch_from is not None:
@@ -134,7 +145,10 @@ def _request(app: App, config: TrainingRunConfig) -> TrainingRunRequest:
             run_id=config.run_id,
             attempt_id=config.branch_from_attempt,
         )
-    given = config.model_fields_set | config.retention.model_fields_set
+    elif config.branch_from_attempt is not None:
+        raise InvalidInput(
+            "branch_from_attempt says whose checkpoint branch_from means; give both."
+        )
     family = origin.family if origin is not None and "family" not in given else config.family
     request = TrainingRunRequest(
         run_id=config.run_id

@@ -305,6 +305,7 @@ def test_a_branch_from_the_launchpad_takes_over_what_is_left_out(
     ("config", "words"),
     [
         ({"branch_from": "r-0"}, "write RUN@STEP"),
+        ({"branch_from_attempt": 1}, "give both"),
         ({"branch_from": "r-0@11"}, "it has: 20 (attempt 1)"),
         ({"branch_from": "nobody@20"}, "no training run 'nobody'"),
         ({"branch_from": "r-0@20", "family": "tabular"}, "leave --family out"),

@@ -18,6 +18,18 @@ def test_sigterm_sets_a_flag_and_the_handler_before_comes_back() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_save_that_is_asked_for_too_late_ends_no_process() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    try:
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert stop.save_asked
+        os.kill(os.getpid(), signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 def test_another_thread_installs_no_handler() -> None:
     before = signal.getsignal(signal.SIGTERM)
     seen: list[object] = []

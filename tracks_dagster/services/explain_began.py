@@ -1,4 +1,4 @@
-"""From where an attempt began, and what it passed over: a fallback with the records of its quarantines."""
+"""From where an attempt began; of a fallback also the records that quarantined what it passed over."""
 
 from __future__ import annotations
 

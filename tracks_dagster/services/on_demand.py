@@ -78,9 +78,7 @@ def saved_since(state: RunState, asked: Asked) -> CheckpointState | None:
     new = [
         c for c in state.checkpoints if c.seq > asked.seq and c.ref.attempt_id == asked.attempt_id
     ]
-    return next(
-        (c for index, c in enumerate(new) if index > 0 or c.body.trigger in SETTLED), None
-    )
+    return next((c for index, c in enumerate(new) if index > 0 or c.body.trigger in SETTLED), None)
 
 
 def why_not_saved(state: RunState, asked: Asked) -> str:

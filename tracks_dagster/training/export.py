@@ -31,11 +31,25 @@ from tracks_dagster.training.manifest import (
 )
 
 WORDS = {  # torch's name → the format's
-    **{"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16"},
-    **{"float8_e4m3fn": "F8_E4M3", "float8_e4m3fnuz": "F8_E4M3FNUZ", "float8_e5m2": "F8_E5M2"},
-    **{"float8_e5m2fnuz": "F8_E5M2FNUZ", "float8_e8m0fnu": "F8_E8M0", "complex64": "C64"},
-    **{"int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8", "bool": "BOOL"},
-    **{"uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8"},
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e4m3fnuz": "F8_E4M3FNUZ",
+    "float8_e5m2": "F8_E5M2",
+    "float8_e5m2fnuz": "F8_E5M2FNUZ",
+    "float8_e8m0fnu": "F8_E8M0",
+    "complex64": "C64",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "bool": "BOOL",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
 }
 ALIGNMENT_BYTES = 8  # of the first tensor; the wider types come first, so that all are aligned
 NO_DIGEST = "0" * 64  # holds the place of weights_sha256, which is known once all was read

@@ -11,7 +11,8 @@ from typing import Any
 class StopSignal:
     """While its `with` lasts, SIGTERM sets `received` and SIGUSR1 `save_asked`; neither ends it.
 
-    Only the main thread may handle signals: elsewhere both stay False.
+    SIGUSR1 ends no process afterwards either: who asks for a save cannot know that the last step is
+    done. Only the main thread may handle signals: elsewhere both stay False.
     """
 
     def __init__(self) -> None:
@@ -32,7 +33,8 @@ class StopSignal:
         trace: TracebackType | None,
     ) -> None:
         for number, before in self._before.items():
-            signal.signal(number, before)
+            is_deadly = number == signal.SIGUSR1 and before == signal.SIG_DFL
+            signal.signal(number, signal.SIG_IGN if is_deadly else before)
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGTERM:

@@ -261,6 +261,7 @@ def test_a_quarantine_begins_the_grace_anew() -> None:
         ({"keep_last": 0}, "keep_last is 0"),
         ({"keep_best": -1}, "keep_best is -1"),
         ({"metric": " "}, "has no name"),
+        ({"metric": "m" * 65}, "a name of 65 characters"),
         ({"direction": "up"}, "direction is 'up'"),
         ({"milestone_every_steps": 0}, "milestone every 0 steps"),
         ({"delete_after_s": -1.0}, "delete_after_s is -1.0"),

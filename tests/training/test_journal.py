@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -80,6 +81,44 @@ def test_a_store_that_is_down_costs_no_line(store: FakeObjectStore, journal: Jou
     journal.write_step(1, {})
     journal.close(ship=True)
     assert shipped(store).count(b"\n") == 2
+
+
+def test_a_full_disk_costs_lines_and_tears_none(
+    tmp_path: Path,
+    journal: Journal,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write = os.write
+    room = 100  # bytes that the disk takes, 7 at a time
+
+    def scarce(file: int, data: bytes) -> int:
+        nonlocal room
+        if room <= 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        count = write(file, data[:7])
+        room -= count
+        return count
+
+    with monkeypatch.context() as patch:
+        patch.setattr(journal_module.os, "write", scarce)
+        for step in range(1, 5):
+            journal.write_step(step, {})
+    journal.write_step(5, {})
+    text = (tmp_path / "journal" / "rank-0.jsonl").read_text()
+    assert [json.loads(line)["step"] for line in text.splitlines()] == [1, 5]
+    assert capsys.readouterr().err.count("No space left on device") == 1
+    journal.close(ship=False)
+    assert "lost 3 lines" in capsys.readouterr().err
+
+
+def test_a_line_that_comes_after_the_end_goes_nowhere(tmp_path: Path, journal: Journal) -> None:
+    journal.close(ship=False)
+    with (tmp_path / "another").open("w") as taken:  # may have the number of the closed file
+        journal.write("save", step=2)
+        assert taken.tell() == 0
+    assert (tmp_path / "another").read_text() == ""
+    journal.close(ship=False)
 
 
 def test_a_fenced_journal_ships_nothing_more(store: FakeObjectStore, journal: Journal) -> None:

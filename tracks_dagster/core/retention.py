@@ -24,6 +24,7 @@ from tracks_dagster.core.run_state import CheckpointState, RunState
 KEEP_MAX = 10_000  # of last and of best: more than any run commits
 DELETE_AFTER_S_MAX = 366 * 24 * 3600.0
 DIRECTIONS = ("min", "max")
+METRIC_NAME_CHARS_MAX = 64  # a commit record is small and holds no metric of a longer name
 
 ChunkSizes = Mapping[str, int]  # key of a stored chunk → its size in bytes
 
@@ -64,6 +65,12 @@ def check_rule(rule: RetentionRule) -> RetentionRule:
         raise InvalidInput(f"keep_best is {rule.keep_best}; use 0 to {KEEP_MAX}.")
     if not rule.metric.strip():
         raise InvalidInput("The metric by which the best checkpoints are kept has no name.")
+    if len(rule.metric) > METRIC_NAME_CHARS_MAX:
+        raise InvalidInput(
+            f"The metric {rule.metric!r} has a name of {len(rule.metric)} characters; commits hold "
+            f"metrics of up to {METRIC_NAME_CHARS_MAX}, so no checkpoint could be kept by it. Report "
+            "it under a shorter name."
+        )
     if rule.direction not in DIRECTIONS:
         raise InvalidInput(f"direction is {rule.direction!r}; the best is the min or the max.")
     if rule.milestone_every_steps is not None and rule.milestone_every_steps < 1:

@@ -6,8 +6,8 @@ ever, writes the manifest, appends the commit, and tells the others how it went.
 
 from __future__ import annotations
 
-import sys
 import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 
@@ -18,7 +18,9 @@ from tracks_dagster.core.bodies import Alert, CheckpointCommitted
 from tracks_dagster.core.errors import Fenced, NonFinite, StoreError, TrainingError
 from tracks_dagster.core.names import ALERT_SAVE_FAILED
 from tracks_dagster.core.records import Draft, Json, Kind
+from tracks_dagster.core.retention import METRIC_NAME_CHARS_MAX
 from tracks_dagster.training.chunk_writer import KnownChunks
+from tracks_dagster.training.journal import complain
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.staging import Staged
 from tracks_dagster.training.storage_writer import (
@@ -29,10 +31,11 @@ from tracks_dagster.training.storage_writer import (
 )
 
 COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
-METRIC_NAME_CHARS_MAX = 64
-PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own
-OUTCOME_S_MAX = 300.0  # how long the others wait to be told how it went
+PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own; `slowest_s` more
+OUTCOME_S_MAX = 300.0  # how long the others wait to be told how it went; `slowest_s` more
+SLOWEST_BYTES_PER_S = 16 * 1024 * 1024  # of a store for all ranks; a slower one counts as down
 ALERT_CHARS_MAX = 2000
+ALERTS_WAITING_MAX = 100  # for a store that is down; of more the oldest are let go
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +43,7 @@ class Outcome:
     """How a save ended, the same on every rank. All empty: it was committed.
 
     failed: no commit, and training goes on; withdrawn: because a checkpoint whose chunks it names was.
-    ends: "Fenced", "NonFinite" or another error's name: training must not go on; failed says why.
+    ends: name of an error of `core.errors`: training must not go on; failed says why.
     """
 
     failed: str = ""
@@ -50,7 +53,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
-    """One save under way. number: counts a launch's saves; began: monotonic seconds."""
+    """One save under way. number: counts a launch's saves; began: monotonic seconds.
+
+    slowest_s: what a store may need for the bytes of all ranks, beyond what any save may take.
+    """
 
     number: int
     step: int
@@ -60,6 +66,7 @@ class Save:
     writer: CheckpointStorageWriter
     staged: Staged
     metadata: Metadata
+    slowest_s: float
     rng: Json
 
 
@@ -92,17 +99,30 @@ class Committer:
     def __init__(self, launch: Launch, known: KnownChunks) -> None:
         self._launch = launch
         self._known = known
-        self._alerts: list[Draft] = []
+        self._alerts: deque[Draft] = deque(maxlen=ALERTS_WAITING_MAX)
 
     def complete(self, save: Save) -> Outcome:
-        """Store, commit and journal a staged save; return how it ended, whatever happens."""
+        """Store and commit a staged save; return how it ended, whatever happens."""
         try:
-            outcome = self._exchange(save, self._own_part(save))
-            self._journal(save, outcome)
-        except Exception as error:  # noqa: BLE001 - a thread's edge: `settle` raises it
-            outcome = Outcome(failed=f"{type(error).__name__}: {error}", ends="TrainingError")
+            return self._exchange(save, self._own_part(save))
+        except BaseException as error:  # noqa: BLE001 - a thread's edge: `settle` raises it
+            why = f"{type(error).__name__}: {error}"
+            outcome = Outcome(failed=why, ends=TrainingError.__name__)
             self._tell(save, outcome, None)
-        return outcome
+            return outcome
+
+    def journal(self, save: Save, outcome: Outcome) -> None:
+        """Write down how a save ended."""
+        fields: dict[str, Json] = {
+            "step": save.step,
+            "blocking_s": save.blocking_s,
+            "save_s": round(time.monotonic() - save.began, 6),
+            "written_bytes": save.writer.written_bytes,
+        }
+        if outcome.failed:
+            self._launch.journal.write("save_failed", error=outcome.failed, **fields)
+        else:
+            self._launch.journal.write("save", **fields)
 
     def _own_part(self, save: Save) -> Part:
         """Store this rank's chunks; return where they lie, or what kept it from storing them."""
@@ -125,9 +145,10 @@ class Committer:
         key = f"save-{save.number}"
         if not ranks.is_first:
             ranks.post(f"{key}/part-{ranks.rank}", part.to_json())
-            told = ranks.fetch(f"{key}/outcome", timeout_s=OUTCOME_S_MAX)
+            wait_s = OUTCOME_S_MAX + save.slowest_s
+            told = ranks.fetch(f"{key}/outcome", timeout_s=wait_s)
             if told is None:
-                return Outcome(failed=f"Rank 0 did not say in {OUTCOME_S_MAX:g} s how it ended.")
+                return Outcome(failed=f"Rank 0 did not say in {wait_s:.3g} s how it ended.")
             outcome = Outcome(**told["outcome"])
         else:
             written, outcome = self._gather_and_commit(save, key, part)
@@ -149,11 +170,12 @@ class Committer:
     ) -> tuple[Written | None, Outcome]:
         ranks = self._launch.ranks
         parts = [part]
-        deadline = time.monotonic() + PART_S_MAX
+        wait_s = PART_S_MAX + save.slowest_s
+        deadline = time.monotonic() + wait_s
         for rank in range(1, ranks.world_size):
             left_s = max(0.0, deadline - time.monotonic())
             told = ranks.fetch(f"{key}/part-{rank}", timeout_s=left_s)
-            late = f"Rank {rank} had not stored its part after {PART_S_MAX:g} s."
+            late = f"Rank {rank} had not stored its part after {wait_s:.3g} s."
             parts.append(Part(failed=late) if told is None else Part.from_json(told))
         failed = [each for each in parts if each.failed]
         if failed:
@@ -185,7 +207,6 @@ class Committer:
 
     def _draft(self, save: Save, written: Written, written_bytes: int) -> Draft:
         moment = save.writer.moment
-        names = [name for name in sorted(moment.metrics) if len(name) <= METRIC_NAME_CHARS_MAX]
         body = CheckpointCommitted(
             launch_id=moment.launch_id,
             ref=written.ref,
@@ -195,36 +216,34 @@ class Committer:
             total_bytes=written.total_bytes,
             written_bytes=written_bytes,
             blocking_s=save.blocking_s,
-            metrics={name: moment.metrics[name] for name in names[:COMMIT_METRICS_MAX]},
+            metrics=_few(moment.metrics, first=self._launch.declared.retention.metric),
         )
         return self._launch.draft(Kind.CHECKPOINT_COMMITTED, body)
 
     def _failed(self, save: Save, why: str, *, ends: str = "") -> Outcome:
         """Say on stderr and in the track that a save failed; rank 0 only."""
         text = f"The {save.trigger} save of step {save.step} failed: {why}"
-        print(text, file=sys.stderr, flush=True)
+        complain(text)
         alert = Alert(rule=ALERT_SAVE_FAILED, text=text[:ALERT_CHARS_MAX], data={"step": save.step})
         self._alerts.append(self._launch.draft(Kind.ALERT, alert))
         self._send_alerts()
         return Outcome(failed=why, ends=ends)
-
-    def _journal(self, save: Save, outcome: Outcome) -> None:
-        fields: dict[str, Json] = {
-            "step": save.step,
-            "blocking_s": save.blocking_s,
-            "save_s": round(time.monotonic() - save.began, 6),
-            "written_bytes": save.writer.written_bytes,
-        }
-        if outcome.failed:
-            self._launch.journal.write("save_failed", error=outcome.failed, **fields)
-        else:
-            self._launch.journal.write("save", **fields)
 
     def _send_alerts(self) -> None:
         """Append what has not landed yet; a store that is down gets it with the next save."""
         try:
             while self._alerts:
                 self._launch.whole_track().note(self._alerts[0])
-                del self._alerts[0]
-        except StoreError as error:
-            print(f"an alert waits for the next save: {error}", file=sys.stderr, flush=True)
+                self._alerts.popleft()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the save ended as it did
+            complain(f"an alert waits for the next save: {type(error).__name__}: {error}")
+
+
+def _few(metrics: Mapping[str, Json], *, first: str) -> dict[str, Json]:
+    """Return what a commit tells of the metrics: what retention goes by, the loss, others by name."""
+    names = [
+        name
+        for name in dict.fromkeys((first, "loss", *sorted(metrics)))
+        if name in metrics and len(name) <= METRIC_NAME_CHARS_MAX
+    ]
+    return {name: metrics[name] for name in names[:COMMIT_METRICS_MAX]}

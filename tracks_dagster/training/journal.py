@@ -1,9 +1,10 @@
 """A rank's journal: one JSON object a line, in the kernel before the next step begins.
 
-A line is written with one `os.write` to a file opened for appending, so kill -9 of the rank loses
-none that was written; a crash of the machine loses what was not shipped. A thread ships the file to
-the store every two seconds: segments follow one another, each keyed by its first byte's offset, and
-the newest is put again, longer, until it is full. Nothing in a journal is ever needed to decide.
+A line is appended to a file with `os.write`, so kill -9 of the rank loses none that was written; a
+crash of the machine loses what was not shipped. A full disk costs lines, never training. A thread
+ships the file to the store every two seconds: segments follow one another, each keyed by its first
+byte's offset, and the newest is put again, longer, until it is full. Nothing in a journal is ever
+needed to decide.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from tracks_dagster.core.errors import StoreError
@@ -23,6 +25,7 @@ SHIP_EVERY_S = 2.0
 HEARTBEAT_EVERY_S = 10.0
 SEGMENT_BYTES_MAX = 256 * 1024
 LAST_SHIP_S_MAX = 10.0  # how long an ending rank waits for its shipping thread
+LAST_WRITE_S_MAX = 5.0  # and for a line that another thread is writing
 
 
 class Journal:
@@ -32,7 +35,8 @@ class Journal:
         """Open `path` for appending and start shipping it under `prefix` (ends with "/")."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._lost_count = 0
         self._store = store
         self._prefix = prefix
         self._now = now
@@ -40,14 +44,28 @@ class Journal:
         self._segment_start = 0  # offset of the segment that is not full yet
         self._shipped = 0  # offset up to which the store has the file
         self._lock = threading.Lock()  # of shipping
+        self._writing = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="journal", daemon=True)
         self._thread.start()
 
     def write(self, kind: str, **fields: Json) -> None:
-        """Append one line; it is in the kernel when this returns."""
+        """Append one line; it is in the kernel when this returns, whole.
+
+        One that the machine refuses (a full disk) is lost: the first is complained of, and `close`
+        says how many there were. Of a closed journal nothing happens.
+        """
         line = {"kind": kind, "t": format_time(self._now()), **fields}
-        os.write(self._file, json.dumps(line, separators=(",", ":")).encode() + b"\n")
+        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        with self._writing:
+            if self._file is None:
+                return
+            try:
+                _append(self._file, data)
+            except OSError as error:
+                self._lost_count += 1
+                if self._lost_count == 1:
+                    complain(f"journal: lost the {kind} line of {self._path}: {error}")
 
     def write_step(self, step: int, fields: Mapping[str, Json]) -> None:
         """Append the line of a finished step."""
@@ -56,10 +74,8 @@ class Journal:
 
     def ship(self) -> None:
         """Bring every whole line into the store; raises StoreError when it cannot be reached."""
-        with self._lock, self._path.open("rb") as file:
-            file.seek(self._segment_start)
-            lines = file.read().rpartition(b"\n")
-            data = lines[0] + lines[1]
+        with self._lock:
+            data = self._unshipped()
             while data and self._segment_start + len(data) > self._shipped:
                 segment = _whole_lines(data, SEGMENT_BYTES_MAX)
                 self._store.put(f"{self._prefix}{self._segment_start:012d}.jsonl", segment)
@@ -74,7 +90,14 @@ class Journal:
         self._thread.join(LAST_SHIP_S_MAX)
         if ship and not self._thread.is_alive():  # else the store does not answer
             self._try_ship()
-        os.close(self._file)
+        if self._lost_count > 1:
+            complain(f"journal: lost {self._lost_count} lines of {self._path}")
+        # Else a disk hangs, and the end of the process closes it.
+        if self._writing.acquire(timeout=LAST_WRITE_S_MAX):
+            file, self._file = self._file, None
+            self._writing.release()
+            if file is not None:
+                os.close(file)
 
     def _run(self) -> None:
         heartbeat_in_s = HEARTBEAT_EVERY_S
@@ -89,7 +112,35 @@ class Journal:
         try:
             self.ship()
         except StoreError as error:  # the next turn ships more; the file on this machine has it all
-            print(f"journal: cannot ship {self._path.name}: {error}", file=sys.stderr, flush=True)
+            complain(f"journal: cannot ship {self._path.name}: {error}")
+
+    def _unshipped(self) -> bytes:
+        """Return the whole lines from the segment on that is not full; none when it is unreadable."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._segment_start)
+                lines = file.read().rpartition(b"\n")
+        except OSError as error:
+            complain(f"journal: cannot read {self._path}: {error}")
+            return b""
+        return lines[0] + lines[1]
+
+
+def complain(text: str) -> None:
+    """Say it on stderr, which may lie on the disk that is full: then nobody is told."""
+    with suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def _append(file: int, data: bytes) -> None:
+    """Write `data` whole, or nothing of it; raises OSError."""
+    size = os.fstat(file).st_size
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+    except OSError:
+        os.ftruncate(file, size)  # half a line would tear the next one too
+        raise
 
 
 def _whole_lines(data: bytes, size: int) -> bytes:

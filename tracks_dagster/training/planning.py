@@ -7,11 +7,12 @@ first save's tensors for ever.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.tensor import DTensor
 
@@ -21,11 +22,12 @@ from tracks_dagster.training.state_tree import Tensors
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """This rank's plan, the planner that resolves its items, and every rank's tensors."""
+    """This rank's plan, the planner that resolves its items, and every rank's tensors and bytes."""
 
     plan: SavePlan
     planner: DefaultSavePlanner
     metadata: Metadata
+    total_bytes: int
 
 
 class SavePlanning:
@@ -41,6 +43,7 @@ class SavePlanning:
         self._structure: object = None
         self._plan: SavePlan | None = None
         self._metadata: Metadata | None = None
+        self._total_bytes = 0
 
     def plan(self, tensors: Tensors) -> Planned:
         """Return the plan for these tensors. Collective: all ranks plan anew when one has to."""
@@ -53,7 +56,9 @@ class SavePlanning:
             plans = self._ranks.gather_objects(self._own(planner.create_local_plan(), tensors))
             plans, self._metadata = planner.create_global_plan(plans)
             self._plan, self._structure = plans[self._ranks.rank], structure
-        return Planned(planner.finish_plan(self._plan), planner, self._metadata)
+            self._total_bytes = _total_bytes(self._metadata)
+        plan = planner.finish_plan(self._plan)
+        return Planned(plan, planner, self._metadata, self._total_bytes)
 
     def _own(self, plan: SavePlan, tensors: Tensors) -> SavePlan:
         """Return a rank's plan without what rank 0 alone saves."""
@@ -68,6 +73,14 @@ class SavePlanning:
             and name not in self._parameters
             and not isinstance(tensors[name], DTensor)
         )
+
+
+def _total_bytes(metadata: Metadata) -> int:
+    return sum(
+        math.prod(each.size) * each.properties.dtype.itemsize
+        for each in metadata.state_dict_metadata.values()
+        if isinstance(each, TensorStorageMetadata)
+    )
 
 
 def _structure(tensors: Tensors) -> object:

@@ -19,12 +19,17 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from tracks_dagster.core.errors import Fenced, RankLost, TracksError
+from tracks_dagster.core.errors import Fenced, RankLost, TracksError, TrainingError
 from tracks_dagster.core.records import Json, canonical_json
 
 GANG_TIMEOUT_S = 600.0  # for any collective: a rank that waits longer gives the gang up
-FETCH_POLL_S = 0.01
+FETCH_POLL_S = 0.01  # doubled from look to look
+FETCH_POLL_S_MAX = 0.1
 POSTED_KEPT = 4  # newest words of a rank that stay readable
+# TCPStore drops the connection, which all share, at a value of 8 MiB; UTF-8 makes 4 bytes of a
+# character at most.
+PIECE_CHARS_MAX = 1024 * 1024
+PIECES_MAX = 256  # of one word: a part that tells of some millions of shards
 
 T = TypeVar("T")
 
@@ -39,7 +44,7 @@ class Ranks:
         self.device = device
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        self._posted: list[str] = []
+        self._posted: list[list[str]] = []  # the keys of each word
         if world_size > 1:
             timeout = timedelta(seconds=GANG_TIMEOUT_S)
             store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
@@ -88,20 +93,38 @@ class Ranks:
         return [each for each in values if each is not None]
 
     def post(self, key: str, value: Json) -> None:
-        """Leave a value for the other ranks under a key that is used once. Any thread may."""
-        self._words.set(key, canonical_json(value).decode())
-        self._posted.append(key)
+        """Leave a value for the other ranks under a key that is used once. Any thread may.
+
+        Raises TrainingError for more than 256 Mi characters.
+        """
+        text = canonical_json(value).decode()
+        count = -(-len(text) // PIECE_CHARS_MAX)
+        if count > PIECES_MAX:
+            raise TrainingError(
+                f"Rank {self.rank} cannot tell the others {key}: it is {len(text)} characters of JSON "
+                f"and the limit is {PIECES_MAX * PIECE_CHARS_MAX}."
+            )
+        keys = [f"{key}/{number}" for number in range(count)]
+        for number, piece_key in enumerate(keys):
+            at = number * PIECE_CHARS_MAX
+            self._words.set(piece_key, text[at : at + PIECE_CHARS_MAX])
+        self._words.set(key, str(count))  # last: who sees it finds the pieces
+        self._posted.append([key, *keys])
         if len(self._posted) > POSTED_KEPT:
-            self._words.delete_key(self._posted.pop(0))
+            for old in self._posted.pop(0):
+                self._words.delete_key(old)
 
     def fetch(self, key: str, *, timeout_s: float) -> Json | None:
         """Return what was posted under `key`, or None when nothing was in time. Any thread may."""
         deadline = time.monotonic() + timeout_s
+        pause_s = FETCH_POLL_S
         while not self._words.check([key]):
             if time.monotonic() > deadline:
                 return None
-            time.sleep(FETCH_POLL_S)
-        return json.loads(self._words.get(key))
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, FETCH_POLL_S_MAX)
+        count = int(self._words.get(key))
+        return json.loads(b"".join(self._words.get(f"{key}/{n}") for n in range(count)))
 
     def from_first(self, action: Callable[[], Json]) -> Json:
         """Do `action` on rank 0 and return its value on every rank.

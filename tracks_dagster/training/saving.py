@@ -11,12 +11,25 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from tracks_dagster.core.errors import CheckpointWriteFailed, Fenced, NonFinite, TrainingError
+from tracks_dagster.core.errors import (
+    CheckpointWriteFailed,
+    Fenced,
+    NonFinite,
+    TracksError,
+    TrainingError,
+)
 from tracks_dagster.core.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training import random_state
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks
-from tracks_dagster.training.committing import OUTCOME_S_MAX, PART_S_MAX, Committer, Outcome, Save
+from tracks_dagster.training.committing import (
+    OUTCOME_S_MAX,
+    PART_S_MAX,
+    SLOWEST_BYTES_PER_S,
+    Committer,
+    Outcome,
+    Save,
+)
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.planning import SavePlanning
 from tracks_dagster.training.staging import Staging
@@ -25,7 +38,12 @@ from tracks_dagster.training.storage_writer import CheckpointStorageWriter, Mome
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn
-SAVE_S_MAX = PART_S_MAX + OUTCOME_S_MAX  # how long training waits for a save under way
+SAVE_S_MAX = PART_S_MAX + OUTCOME_S_MAX  # how long a save may take; its `slowest_s` more
+SETTLE_S_MIN = 60.0  # how long training waits for one that has taken that long already
+
+_ENDS: dict[str, type[TracksError]] = {
+    error.__name__: error for error in (CheckpointWriteFailed, Fenced, NonFinite, TrainingError)
+}
 
 
 class Saver:
@@ -45,7 +63,7 @@ class Saver:
         self._planning = SavePlanning(launch.ranks, self._parameters)
         self._committer = Committer(launch, known)
         self._count = 0
-        self._under_way: tuple[int, threading.Thread] | None = None  # its step, its thread
+        self._under_way: tuple[Save, threading.Thread] | None = None
         self._outcome: Outcome | None = None  # of the save under way, once its thread knows it
 
     @property
@@ -66,7 +84,7 @@ class Saver:
 
         A save that failed is journalled and alerted, and training goes on; only when nothing comes
         after it (SIGTERM, the last step) this waits for the commit and raises CheckpointWriteFailed.
-        Raises Fenced, and NonFinite for weights that are, of this save or of the one before.
+        Raises what `settle` does, of this save or of the one before.
         """
         began = time.monotonic()
         self.settle()
@@ -89,35 +107,38 @@ class Saver:
         """Wait for the save under way; return how it ended, or None when there is none.
 
         Collective, and bounded. Raises what training must not go on after: Fenced, NonFinite,
-        TrainingError.
+        CheckpointWriteFailed when it took too long (it still reads the memory that the next save
+        would be copied to), TrainingError.
         """
         if self._under_way is None:
             return None
-        step, thread = self._under_way
-        thread.join(SAVE_S_MAX)
-        late = f"It took more than {SAVE_S_MAX:g} s."
-        outcome = self._agreed(self._outcome or Outcome(failed=late, ends="TrainingError"))
+        save, thread = self._under_way
+        may_take_s = SAVE_S_MAX + save.slowest_s
+        left_s = save.began + may_take_s - time.monotonic()
+        thread.join(max(left_s, SETTLE_S_MIN))
+        outcome = self._agreed(self._outcome or _unknown(thread, may_take_s))
         self._under_way, self._outcome = None, None
         if outcome.withdrawn:
             self._known.forget()
         if not outcome.failed:
-            self.saved_step = step
-        if outcome.ends == Fenced.__name__:
-            raise Fenced(outcome.failed)
-        if outcome.ends == NonFinite.__name__:
-            raise NonFinite(f"{outcome.failed} The last checkpoint is of step {self.saved_step}.")
+            self.saved_step = save.step
         if outcome.ends:
-            raise TrainingError(f"The save of step {step} ended all: {outcome.failed}")
+            raise _ENDS[outcome.ends](
+                f"The save of step {save.step} ended all: {outcome.failed} "
+                f"The last checkpoint is of step {self.saved_step}."
+            )
         return outcome
 
     def _agreed(self, outcome: Outcome) -> Outcome:
         """Return the outcome that holds for all ranks: rank 0's, unless one says that it ends all.
 
-        A rank that was not told in time, or whose thread died, would go another way than the rest.
-        The sums alone are one short exchange; nobody leaves before it: rank 0 keeps the words.
+        What they do next follows from the flags, so all of these must be equal. A rank that was not
+        told in time, or whose thread died, would go another way than the rest. The sums alone are one
+        short exchange; nobody leaves before it: rank 0 keeps the words.
         """
         ranks = self._launch.ranks
-        sums = ranks.sum([float(outcome.failed != ""), float(outcome.ends != "")])
+        flags = (outcome.failed != "", outcome.withdrawn, outcome.ends != "")
+        sums = ranks.sum([float(flag) for flag in flags])
         if all(each in (0.0, float(ranks.world_size)) for each in sums):
             return outcome
         outcomes = [Outcome(**told) for told in ranks.gather(asdict(outcome))]
@@ -151,10 +172,11 @@ class Saver:
             writer=writer,
             staged=staged,
             metadata=planned.metadata,
+            slowest_s=planned.total_bytes / SLOWEST_BYTES_PER_S,
             rng=rng,
         )
         thread = threading.Thread(target=self._complete, args=(save,), name="saver", daemon=True)
-        self._under_way = (step, thread)
+        self._under_way = (save, thread)
         thread.start()
 
     def _moment(self, step: int, state: StateDict, told: Mapping[str, Json]) -> Moment:
@@ -172,4 +194,14 @@ class Saver:
         )
 
     def _complete(self, save: Save) -> None:
-        self._outcome = self._committer.complete(save)
+        self._outcome = outcome = self._committer.complete(save)
+        self._committer.journal(save, outcome)
+
+
+def _unknown(thread: threading.Thread, may_take_s: float) -> Outcome:
+    """Return the outcome of a save whose thread left none."""
+    if thread.is_alive():
+        late = f"It took more than {may_take_s:.3g} s."
+        return Outcome(failed=late, ends=CheckpointWriteFailed.__name__)
+    died = "Its thread died and did not say how it ended; see stderr."
+    return Outcome(failed=died, ends=TrainingError.__name__)

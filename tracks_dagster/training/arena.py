@@ -8,6 +8,7 @@ memory with huge pages asked for; a thread of this process writes from it, so no
 from __future__ import annotations
 
 import mmap
+from collections.abc import Sequence
 
 import torch
 
@@ -30,15 +31,25 @@ class Arena:
             self._bytes = self._allocate(size)
         return self._bytes[:size_bytes]
 
+    def fit(self, size_bytes: int) -> torch.Tensor:
+        """Do the same, and let go of a block of more than twice that size.
+
+        A restore reads all that a rank needs; where ranks share the writing out, a save is smaller.
+        """
+        if len(self._bytes) > 2 * max(size_bytes, GROW_BYTES):
+            self._bytes = torch.empty(0, dtype=torch.uint8)
+        return self.take(size_bytes)
+
     @property
     def address(self) -> int:
         """Where the block lies; another value after it grew."""
         return self._bytes.data_ptr()
 
-    def settle(self) -> None:
-        """Wait for copies from a GPU that are under way."""
+    def settle(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Wait for the copies of these, from every GPU that they lie on."""
         if self._is_pinned:
-            torch.cuda.current_stream().synchronize()
+            for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+                torch.cuda.current_stream(device).synchronize()
 
     def view(self, size_bytes: int) -> memoryview:
         """Return the same bytes for those who read and write files."""
@@ -51,4 +62,6 @@ class Arena:
         block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux; fewer faults, and faster copies
             block.madvise(mmap.MADV_HUGEPAGE)
+        if hasattr(mmap, "MADV_DONTFORK"):  # else the first save after a loader forks copies it all
+            block.madvise(mmap.MADV_DONTFORK)
         return torch.frombuffer(block, dtype=torch.uint8)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from blake3 import blake3
 
@@ -93,8 +92,47 @@ def store_chunks(
             store.put(chunk.key, part)
         return chunk, len(part) if is_first else 0
 
-    with ThreadPoolExecutor(WRITERS, thread_name_prefix="chunk writer") as pool:
-        storing = pool.map(store_one, data)
-        meanwhile()
-        stored = list(storing)
+    stored = _in_threads(store_one, data, meanwhile)
     return [chunk for chunk, _ in stored], sum(written for _, written in stored)
+
+
+def _in_threads(
+    work: Callable[[memoryview], tuple[Chunk, int]],
+    data: Sequence[memoryview],
+    meanwhile: Callable[[], None],
+) -> list[tuple[Chunk, int]]:
+    """Return what `work` makes of each part, several at a time; the first error stops the rest.
+
+    In daemon threads, which an executor's are not: a store that never answers must not keep a rank
+    from ending.
+    """
+    done: dict[int, tuple[Chunk, int]] = {}
+    errors: list[BaseException] = []
+    waiting, lock = iter(enumerate(data)), threading.Lock()
+
+    def run() -> None:
+        while not errors:
+            with lock:
+                index, part = next(waiting, (-1, None))
+            if part is None:
+                return
+            try:
+                done[index] = work(part)
+            except BaseException as error:  # noqa: BLE001 - a thread's edge: raised below
+                errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, name=f"chunk writer {number}", daemon=True)
+        for number in range(min(WRITERS, len(data)))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        meanwhile()
+    except BaseException as error:  # noqa: BLE001 - raised once nobody reads the memory any more
+        errors.append(error)
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return [done[index] for index in range(len(data))]

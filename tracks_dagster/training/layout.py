@@ -8,6 +8,7 @@ stay while optimizer states move. The same tensors give the same layout.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -64,16 +65,26 @@ def lay_out(tensors: Sequence[tuple[str, int]]) -> Layout:
         else:
             end += _aligned(size)
     _close(chunks, start, end)
-    pieces = tuple(tuple(_pieces(slot, chunks)) for slot in slots)
+    starts = [chunk.offset_bytes for chunk in chunks]
+    pieces = tuple(
+        tuple(_pieces(slot, chunks, starts)) if slot.size_bytes else () for slot in slots
+    )
     return Layout(tuple(slots), tuple(chunks), pieces)
 
 
-def _pieces(slot: Extent, chunks: Sequence[Extent]) -> Iterator[tuple[int, Extent]]:
-    for index, chunk in enumerate(chunks):
+def _pieces(
+    slot: Extent, chunks: Sequence[Extent], starts: Sequence[int]
+) -> Iterator[tuple[int, Extent]]:
+    """Yield where a slot's bytes lie in the chunks; `starts` are their offsets, in order."""
+    for index in range(bisect_right(starts, slot.offset_bytes) - 1, len(chunks)):
+        chunk = chunks[index]
+        if chunk.offset_bytes >= slot.end_bytes:
+            return
         first = max(slot.offset_bytes, chunk.offset_bytes)
-        size = min(slot.end_bytes, chunk.end_bytes) - first
-        if size > 0:
-            yield index, Extent(first - chunk.offset_bytes, size)
+        yield (
+            index,
+            Extent(first - chunk.offset_bytes, min(slot.end_bytes, chunk.end_bytes) - first),
+        )
 
 
 def _close(chunks: list[Extent], start: int, end: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import random
+import sys
 
 import numpy as np
 import torch
@@ -36,7 +37,8 @@ def capture() -> Json:
 def restore(state: Json) -> None:
     """Put every generator back to what `capture` returned.
 
-    CUDA states are put back when this process sees as many devices as the one that captured.
+    CUDA states are put back when this process sees as many devices as the one that captured; else
+    it is said on stderr.
     """
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
@@ -44,7 +46,13 @@ def restore(state: Json) -> None:
     words32 = np.frombuffer(base64.b64decode(keys), dtype="<u4")
     np.random.set_state((name, words32, position, has_gauss, cached))
     torch.set_rng_state(_tensor(state["torch"]))
-    if len(state["cuda"]) == len(_cuda_states()):
+    seen, saved = len(_cuda_states()), len(state["cuda"])
+    if seen != saved:
+        text = (
+            f"random state: saved of {saved} CUDA devices, and there are {seen}; they keep theirs"
+        )
+        print(text, file=sys.stderr, flush=True)
+    else:
         torch.cuda.set_rng_state_all([_tensor(text) for text in state["cuda"]])
 
 

@@ -48,12 +48,12 @@ class Staging:
         if live:  # a rank may hold nothing, and the copy refuses an empty list
             with torch.no_grad():
                 torch._foreach_copy_(staged.tensors, live, non_blocking=True)
-        self._arena.settle()
+        self._arena.settle(live)
         return staged
 
     def _prepare(self, plan: SavePlan) -> Staged:
         layout = lay_out([(item.index.fqn.partition(".")[0], _size(item)) for item in plan.items])
-        memory = self._arena.take(layout.total_bytes)
+        memory = self._arena.fit(layout.total_bytes)
         memory.zero_()  # the gaps between tensors: equal tensors give equal chunks
         tensors = []
         for item, slot in zip(plan.items, layout.slots, strict=True):

@@ -37,6 +37,8 @@ from tracks_dagster.training.manifest import (
 )
 from tracks_dagster.training.staging import Staged, Staging
 
+FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
@@ -296,9 +298,16 @@ def _pieces(stored: Sequence[StoredPiece], indices: dict[Chunk, int]) -> tuple[P
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Tell whether every element is finite; the sum tells in one pass when it is finite itself."""
+    """Tell whether every element is finite, a piece at a time, so that it takes little memory."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
     if not tensor.is_floating_point() or tensor.numel() == 0:
         return True
-    if math.isfinite(tensor.sum(dtype=torch.float64).item()):
+    return all(_is_finite_piece(piece) for piece in torch.split(tensor.reshape(-1), FINITE_PIECE))
+
+
+def _is_finite_piece(piece: torch.Tensor) -> bool:
+    """Tell the same of a few elements; the sum tells in one pass when it is finite itself."""
+    if math.isfinite(piece.sum(dtype=torch.float64).item()):
         return True
-    return bool(torch.isfinite(tensor).all())  # a sum may overflow where no element does
+    return bool(torch.isfinite(piece.double()).all())  # a sum may overflow where no element does

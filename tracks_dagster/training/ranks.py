@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from tracks_dagster.core.errors import Fenced, RankLost, TracksError, TrainingError
+from tracks_dagster.core.errors import Fenced, RankLost, TrainingError
 from tracks_dagster.core.records import Json, canonical_json
 
 GANG_TIMEOUT_S = 600.0  # for any collective: a rank that waits longer gives the gang up
@@ -150,7 +150,7 @@ class Ranks:
     def _act_and_tell(self, action: Callable[[], Json]) -> Json:
         try:
             value = action()
-        except (TracksError, OSError, RuntimeError) as error:
+        except Exception as error:
             self._broadcast({"error": type(error).__name__, "message": str(error)})
             raise
         return self._broadcast({"value": value})["value"]

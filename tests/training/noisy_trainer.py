@@ -99,7 +99,9 @@ class Executioner:
         """Be told of every moment of every step."""
         if self._waiting is not None and step == self._last_step:
             self._waiting.join()  # else a fast run would end before it is killed
-        if self._kill is None or (self._kill.step, self._kill.moment) != (step, moment):
+        if self._kill is None or self._waiting is not None or moment != self._kill.moment:
+            return
+        if step < self._kill.step:  # an attempt may resume after it, and is killed at once then
             return
         if self._kill.later_s == 0:
             self._strike()

@@ -19,7 +19,8 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "checkpoint-2gb": lambda: checkpoint.run((2000,)),  # needs 10 GB of memory; only when asked
 }
 ALL = ("track", "ledger", "checkpoint")
-BARS = checkpoint.BARS  # by the figure's name, without its size; the others have none
+# By the figure's name, without its size; the others have none.
+BARS, WHY = checkpoint.BARS, checkpoint.WHY
 
 
 def main(names: list[str]) -> int:
@@ -40,11 +41,12 @@ def main(names: list[str]) -> int:
 
 
 def _judged(label: str, value: float) -> str:
-    """Say whether a figure that has a bar meets it."""
-    bar = BARS.get(label.partition(" @")[0])
+    """Say whether a figure that has a bar meets it, and if not, what else stands in it."""
+    name = label.partition(" @")[0]
+    bar = BARS.get(name)
     if bar is None:
         return ""
-    return f"   at most {bar:g}: " + ("met" if value <= bar else "MISSED")
+    return f"   at most {bar:g}: " + ("met" if value <= bar else f"MISSED ({WHY[name]})")
 
 
 if __name__ == "__main__":

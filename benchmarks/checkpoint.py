@@ -56,6 +56,17 @@ BARS = {  # figure, without its size: at most
     "report_us": 50.0,
     "peak_extra_mb_beyond_one_copy": 256.0,
 }
+WHY = {  # what stands in a figure beside its measure, where it misses its bar
+    "blocked_to_memcpy": "beside the copy: naming the state's tensors and RNG, waking a thread; a few "
+    "ms whatever the size, and cold caches after the other savers",
+    "durable_to_raw_write_fsync": "beside the write: the copy, hashes, an fsync for each chunk, the "
+    "manifest and the record, some ms whatever the size; a shared disk",
+    "restore_to_reading": "beside reading: hashing on a second thread, copying into the model; a busy "
+    "core is missed",
+    "stored_share_of_ten_saves": "chunks that hold changed and unchanged tensors are written whole",
+    "report_us": "a line of the journal reaches the kernel at each step",
+    "peak_extra_mb_beyond_one_copy": "buffers of the writers, one chunk each",
+}
 
 
 def run(sizes_mb: tuple[int, ...] = SIZES_MB) -> dict[str, float]:

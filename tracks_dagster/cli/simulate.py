@@ -1,0 +1,313 @@
+"""`tracks simulate`: what other retry policies and checkpoint intervals would make of a history."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.policy import HOUR_S, RetryPolicy
+from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.simulation import Scenario
+from tracks_dagster.core.simulation_compare import EVERY_S, OURS, Row, choices, compare
+from tracks_dagster.core.simulation_json import row_json
+from tracks_dagster.core.simulation_theory import best_ettr
+from tracks_dagster.core.simulation_traces import (
+    LLAMA3_MEAN_TIME_S,
+    LLAMA3_PERSON_AFTER_S,
+    LLAMA3_STEP_S,
+    SPOT_STEP_S,
+    llama3,
+    read_traces,
+    spot,
+)
+from tracks_dagster.core.simulation_world import Costs
+from tracks_dagster.core.units import duration_s, or_none
+from tracks_dagster.services.simulate import ASSUMPTIONS, Replayed, replay
+from tracks_dagster.settings import Settings, load_policy, read_policy_file
+from tracks_dagster.wiring import open_ledger_to_read, utc_now
+
+TRACE_BYTES_MAX = 64 * 1024 * 1024
+SPOT_SAVE_S, SPOT_RESTART_S, SPOT_PERSON_AFTER_S = 2.0, 60.0, 3600.0
+LLAMA3_SAVE_S, LLAMA3_RESTART_S = 30.0, 300.0
+REASONS_NAMED = 3  # of what was wasted, the most costly
+MEANINGS = (
+    "ETTR: the share of all time spent on steps that the run rests on in the end",
+    "wasted: devices held for steps that do not count and for restarts, by what they are owed to",
+)
+MEANING_OF_BEST = (
+    "of the best: against one who knows every interruption, saves right before it and never waits; "
+    "the median of the traces, and the worst"
+)
+
+
+@click.command("simulate")
+@click.option(
+    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Spot capacity, JSON."
+)
+@click.option(
+    "--llama3", "is_llama3", is_flag=True, help="54 days of Llama 3 405B's interruptions."
+)
+@click.option("--last", default="7d", show_default=True, help="How far back in the ledger.")
+@click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="Try this policy.")
+@click.option("--save", help="How long a save blocks [2s; with --llama3 30s].")
+@click.option("--restart", help="From a decided retry to its first step [60s; with --llama3 5min].")
+@click.option("--grace", help="With --trace: how long before it a preemption is told [0s].")
+@click.option("--nodes", type=click.IntRange(min=1), help="With --trace: instances a gang needs.")
+@click.option("--person-after", help="Until a person answers a refusal, or none [1h; 15min].")
+@click.option("--every", multiple=True, help="A fixed checkpoint interval to compare; repeatable.")
+@click.option("--seed", default=0, show_default=True, help="Of what --llama3 draws.")
+@as_json
+def command(
+    trace: Path | None,
+    is_llama3: bool,
+    last: str,
+    policy: Path | None,
+    save: str | None,
+    restart: str | None,
+    grace: str | None,
+    nodes: int | None,
+    person_after: str | None,
+    every: tuple[str, ...],
+    seed: int,
+    as_json: bool,
+) -> None:
+    """Run the retry policy and the checkpoint cadence over a history, and compare others with them.
+
+    The history is the ledger's own, every attempt that ended in the last days; a file of traces of
+    spot capacity; or the interruptions of the Llama 3 405B training. Nothing is written.
+    """
+    settings = Settings.from_environment()
+    chosen = load_policy(settings) if policy is None else read_policy_file(policy)
+    every_s = [_positive("--every", text) for text in every] or list(EVERY_S)
+    told = (save, restart, grace, nodes, person_after)
+    if trace is None and not is_llama3:
+        if any(value is not None for value in told):
+            raise InvalidInput(
+                "--save, --restart, --grace, --nodes and --person-after describe a world that is made "
+                "up; the ledger's history has its own. Give them with --trace FILE or --llama3."
+            )
+        since = utc_now() - timedelta(seconds=_positive("--last", last))
+        found = replay(open_ledger_to_read(settings), chosen, since=since, every_s=every_s)
+        _print_replay(found, chosen, since=format_time(since), as_json=as_json)
+        return
+    if trace is not None and is_llama3:
+        raise InvalidInput("--trace and --llama3 are two histories; give one of them.")
+    if is_llama3 and (grace is not None or nodes is not None):
+        raise InvalidInput("--grace and --nodes are for --trace: Llama 3's gang is one, untold.")
+    person_s = SPOT_PERSON_AFTER_S if trace is not None else LLAMA3_PERSON_AFTER_S
+    given: dict[str, Json] = {
+        "save_s": _seconds("--save", save, LLAMA3_SAVE_S if is_llama3 else SPOT_SAVE_S),
+        "restart_s": _seconds(
+            "--restart", restart, LLAMA3_RESTART_S if is_llama3 else SPOT_RESTART_S
+        ),
+        "person_after_s": _seconds(
+            "--person-after", person_after, person_s, read=or_none(duration_s)
+        ),
+        "step_s": LLAMA3_STEP_S if is_llama3 else SPOT_STEP_S,
+        "seed": seed,
+    }
+    costs = Costs(step_s=given["step_s"], blocking_s=given["save_s"], restart_s=given["restart_s"])
+    if trace is None:
+        scenarios = [llama3(costs, seed=seed, person_after_s=given["person_after_s"])]
+    else:
+        given |= {"grace_s": _seconds("--grace", grace, 0.0), "nodes": nodes}
+        del given["seed"]  # nothing is drawn
+        scenarios = _spots(trace, costs, given)
+    rows = compare(
+        scenarios,
+        list(choices(chosen, blocking_s=costs.blocking_s, every_s=every_s)),
+        has_best=True,
+    )
+    _print_made_up(rows, chosen, given, is_llama3=is_llama3, as_json=as_json)
+
+
+def _spots(path: Path, costs: Costs, given: dict[str, Json]) -> list[Scenario]:
+    traces = read_traces(_read_json(path), source=str(path))
+    return [
+        spot(
+            name,
+            intervals,
+            costs,
+            nodes=given["nodes"],
+            grace_s=given["grace_s"],
+            person_after_s=given["person_after_s"],
+        )
+        for name, intervals in traces.items()
+    ]
+
+
+def _read_json(path: Path) -> Json:
+    """Return what a file of a person's holds; raises InvalidInput."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(TRACE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be read ({error.strerror}).") from error
+    if len(data) > TRACE_BYTES_MAX:
+        raise InvalidInput(f"{path} has more than {TRACE_BYTES_MAX // 2**20} MiB; split it.")
+    try:
+        return json.loads(data)
+    except UnicodeDecodeError as error:
+        raise InvalidInput(f"{path} is not UTF-8: byte {error.start} is not text.") from error
+    except (ValueError, RecursionError) as error:
+        raise InvalidInput(
+            f"{path} is not JSON ({error}). A trace file is one object, for example "
+            '{"zone-a": {"intervals": [[1, 3600], [0, 300], [1, 7200]]}}.'
+        ) from error
+
+
+def _print_replay(found: Replayed, policy: RetryPolicy, *, since: str, as_json: bool) -> None:
+    rows = [row_json(row) for row in found.rows]
+    for row, saving in zip(rows[1:], found.savings, strict=True):
+        row["saved_against_as_it_was"] = {
+            "wasted_device_hours": saving.wasted_less_h,
+            "kept_device_hours_forgone": saving.kept_less_h,
+            "attempts": saving.attempts_less,
+        }
+    if as_json:
+        print_json(
+            {
+                "source": "ledger",
+                "since": since,
+                "runs": found.run_count,
+                "policy_version": policy.version,
+                "rows": rows,
+                "dead_retries": {"attempts": found.dead_count, "device_hours": found.dead},
+                "assumptions": list(ASSUMPTIONS),
+            }
+        )
+        return
+    click.echo(f"{found.run_count} runs with attempts that ended since {since}")
+    print_table(_table(found.rows))
+    click.echo()
+    for line in (*_meanings(found.rows), *_savings(found)):
+        click.echo(line)
+    for line in ASSUMPTIONS:
+        click.echo(f"assumed: {line}")
+
+
+def _savings(found: Replayed) -> Iterator[str]:
+    for saving in found.savings:
+        yield (
+            f"{saving.policy}, saves {saving.cadence}: {_less(saving.wasted_less_h)} wasted, "
+            f"{_less(saving.kept_less_h)} of kept work, {saving.attempts_less:+d} attempts spared"
+        )
+    hours = ", ".join(f"{reason} {hours:.2f} h" for reason, hours in found.dead.items())
+    yield (
+        f"{found.dead_count} attempts met the failure of the attempt before them once more and kept "
+        f"nothing{f': {hours}' if hours else ''}"
+    )
+
+
+def _less(hours: float) -> str:
+    return f"{abs(hours):.2f} device-hours {'less' if hours >= 0 else 'more'}"
+
+
+def _print_made_up(
+    rows: Sequence[Row],
+    policy: RetryPolicy,
+    given: dict[str, Json],
+    *,
+    is_llama3: bool,
+    as_json: bool,
+) -> None:
+    closed = None
+    if is_llama3:
+        closed = best_ettr(
+            blocking_s=given["save_s"],
+            restart_s=given["restart_s"],
+            mean_time_s=LLAMA3_MEAN_TIME_S,
+        )
+    if as_json:
+        source = "llama3" if is_llama3 else "traces"
+        head = {"source": source, "policy_version": policy.version, "parameters": given}
+        best = {"closed_form_best_ettr": closed} if closed is not None else {}
+        print_json({**head, **best, "rows": [row_json(row) for row in rows]})
+        return
+    click.echo(", ".join(f"{name} {value}" for name, value in given.items() if value is not None))
+    print_table(_table(rows))
+    click.echo()
+    for line in _meanings(rows):
+        click.echo(line)
+    if closed is not None:
+        click.echo(f"closed form, saving every √(2·δ·M), nobody ever waits: ETTR {closed:.4f}")
+
+
+def _meanings(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield what the columns say, and for what a person had to come."""
+    yield from MEANINGS
+    if any(row.best_shares for row in rows):
+        yield MEANING_OF_BEST
+    refused = next(row.outcome.refused for row in rows if row.policy == OURS)
+    if not refused:
+        yield "ours refused nothing"
+        return
+    counted = Counter(refused).most_common()
+    named = ", ".join(f"{words} limit, {count}×" for words, count in counted)
+    yield f"ours refused {len(refused)} times: {named}"
+
+
+def _table(rows: Sequence[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("policy")
+    table.add_column("saves every")
+    has_best = any(row.best_shares for row in rows)
+    best = ("of the best", "worst") if has_best else ()
+    for title in ("ETTR", *best, "attempts", "refused", "wasted device-h"):
+        table.add_column(title, justify="right")
+    table.add_column("most of it")
+    for row in rows:
+        shares = (_share(row.best_share_median), _share(row.best_share_worst)) if has_best else ()
+        table.add_row(
+            row.policy,
+            row.cadence,
+            f"{row.outcome.ettr:.4f}",
+            *shares,
+            str(row.outcome.attempts),
+            str(len(row.outcome.refused)),
+            f"{row.outcome.wasted_device_s / HOUR_S:.2f}",
+            _most(row),
+        )
+    return table
+
+
+def _most(row: Row) -> str:
+    costly = sorted(row.outcome.wasted.items(), key=lambda item: -item[1])[:REASONS_NAMED]
+    return ", ".join(
+        f"{reason} {seconds / HOUR_S:.2f}" for reason, seconds in costly if seconds > 0
+    )
+
+
+def _share(share: float | None) -> str:
+    return "–" if share is None else f"{share:.3f}"
+
+
+def _positive(option: str, text: str) -> float:
+    found = _seconds(option, text, 0.0)
+    if found <= 0:
+        raise InvalidInput(f"{option} {text!r} is no time at all; write for example 10min.")
+    return float(found)
+
+
+def _seconds(
+    option: str,
+    text: str | None,
+    default: float,
+    *,
+    read: Callable[[object], float | None] = duration_s,
+) -> Json:
+    """Return the seconds of an option, its default where it was not given."""
+    if text is None:
+        return default
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InvalidInput(f"{option}: {error}") from error

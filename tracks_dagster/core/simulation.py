@@ -1,0 +1,234 @@
+"""A training run in simulated time, under a policy and a cadence: what `decide` would have made of it.
+
+The run is a real `RunState`, folded from real records, and the policy is asked as a sensor asks it;
+what follows on its answer is what `services.retry` would write. Nothing sleeps and nothing is drawn:
+chance is in the world alone. Times are seconds since the simulation began.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.core.accounting import kept_and_lost
+from tracks_dagster.core.bodies import (
+    AttemptOpened,
+    CheckpointCadence,
+    CheckpointDecision,
+    RetryRefused,
+)
+from tracks_dagster.core.cadence import Exposure
+from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
+from tracks_dagster.core.records import Kind
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.simulation_attempt import Played, play
+from tracks_dagster.core.simulation_outcome import DONE, Outcome, Toll, outcome
+from tracks_dagster.core.simulation_run import (
+    BY,
+    COMMITS_RECORDED_MAX,
+    Job,
+    SimulatedRun,
+    at,
+    seconds,
+)
+from tracks_dagster.core.simulation_world import Costs, Launch, Start, World
+
+Decider = Callable[[RunState, datetime], Decision]
+# How often an attempt saves, from what the run's attempts before it went through, oldest first.
+Pacer = Callable[[list[Exposure]], CheckpointCadence]
+
+ATTEMPTS_MAX = 100_000
+DECISIONS_MAX = 10_000  # on one end: a record or a moment each
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """What happens to a run. world: called for each simulation; horizon_s: when its time is over;
+    infinite: when the run is."""
+
+    name: str
+    job: Job
+    costs: Costs
+    world: Callable[[], World]
+    horizon_s: float
+
+    def __post_init__(self) -> None:
+        if self.horizon_s <= 0:
+            raise ValueError(f"{self.name} lasts {self.horizon_s:g} s; it must be more than 0.")
+
+
+def simulate(scenario: Scenario, decider: Decider, pacer: Pacer) -> Outcome:
+    """Return what becomes of the scenario's run; the same arguments give the same outcome."""
+    return _Simulation(scenario, decider, pacer).outcome()
+
+
+class _Simulation:
+    """One run from its first attempt to its end, or to the horizon."""
+
+    def __init__(self, scenario: Scenario, decider: Decider, pacer: Pacer) -> None:
+        self._scenario = scenario
+        self._decider = decider
+        self._pacer = pacer
+        self._world = scenario.world()
+        self._run = SimulatedRun(scenario.job)
+        self._toll = Toll()
+        self._met: Counter[str] = Counter()
+        self._exposures: list[Exposure] = []
+        self._now_s = 0.0
+
+    def outcome(self) -> Outcome:
+        """Play attempt after attempt."""
+        self._run.open_again(cause="first", why="The run begins.", time_s=0.0)
+        for _ in range(ATTEMPTS_MAX):
+            played = self._play()
+            if played is None or played.end is None or played.end.reason in DONE:
+                return self._settled(played)
+            if not self._open_next():
+                return self._settled(None)
+        raise AssertionError(f"{self._scenario.name}: {ATTEMPTS_MAX} attempts and no end.")
+
+    def _play(self) -> Played | None:
+        """Play the open attempt; None when it never starts."""
+        horizon_s, costs = self._scenario.horizon_s, self._scenario.costs
+        attempt = self._run.newest
+        launch = self._world.launch(attempt.attempt_id, self._now_s, attempt.opened.compute)
+        if launch is None:
+            return None
+        self._toll.down_s += min(launch.at_s, horizon_s) - self._now_s
+        self._now_s = min(launch.at_s, horizon_s)
+        if launch.at_s >= horizon_s:
+            return None
+        start = Start(
+            launch=launch,
+            resumed_step=attempt.resumed_step,
+            config=attempt.opened.config,
+            met=self._met,
+        )
+        played = play(
+            launch,
+            attempt.resumed_step,
+            attempt.opened.cadence or self._pacer(self._exposures),
+            costs,
+            self._world.ends(start),
+            steps=self._scenario.job.steps,
+            horizon_s=horizon_s,
+        )
+        self._record(launch, played)
+        self._toll.played.append(played)
+        self._now_s = played.until_s
+        return played
+
+    def _record(self, launch: Launch, played: Played) -> None:
+        """Append what the attempt's gang, and then its supervisor, would have appended."""
+        run, costs = self._run, self._scenario.costs
+        run.start(launch)
+        if played.restored:
+            run.restored(launch.at_s + played.restart_s)
+        for step, time_s in played.commits[-COMMITS_RECORDED_MAX:]:
+            run.commit(step, time_s, blocking_s=costs.blocking_s)
+        exposed_s = played.until_s - launch.at_s
+        reason = played.end.reason if played.end else None
+        self._exposures.append(
+            Exposure(run_id=run.state.run_id, exposed_s=exposed_s, reason=reason)
+        )
+        if played.end is not None:
+            self._met[played.end.message] += 1
+            run.end(played.end, played.until_s, last_step=played.last_step, ran_s=exposed_s)
+
+    def _open_next(self) -> bool:
+        """Ask the policy, and then a person; return whether another attempt is open in time."""
+        ended_s, horizon_s = self._now_s, self._scenario.horizon_s
+        decision = self._decide()
+        opens_s: float | None = self._now_s
+        if not isinstance(decision, Retry):
+            opens_s = self._world.person_at_s(self._now_s)
+        if isinstance(decision, Refuse):
+            refused = _refused(decision)
+            number = self._run.newest.attempt_id
+            self._run.add(Kind.RETRY_REFUSED, refused, self._now_s, number)
+            self._toll.refused.append(f"{decision.reason}: {decision.limit}")
+        if opens_s is None:
+            self._now_s = ended_s if math.isinf(horizon_s) else horizon_s
+            self._toll.given_up_s += self._now_s - ended_s
+            return False
+        self._now_s = min(opens_s, horizon_s)
+        self._toll.waiting_s += self._now_s - ended_s
+        if opens_s >= horizon_s:
+            return False
+        if isinstance(decision, Retry):
+            self._run.open(_opened(decision), opens_s)
+        else:
+            why = "A person takes up the run."
+            self._run.open_again(cause="manual_retry", why=why, time_s=opens_s)
+        return True
+
+    def _decide(self) -> Decision:
+        """Ask until the answer is no wait any more, or one for a person; do what it asks for first."""
+        run = self._run
+        for _ in range(DECISIONS_MAX):
+            decision = self._decider(run.state, at(self._now_s))
+            if isinstance(decision, Retry | Refuse) and decision.quarantine:
+                first = decision.quarantine[0]
+                body = CheckpointDecision(
+                    manifest_sha256=first.ref.manifest_sha256, by=BY, why=first.why
+                )
+                run.add(Kind.CHECKPOINT_QUARANTINED, body, self._now_s)
+            elif isinstance(decision, Wait) and decision.verify is not None:
+                run.verify(decision.verify, self._now_s)
+            elif isinstance(decision, Wait) and decision.until is not None:
+                self._now_s = max(self._now_s, seconds(decision.until))
+            else:
+                return decision
+        raise AssertionError(f"{self._scenario.name}: {DECISIONS_MAX} decisions on one end.")
+
+    def _settled(self, newest: Played | None) -> Outcome:
+        """Return the outcome, with the steps that the run rests on in the end.
+
+        newest: how the newest attempt went, unless it ended or never started.
+        """
+        scenario, last = self._scenario, self._run.newest
+        if not last.is_open and last.reason not in DONE:
+            # What nobody goes on with is kept as far as somebody could go on with it.
+            self._run.open_again(cause="never", why="It is given up.", time_s=self._now_s)
+        last_steps = {}
+        if newest is not None and newest.last_step is not None:
+            last_steps = {last.attempt_id: newest.last_step}
+        return outcome(
+            scenario.name,
+            devices=scenario.job.devices,
+            toll=self._toll,
+            steps=kept_and_lost(self._run.state, last_steps),
+            step_s=scenario.costs.step_s,
+            wall_s=self._now_s,
+        )
+
+
+def _opened(decision: Retry) -> AttemptOpened:
+    return AttemptOpened(
+        cause="retry",
+        decided_by=BY,
+        decision=decision.decision,
+        config=decision.config,
+        compute=decision.compute,
+        snapshot=decision.snapshot,
+        resume=decision.resume,
+        debit=decision.debit,
+        remediation=decision.remediation,
+        counted_seqs=decision.counted_seqs,
+        allows_environment_change=decision.allows_environment_change,
+        cadence=decision.cadence,
+    )
+
+
+def _refused(decision: Refuse) -> RetryRefused:
+    return RetryRefused(
+        reason=decision.reason.value,
+        limit=decision.limit,
+        decision=decision.decision,
+        counted_seqs=decision.counted_seqs,
+        what_to_do=decision.what_to_do,
+        decided_by=BY,
+    )

@@ -1,0 +1,90 @@
+"""Several policies and cadences on the same histories, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tracks_dagster.core.bodies import CheckpointCadence
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.simulation import Scenario, simulate
+from tracks_dagster.core.simulation_outcome import Outcome, added
+from tracks_dagster.core.simulation_policies import (
+    FIXED_RETRIES,
+    NEVER,
+    Choice,
+    advised,
+    always,
+    fixed_retries,
+    ours,
+    retries_name,
+)
+from tracks_dagster.core.simulation_theory import best_kept_s
+
+OURS = "ours"
+ADVISED = "√(2·δ·M)"
+EVERY_S = (600.0, 3600.0)  # the fixed intervals that are compared, unless others are asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One choice over all scenarios. outcome: of all together, runs: of each.
+
+    best_shares: kept time over what perfect knowledge keeps, of each scenario in which that keeps
+    anything; None where there is no such best.
+    """
+
+    policy: str
+    cadence: str
+    outcome: Outcome
+    runs: tuple[Outcome, ...]
+    best_shares: tuple[float, ...] | None = None
+
+    @property
+    def best_share_median(self) -> float | None:
+        """The median of the shares of the best."""
+        return median(self.best_shares) if self.best_shares else None
+
+    @property
+    def best_share_worst(self) -> float | None:
+        """The smallest share of the best."""
+        return min(self.best_shares) if self.best_shares else None
+
+
+def choices(
+    policy: RetryPolicy, *, blocking_s: float, every_s: Sequence[float] = EVERY_S
+) -> Iterator[Choice]:
+    """Yield ours first, then other retries with its cadence, then other cadences with its retries."""
+    advice, decider = advised(blocking_s), ours(policy)
+    yield Choice(policy=OURS, cadence=ADVISED, decider=decider, pacer=advice)
+    for count in FIXED_RETRIES:
+        name = retries_name(count)
+        yield Choice(policy=name, cadence=ADVISED, decider=fixed_retries(count), pacer=advice)
+    for seconds in every_s:
+        pacer = always(CheckpointCadence(every_s=seconds))
+        yield Choice(policy=OURS, cadence=f"{seconds:g} s", decider=decider, pacer=pacer)
+    yield Choice(policy=OURS, cadence="never", decider=decider, pacer=always(NEVER))
+
+
+def compare(
+    scenarios: Sequence[Scenario], chosen: Sequence[Choice], *, has_best: bool
+) -> list[Row]:
+    """Return a row for each choice. has_best: whether all that ends attempts comes at known times."""
+    best_s = [best_kept_s(scenario) if has_best else 0.0 for scenario in scenarios]
+    rows = []
+    for choice in chosen:
+        runs = tuple(simulate(each, choice.decider, choice.pacer) for each in scenarios)
+        shares = tuple(
+            run.kept_s / best for run, best in zip(runs, best_s, strict=True) if best > 0
+        )
+        rows.append(
+            Row(
+                policy=choice.policy,
+                cadence=choice.cadence,
+                outcome=added("all", runs),
+                runs=runs,
+                best_shares=shares if has_best else None,
+            )
+        )
+    return rows

@@ -1,0 +1,235 @@
+"""What other policies would have made of the last days: the ledger's ended attempts, replayed.
+
+Reads the ledger only and writes nothing. What is assumed stands in `core.simulation_history`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from itertools import pairwise
+from statistics import median, median_low
+
+from tracks_dagster.core.bodies import CheckpointCadence
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.policy import HOUR_S, RetryPolicy
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.simulation import Pacer, simulate
+from tracks_dagster.core.simulation_compare import ADVISED, OURS, Row
+from tracks_dagster.core.simulation_history import (
+    PastAttempt,
+    PastRun,
+    as_it_was,
+    dead_retries,
+)
+from tracks_dagster.core.simulation_outcome import DONE, added
+from tracks_dagster.core.simulation_policies import (
+    FIXED_RETRIES,
+    advised,
+    always,
+    fixed_retries,
+    ours,
+    retries_name,
+)
+
+ATTEMPTS_MAX = 100_000  # ended ones of the window, the newest
+
+AS_IT_WAS = "as it was"
+ITS_OWN = "its own"
+
+ASSUMPTIONS = (
+    "An attempt ends for the reason and after the time that it really had, whatever a policy changes.",
+    "So a fixed number of retries is given the remedies that were really made, which flatters it.",
+    "A policy that retries more than was retried ends where the history does.",
+    "A person takes a refused run up when one really did, and is not called earlier.",
+    "Attempts that ended before the window are not counted against a budget.",
+)
+
+_ATTEMPTS = """
+select a.run_id, a.attempt_id, a.cause, a.config_json, a.nodes_json, a.ranks, a.opened_at,
+       a.started_at, a.restored_at, a.ended_at, a.termination_reason, a.root_message, a.fingerprint,
+       a.gpu_seconds, a.resumed_from_step, a.last_step, a.kept_steps, r.estimated_device_s
+from training_attempts a join training_runs r on r.run_id = a.run_id
+where a.termination_reason is not null and a.ended_at >= :since
+order by a.ended_at desc, a.run_id, a.attempt_id desc
+limit :attempts_max
+"""
+_SAVES = """
+select c.run_id, c.attempt_id, c.step, c.trigger, c.blocking_s
+from checkpoints c join training_attempts a on a.run_id = c.run_id and a.attempt_id = c.attempt_id
+where a.termination_reason is not null and a.ended_at >= :since
+order by c.run_id, c.attempt_id, c.step
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving:
+    """What a policy would have spared, in device-hours. kept_less: work that it would not have had."""
+
+    policy: str
+    cadence: str
+    wasted_less_h: float
+    kept_less_h: float
+    attempts_less: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """The comparison. rows: the history as it was comes first.
+
+    dead: device-hours by reason of attempts that met the failure of the attempt before them once
+    more and kept nothing; dead_count: how many these were.
+    """
+
+    rows: tuple[Row, ...]
+    savings: tuple[Saving, ...]
+    dead: dict[str, float]
+    dead_count: int
+    run_count: int
+
+
+def replay(
+    ledger: Ledger, policy: RetryPolicy, *, since: datetime, every_s: Sequence[float]
+) -> Replayed:
+    """Return what other policies would have made of the attempts that ended after `since`.
+
+    Raises InvalidInput when none did, and LedgerError.
+    """
+    runs = _past_runs(ledger, since)
+    if not runs:
+        raise InvalidInput(
+            f"No attempt has ended since {since:%Y-%m-%d %H:%M} UTC, so there is no history to "
+            "replay; look further back with --last, or give --trace FILE or --llama3."
+        )
+    rows = _rows(runs, policy, every_s)
+    dead = [(run, attempt) for run in runs for attempt in dead_retries(run)]
+    hours: defaultdict[str, float] = defaultdict(float)
+    for run, attempt in dead:
+        hours[attempt.reason.value] += attempt.held_s * run.devices / HOUR_S
+    return Replayed(
+        rows=tuple(rows),
+        savings=tuple(_saving(rows[0], row) for row in rows[1:]),
+        dead=dict(hours),
+        dead_count=len(dead),
+        run_count=len(runs),
+    )
+
+
+def _rows(runs: Sequence[PastRun], policy: RetryPolicy, every_s: Sequence[float]) -> list[Row]:
+    past = tuple(as_it_was(run) for run in runs)
+    rows = [Row(policy=AS_IT_WAS, cadence=ITS_OWN, outcome=added("all", past), runs=past)]
+    deciders = {OURS: ours(policy)}
+    deciders |= {retries_name(count): fixed_retries(count) for count in FIXED_RETRIES}
+    chosen: list[tuple[str, str, float | None]] = [(name, ITS_OWN, None) for name in deciders]
+    chosen.append((OURS, ADVISED, None))
+    chosen += [(OURS, f"{seconds:g} s", seconds) for seconds in every_s]
+    for name, cadence, seconds in chosen:
+        outcomes = tuple(
+            simulate(run.scenario, deciders[name], _pacer(run, cadence, seconds)) for run in runs
+        )
+        rows.append(
+            Row(policy=name, cadence=cadence, outcome=added("all", outcomes), runs=outcomes)
+        )
+    return rows
+
+
+def _pacer(run: PastRun, cadence: str, every_s: float | None) -> Pacer:
+    if cadence == ADVISED:
+        return advised(run.blocking_s)
+    if every_s is not None:
+        return always(CheckpointCadence(every_s=every_s))
+    return always(run.cadence)
+
+
+def _saving(past: Row, row: Row) -> Saving:
+    was, now = past.outcome, row.outcome
+    return Saving(
+        policy=row.policy,
+        cadence=row.cadence,
+        wasted_less_h=(was.wasted_device_s - now.wasted_device_s) / HOUR_S,
+        kept_less_h=(was.kept_device_s - now.kept_device_s) / HOUR_S,
+        attempts_less=was.attempts - now.attempts,
+    )
+
+
+def _past_runs(ledger: Ledger, since: datetime) -> list[PastRun]:
+    """Return the runs of the window, in the order of their names."""
+    given: dict[str, Json] = {"since": format_time(since)}
+    rows = ledger.query(_ATTEMPTS, given | {"attempts_max": ATTEMPTS_MAX})
+    saves: defaultdict[str, list[dict[str, Json]]] = defaultdict(list)
+    for save in ledger.query(_SAVES, given):
+        saves[save["run_id"]].append(save)
+    by_run: defaultdict[str, list[dict[str, Json]]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row["run_id"], row["attempt_id"])):
+        by_run[row["run_id"]].append(row)
+    return [_past_run(run_id, found, saves[run_id], since) for run_id, found in by_run.items()]
+
+
+def _past_run(
+    run_id: str, rows: list[dict[str, Json]], saves: list[dict[str, Json]], since: datetime
+) -> PastRun:
+    devices = max(1, rows[0]["ranks"])
+    counts = Counter(save["attempt_id"] for save in saves)
+    told = {save["attempt_id"] for save in saves if save["trigger"] == "sigterm"}
+    periodic = [save for save in saves if save["trigger"] not in ("sigterm", "final")]
+    apart = [
+        after["step"] - before["step"]
+        for before, after in pairwise(periodic)
+        if before["attempt_id"] == after["attempt_id"]
+    ]
+    attempts = [_past_attempt(row, since) for row in rows]
+    attempts[-1] = _as_saved(attempts[-1], rows[-1], saves)
+    return PastRun(
+        run_id=run_id,
+        devices=devices,
+        estimated_s=rows[0]["estimated_device_s"] / devices,
+        config=json.loads(rows[0]["config_json"]),
+        attempts=tuple(
+            replace(
+                attempt,
+                save_count=counts[row["attempt_id"]],
+                saved_at_end=row["attempt_id"] in told,
+            )
+            for attempt, row in zip(attempts, rows, strict=True)
+        ),
+        blocking_s=median(save["blocking_s"] for save in periodic) if periodic else 0.0,
+        every_steps=max(1, median_low(apart)) if apart else None,
+    )
+
+
+def _as_saved(last: PastAttempt, row: dict[str, Json], saves: list[dict[str, Json]]) -> PastAttempt:
+    """Count of the newest attempt what was saved: the ledger counts its steps as kept until another
+    attempt begins before them."""
+    if last.reason in DONE:
+        return last
+    resumed = row["resumed_from_step"] or 0
+    saved = max((s["step"] for s in saves if s["attempt_id"] == row["attempt_id"]), default=resumed)
+    return replace(last, kept_steps=min(last.kept_steps, max(0, saved - resumed)))
+
+
+def _past_attempt(row: dict[str, Json], since: datetime) -> PastAttempt:
+    restored_s = None
+    if row["restored_at"] is not None:
+        restored_s = max(0.0, (row["restored_at"] - row["started_at"]).total_seconds())
+    resumed = row["resumed_from_step"] or 0
+    nodes = json.loads(row["nodes_json"])
+    return PastAttempt(
+        cause=row["cause"],
+        opened_s=(row["opened_at"] - since).total_seconds(),
+        ended_s=(row["ended_at"] - since).total_seconds(),
+        held_s=(row["gpu_seconds"] or 0.0) / max(1, row["ranks"]),
+        restart_s=restored_s,
+        reason=TerminationReason(row["termination_reason"]),
+        message=row["root_message"] or "",
+        fingerprint=row["fingerprint"],
+        node=nodes[0] if nodes else "",
+        steps=max(0, (row["last_step"] or resumed) - resumed),
+        kept_steps=row["kept_steps"],
+        save_count=0,
+        saved_at_end=False,
+    )

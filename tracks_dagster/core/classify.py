@@ -2,21 +2,26 @@
 
 Each rule looks for one kind of signal; `RULES` is their order, by the weights of design section 6.
 The first that finds something gives the verdict. The others are asked as well, and where they would
-have said otherwise, that is kept in `against`. To teach it a new cause, add a row to `rules_text`
-(words in logs and last words) or to `rules_control` (words of control planes and kernels).
+have said otherwise, that is kept in `against`. To teach it a new cause, add a row to `causes` (words in
+logs and last words) or to `control_words` (those of control planes and kernels), and count the version
+up: a receipt names it, and `tracks reclassify` reads the evidence of older ones again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tracks_dagster.core import rules_control, rules_ranks, rules_text
+from tracks_dagster.core.confidence import NOTHING
 from tracks_dagster.core.evidence import Evidence, Verdict
 from tracks_dagster.core.finding import LINE_CHARACTERS_MAX, LINES_MAX, Finding, Weight
+from tracks_dagster.core.readable import readable
 from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
 
-CLASSIFIER_VERSION = "1"
+CLASSIFIER_VERSION = "3"
 
 AGAINST_MAX = 5
 
@@ -40,17 +45,22 @@ RULES: tuple[Rule, ...] = (
     Rule(name="oom_before_condition", weight=Weight.CONTROL_PLANE, find=rules_control.oom_first),
     Rule(name="condition", weight=Weight.CONTROL_PLANE, find=rules_control.condition),
     Rule(name="slurm_state", weight=Weight.CONTROL_PLANE, find=rules_control.slurm_state),
+    Rule(name="requeued_itself", weight=Weight.CONTROL_PLANE, find=rules_control.requeued_itself),
     Rule(name="scheduler_words", weight=Weight.CONTROL_PLANE, find=rules_control.scheduler_words),
     Rule(name="node_rebooted", weight=Weight.HARDWARE, find=rules_control.rebooted),
     Rule(name="kernel_hardware", weight=Weight.HARDWARE, find=rules_control.kernel_hardware),
     Rule(name="container_oom_killed", weight=Weight.CONTAINER, find=rules_control.container_oom),
     Rule(name="cgroup_oom_kill", weight=Weight.CONTAINER, find=rules_control.cgroup_oom),
     Rule(name="kernel_oom_killer", weight=Weight.CONTAINER, find=rules_control.kernel_oom),
+    Rule(name="hung", weight=Weight.CONTAINER, find=rules_control.hung),
     Rule(name="typed_last_word", weight=Weight.LAST_WORD, find=rules_ranks.typed_last_word),
     Rule(name="known_cause", weight=Weight.EXCEPTION, find=rules_text.known_cause),
+    Rule(name="job_cancelled", weight=Weight.EXCEPTION, find=rules_control.job_cancelled),
+    Rule(name="evaluation", weight=Weight.EXCEPTION, find=rules_text.evaluation),
     Rule(name="exception", weight=Weight.EXCEPTION, find=rules_text.any_exception),
     Rule(name="cascade_only", weight=Weight.EXCEPTION, find=rules_text.cascade_only),
     Rule(name="crash_signal", weight=Weight.EXIT, find=rules_ranks.crash_signal),
+    Rule(name="survived_cause", weight=Weight.EXIT, find=rules_text.survived_cause),
     Rule(name="drained", weight=Weight.EXIT, find=rules_ranks.drained),
     Rule(name="killed", weight=Weight.EXIT, find=rules_ranks.killed),
     Rule(name="all_exited_0", weight=Weight.EXIT, find=rules_ranks.all_exited_0),
@@ -61,13 +71,26 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-def classify(evidence: Evidence) -> Verdict:
+USER_RULES_BEFORE = "known_cause"  # a user's rules are asked just before the words that ship
+
+
+def classifier_version(rules: UserRules = NO_RULES) -> str:
+    """Return what stands in a receipt: "3", or "3+rules:ab12cd34" with a user's rules."""
+    return f"{CLASSIFIER_VERSION}+rules:{rules.digest}" if rules.digest else CLASSIFIER_VERSION
+
+
+def classify(evidence: Evidence, rules: UserRules = NO_RULES) -> Verdict:
     """Return the verdict; `unknown` where the evidence does not tell. The same answer every time."""
-    found = [(rule, finding) for rule in RULES if (finding := rule.find(evidence)) is not None]
+    evidence = readable(evidence)
+    found = [
+        (rule, finding)
+        for rule in _with_users(rules)
+        if (finding := rule.find(evidence)) is not None
+    ]
     if not found:
         return Verdict(
             reason=TerminationReason.UNKNOWN.value,
-            confidence=0.0,
+            confidence=NOTHING,
             rule="nothing",
             lines=("There is no evidence of this attempt's end.",),
             root_message="no evidence",
@@ -77,11 +100,20 @@ def classify(evidence: Evidence) -> Verdict:
     return Verdict(
         reason=finding.reason.value,
         confidence=finding.confidence,
-        rule=rule.name,
+        rule=rule.name if finding.row is None else f"{rule.name}/{finding.row}",
         lines=tuple(_shortened(line) for line in finding.lines[:LINES_MAX]),
         root_message=_shortened(finding.root_message),
         against=tuple(against[:AGAINST_MAX]),
     )
+
+
+def _with_users(rules: UserRules) -> Iterator[Rule]:
+    """Yield the rules in order, a user's own in their place."""
+    for rule in RULES:
+        if rule.name == USER_RULES_BEFORE and rules.rules:
+            find = partial(rules_text.user_rule, rules=rules)
+            yield Rule(name="user_rule", weight=Weight.EXCEPTION, find=find)
+        yield rule
 
 
 def _differs(spoken: Finding, verdict: Finding) -> bool:

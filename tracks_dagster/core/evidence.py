@@ -47,6 +47,7 @@ class LastWord:
     reason: a termination reason's value as the trainer saw it, "fenced" among them, or DRAINED.
     exception: qualified type name, or None; traceback_tail: its last lines.
     step: the last step finished; at: text time.
+    onset_step: the step at which numerics went wrong, None where they did not.
     """
 
     rank: int
@@ -56,6 +57,7 @@ class LastWord:
     traceback_tail: str
     step: int | None
     at: str
+    onset_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,7 @@ class Evidence:
     kernel_lines: Xid, ECC and OOM-killer lines; cgroup: memory events;
     dagster: {"dagster_run_id", "status", "message"} of the supervising run;
     vanished: the gang is gone and left neither exit codes nor words;
-    last_step: the last finished one.
+    last_step: the last finished one; beats: rank → where it stood last, as far as it was seen.
     """
 
     run_id: str
@@ -110,6 +112,7 @@ class Evidence:
     last_heartbeat_at: str | None = None
     placed: bool = False
     drills_fired: tuple[str, ...] = ()
+    beats: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

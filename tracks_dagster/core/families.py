@@ -1,7 +1,8 @@
 """The model families that ship: their config keys, data, eval and promotion rule, as data.
 
-The code that builds and trains them is `training.families`. A config is flat and holds JSON scalars;
-`resolve_config` is the only way to one, so that what stands in a track was checked.
+The code that builds and trains them is `training.families`. A config is flat: JSON scalars, and the
+list of `skip_windows`; `resolve_config` is the only way to one, so that what stands in a track was
+checked.
 """
 
 from __future__ import annotations
@@ -10,23 +11,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tracks_dagster.core.config_keys import (
+    ChoiceKey,
+    ConfigKey,
+    NumberKey,
+    SwitchKey,
+    WindowsKey,
+)
+from tracks_dagster.core.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.core.records import Json
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigKey:
-    """One key: its default, the range that is valid (both ends included), and what it means."""
-
-    default: int | float
-    low: float
-    high: float
-    meaning: str
-
-    @property
-    def kind(self) -> type[int] | type[float]:
-        """int or float."""
-        return type(self.default)
+from tracks_dagster.core.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
+from tracks_dagster.core.skip_windows import SKIP_WINDOWS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +42,48 @@ class Family:
     keys: Mapping[str, ConfigKey]
 
 
-_COMMON = {
-    "steps": ConfigKey(default=40, low=1, high=10_000_000, meaning="optimizer steps to run"),
-    "seed": ConfigKey(default=7, low=0, high=2**31 - 1, meaning="of weights, order and dropout"),
-    "global_batch": ConfigKey(
+# What gpu_oom's remedies change stands in the configs from the start: only such keys are changed.
+_COMMON: dict[str, ConfigKey] = {
+    "steps": NumberKey(default=40, low=1, high=10_000_000, meaning="optimizer steps to run"),
+    "seed": NumberKey(default=7, low=0, high=2**31 - 1, meaning="of weights, order and dropout"),
+    "global_batch": NumberKey(
         default=24, low=1, high=1_000_000, meaning="samples per step, over all ranks"
     ),
-    "micro_batch": ConfigKey(
+    "micro_batch": NumberKey(
         default=4, low=1, high=1_000_000, meaning="samples of one forward pass of one rank"
     ),
-    "warmup_steps": ConfigKey(
+    "warmup_steps": NumberKey(
         default=10, low=0, high=10_000_000, meaning="steps until the full learning rate"
     ),
-    "weight_decay": ConfigKey(default=0.01, low=0.0, high=1.0, meaning="of AdamW"),
-    "dropout": ConfigKey(default=0.1, low=0.0, high=0.9, meaning="share of activations dropped"),
-    "loader_workers": ConfigKey(
+    "weight_decay": NumberKey(default=0.01, low=0.0, high=1.0, meaning="of AdamW"),
+    "dropout": NumberKey(default=0.1, low=0.0, high=0.9, meaning="share of activations dropped"),
+    "loader_workers": NumberKey(
         default=0, low=0, high=64, meaning="data-loader processes of each rank"
     ),
+    "spike_z": NumberKey(
+        default=SPIKE_Z, low=0.0, high=1e6, meaning="modified z-score of a loss spike; 0: off"
+    ),
+    "divergence_z": NumberKey(
+        default=DIVERGENCE_Z, low=0.0, high=1e6, meaning="and of a diverging loss; 0: off"
+    ),
+    "divergence_steps": NumberKey(
+        default=DIVERGENCE_STEPS, low=1, high=1_000_000, meaning="so many in a row end the attempt"
+    ),
+    "hang_s": NumberKey(
+        default=HANG_S_MIN, low=1.0, high=1e6, meaning="seconds without a step before it is a hang"
+    ),
+    "hang_factor": NumberKey(
+        default=HANG_FACTOR, low=1.0, high=1e6, meaning="and times the 99th percentile of a step"
+    ),
+    "start_s": NumberKey(
+        default=START_S_MAX, low=1.0, high=1e6, meaning="seconds to start, to restore, for step 1"
+    ),
+    ALLOCATOR.key: ChoiceKey(
+        default="default",
+        choices=("default", ALLOCATOR.value),
+        meaning="how PyTorch's CUDA allocator takes device memory",
+    ),
+    SKIP_WINDOWS: WindowsKey(meaning="steps whose samples are left out"),
 }
 
 FAMILIES: dict[str, Family] = {
@@ -77,12 +99,15 @@ FAMILIES: dict[str, Family] = {
         threshold=round(math.log(256), 4),  # worse than guessing every byte alike is not promoted
         keys={
             **_COMMON,
-            "lr": ConfigKey(default=3e-3, low=0.0, high=1.0, meaning="peak learning rate"),
-            "context": ConfigKey(default=64, low=8, high=8192, meaning="bytes of one sample"),
-            "layers": ConfigKey(default=2, low=1, high=96, meaning="transformer blocks"),
-            "heads": ConfigKey(default=4, low=1, high=128, meaning="attention heads"),
-            "d_model": ConfigKey(
+            "lr": NumberKey(default=3e-3, low=0.0, high=1.0, meaning="peak learning rate"),
+            "context": NumberKey(default=64, low=8, high=8192, meaning="bytes of one sample"),
+            "layers": NumberKey(default=2, low=1, high=96, meaning="transformer blocks"),
+            "heads": NumberKey(default=4, low=1, high=128, meaning="attention heads"),
+            "d_model": NumberKey(
                 default=64, low=8, high=16384, meaning="width; a multiple of heads"
+            ),
+            ACTIVATION_CHECKPOINTING.key: SwitchKey(
+                default=False, meaning="compute a block's activations again in the backward pass"
             ),
         },
     ),
@@ -98,15 +123,15 @@ FAMILIES: dict[str, Family] = {
         threshold=round(math.log(2), 4),  # worse than a coin is not promoted
         keys={
             **_COMMON,
-            "global_batch": ConfigKey(
+            "global_batch": NumberKey(
                 default=240, low=1, high=1_000_000, meaning="samples per step, over all ranks"
             ),
-            "micro_batch": ConfigKey(
+            "micro_batch": NumberKey(
                 default=40, low=1, high=1_000_000, meaning="samples of one forward pass of one rank"
             ),
-            "lr": ConfigKey(default=1e-3, low=0.0, high=1.0, meaning="peak learning rate"),
-            "hidden": ConfigKey(default=64, low=1, high=65536, meaning="units of a hidden layer"),
-            "layers": ConfigKey(default=2, low=1, high=64, meaning="hidden layers"),
+            "lr": NumberKey(default=1e-3, low=0.0, high=1.0, meaning="peak learning rate"),
+            "hidden": NumberKey(default=64, low=1, high=65536, meaning="units of a hidden layer"),
+            "layers": NumberKey(default=2, low=1, high=64, meaning="hidden layers"),
         },
     ),
 }
@@ -132,7 +157,7 @@ def resolve_config(family: Family, given: Mapping[str, Json], *, ranks: int) -> 
             raise InvalidInput(
                 f"{family.name} has no config key {name!r}; it has: {_names(family.keys)}."
             )
-        config[name] = _checked(name, family.keys[name], value)
+        config[name] = family.keys[name].check(name, value)
     if "d_model" in config and config["d_model"] % config["heads"]:
         raise InvalidInput(
             f"d_model {config['d_model']} is no multiple of heads {config['heads']}; "
@@ -153,17 +178,6 @@ def resolve_config(family: Family, given: Mapping[str, Json], *, ranks: int) -> 
         )
     config["accumulation"] = share // config["micro_batch"]
     return config
-
-
-def _checked(name: str, key: ConfigKey, value: Json) -> int | float:
-    number = float(value) if key.kind is float and type(value) is int else value
-    if type(number) is not key.kind:
-        raise InvalidInput(
-            f"{name} = {value!r} is no {key.kind.__name__}; it means: {key.meaning}."
-        )
-    if not key.low <= number <= key.high:
-        raise InvalidInput(f"{name} = {value!r} is out of range: {key.low:g} to {key.high:g}.")
-    return number
 
 
 def _names(known: Mapping[str, object]) -> str:

@@ -27,9 +27,13 @@ class Weight(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One rule's reading. lines: what it rests on; root_message: for the fingerprint."""
+    """One rule's reading. lines: what it rests on; root_message: for the fingerprint.
+
+    row: the name of the row in a rule's table that was met, where the rule has a table.
+    """
 
     reason: TerminationReason
     confidence: float
     lines: tuple[str, ...]
     root_message: str
+    row: str | None = None

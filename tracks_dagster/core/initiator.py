@@ -10,13 +10,18 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.exceptions_in_logs import is_raised_by_code
 from tracks_dagster.core.names import EXIT_FENCED
 from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import parse_time
 
 SHELL_SIGNAL_BASE = 128  # a shell, and Kubernetes, report signal n as exit code 128 + n
-LATEST = "~"  # sorts after every text time
+CLOCK_SKEW_S = 30.0  # clocks of nodes differ, and ends are noticed by polling
+
+_LATEST = datetime.max.replace(tzinfo=UTC)
 
 # What gloo, NCCL, the rendezvous and our own trainer say when another rank went away first.
 CASCADE = re.compile(
@@ -24,9 +29,15 @@ CASCADE = re.compile(
     r"|remote process exited or there was a network error"
     r"|ncclRemoteError|remote process exiting prematurely"
     r"|NCCL communicator was aborted|DistStoreError|Socket Timeout|Timed out waiting .* clients"
-    r"|RendezvousConnectionError|failed to send a keep-alive heartbeat"
+    r"|RendezvousConnectionError|failed to send a keep-alive heartbeat|RendezvousClosedError"
+    r"|Connection reset by peer|peer (has )?(closed|disconnected|gone)|Broken pipe|EPIPE"
+    r"|socketStartConnect|socketPollConnect|recvValue failed|Failed to recv, got 0 bytes"
+    r"|NCCL communicator .{0,20}(was )?aborted|ncclCommAbort"
+    r"|remote (process|rank) .{0,30}(exit|died|gone)"
+    r"|some other rank|Connection closed by localRank|worker .{0,30}lost .{0,20}peer"
     r"|NET/IB : Got completion from peer .* with error 5\b"  # a flush after the peer's own error
-    r"|\bRankLost\b|Another rank failed",
+    r"|\bRankLost\b|Horovod has been shut down"
+    r"|another (rank|task|worker|process) (has )?(failed|died|crashed)",
     re.IGNORECASE,
 )
 
@@ -40,9 +51,21 @@ def own(ranks: Iterable[RankEnd]) -> list[RankEnd]:
 
 def initiator(ranks: Iterable[RankEnd]) -> RankEnd | None:
     """Return the rank that failed first; one that only lost its peer counts when no other failed."""
-    failed = [r for r in own(ranks) if (r.has_ended or r.last_word) and exit_code(r) != 0]
+    kept = own(ranks)
+    failed = [rank for rank in kept if _has_failed(rank)]
+    if not any(rank.has_ended or rank.last_word for rank in kept):
+        failed = [rank for rank in kept if rank.log_tail]  # nothing but words is known of any
     first = next((rank for rank in failed if not lost_its_peer(rank)), None)
     return first or next(iter(failed), None)
+
+
+def by_end(ranks: Iterable[RankEnd]) -> list[RankEnd]:
+    """Return the ranks that ended first, as far as clocks tell: within CLOCK_SKEW_S of the first."""
+    ordered = sorted(ranks, key=lambda rank: (_ended_at(rank), rank.rank))
+    if not ordered or _ended_at(ordered[0]) == _LATEST:
+        return ordered
+    until = _ended_at(ordered[0]) + timedelta(seconds=CLOCK_SKEW_S)
+    return [rank for rank in ordered if _ended_at(rank) <= until]
 
 
 def lost_its_peer(rank: RankEnd) -> bool:
@@ -88,8 +111,19 @@ def last_line(rank: RankEnd) -> str:
     return lines[-1] if lines else ""
 
 
-def _ended_at(rank: RankEnd) -> str:
-    """Return when the rank failed, as a sortable text: its last word, else its process's end."""
-    if rank.last_word is not None:
-        return rank.last_word.at
-    return rank.ended_at or LATEST
+def _has_failed(rank: RankEnd) -> bool:
+    """Whether the rank failed; an adopter knows no exit codes, and there its log has to tell."""
+    if rank.has_ended or rank.last_word is not None:
+        return exit_code(rank) != 0
+    return any(is_raised_by_code(line) for line in rank.log_tail.splitlines())
+
+
+def _ended_at(rank: RankEnd) -> datetime:
+    """Return when the rank failed: its last word's time, else its process's end, else the latest."""
+    text = rank.last_word.at if rank.last_word is not None else rank.ended_at
+    if text is None:
+        return _LATEST
+    try:
+        return parse_time(text)
+    except ValueError:
+        return _LATEST

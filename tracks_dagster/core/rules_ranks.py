@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 
+from tracks_dagster.core.confidence import CERTAIN, LIKELY, MEASURED, SEEN, SILENT
 from tracks_dagster.core.evidence import DRAINED, Evidence, LastWord
 from tracks_dagster.core.finding import Finding
 from tracks_dagster.core.initiator import exit_code, initiator, last_line, own, says, signal_of
@@ -16,10 +17,10 @@ from tracks_dagster.core.reasons import TerminationReason
 
 _R = TerminationReason
 
+# SIGBUS is none of them: shared memory that is full ends a process by it as well as a crash does.
 CRASH_SIGNALS = {
     signal.SIGSEGV: "segmentation fault",
     signal.SIGABRT: "abort",
-    signal.SIGBUS: "bus error, often shared memory that is full",
     signal.SIGILL: "illegal instruction",
     signal.SIGFPE: "arithmetic fault",
 }
@@ -39,7 +40,7 @@ def completed(evidence: Evidence) -> Finding | None:
     if any(exit_code(rank) not in (0, None) or signal_of(rank) for rank in ranks):
         return None
     reason = TerminationReason(words[0].reason)
-    return _finding(reason, 1.0, f"every rank's last word is {reason}", root=str(reason))
+    return _finding(reason, CERTAIN, f"every rank's last word is {reason}", root=str(reason))
 
 
 def typed_last_word(evidence: Evidence) -> Finding | None:
@@ -50,7 +51,7 @@ def typed_last_word(evidence: Evidence) -> Finding | None:
     if word is None or reason is None:
         return None
     root = f"{word.exception}: {word.message}" if word.exception else word.message
-    return _finding(reason, 0.9, f"rank {word.rank}'s last word: {reason}", root, root=root)
+    return _finding(reason, MEASURED, f"rank {word.rank}'s last word: {reason}", root, root=root)
 
 
 def crash_signal(evidence: Evidence) -> Finding | None:
@@ -61,7 +62,7 @@ def crash_signal(evidence: Evidence) -> Finding | None:
         return None
     name = signal.Signals(number).name
     line = f"rank {first.rank} ended first, by {name} ({CRASH_SIGNALS[signal.Signals(number)]})"
-    return _finding(_R.NATIVE_CRASH, 0.7, line, root=f"{name} {last_line(first)}")
+    return _finding(_R.NATIVE_CRASH, LIKELY, line, root=f"{name} {last_line(first)}")
 
 
 def drained(evidence: Evidence) -> Finding | None:
@@ -74,7 +75,7 @@ def drained(evidence: Evidence) -> Finding | None:
         return None
     did = "saved and ended" if obeyed else "ended"
     line = f"rank {first.rank} {did} on a SIGTERM; who sent it is not recorded"
-    return _finding(_R.UNKNOWN, 0.3, line, root="SIGTERM of unknown sender")
+    return _finding(_R.UNKNOWN, SEEN, line, root="SIGTERM of unknown sender")
 
 
 def killed(evidence: Evidence) -> Finding | None:
@@ -85,20 +86,20 @@ def killed(evidence: Evidence) -> Finding | None:
         return None
     if number == signal.SIGINT:
         line = f"rank {first.rank} ended by SIGINT, as from a terminal"
-        return _finding(_R.USER_CANCELLED, 0.6, line, root="SIGINT")
+        return _finding(_R.USER_CANCELLED, LIKELY, line, root="SIGINT")
     if number != signal.SIGKILL:
         return None
     line = (
         f"rank {first.rank} ended first, by SIGKILL; alone that is neither an OOM nor a preemption"
     )
-    return _finding(_R.UNKNOWN, 0.3, line, root=f"SIGKILL {last_line(first)}")
+    return _finding(_R.UNKNOWN, SEEN, line, root=f"SIGKILL {last_line(first)}")
 
 
 def all_exited_0(evidence: Evidence) -> Finding | None:
     """Every rank ended with exit code 0 and said nothing."""
     if not evidence.ranks or any(exit_code(rank) != 0 for rank in evidence.ranks):
         return None
-    return _finding(_R.COMPLETED, 0.7, "every rank ended with exit code 0", root="completed")
+    return _finding(_R.COMPLETED, LIKELY, "every rank ended with exit code 0", root="completed")
 
 
 def fenced_only(evidence: Evidence) -> Finding | None:
@@ -106,7 +107,7 @@ def fenced_only(evidence: Evidence) -> Finding | None:
     if not evidence.ranks or own(evidence.ranks):
         return None
     line = "every rank that is known gave way to another launch, of which nothing is known"
-    return _finding(_R.UNKNOWN, 0.2, line, root="fenced")
+    return _finding(_R.UNKNOWN, SILENT, line, root="fenced")
 
 
 def other_exit(evidence: Evidence) -> Finding | None:
@@ -115,18 +116,24 @@ def other_exit(evidence: Evidence) -> Finding | None:
     if first is None:
         return None
     number = signal_of(first)
-    how = f"signal {number}" if number else f"exit code {exit_code(first)}"
+    code = exit_code(first)
+    if number == signal.SIGBUS:
+        how = "SIGBUS: full shared memory, a mapped file cut short, or a crash,"
+    elif number is not None:
+        how = f"signal {number}"
+    else:
+        how = "an exit code that is not known" if code is None else f"exit code {code}"
     line = f"rank {first.rank} ended first, with {how} and no word of why"
-    return _finding(_R.UNKNOWN, 0.3, line, root=f"{how} {last_line(first)}")
+    return _finding(_R.UNKNOWN, SEEN, line, root=f"{how} {last_line(first)}")
 
 
 def never_started(evidence: Evidence) -> Finding | None:
     """No rank is known and the attempt was never placed."""
-    if evidence.ranks or evidence.placed:
+    if evidence.ranks or evidence.placed or not evidence.run_id:
         return None
     message = str((evidence.dagster or {}).get("message") or "")
     line = f"no rank ever started{f': {message}' if message else ''}"
-    return _finding(_R.UNKNOWN, 0.3, line, root=message or "never started")
+    return _finding(_R.UNKNOWN, SEEN, line, root=message or "never started")
 
 
 def vanished(evidence: Evidence) -> Finding | None:
@@ -134,8 +141,10 @@ def vanished(evidence: Evidence) -> Finding | None:
     line = "the gang is gone and left neither exit codes nor words"
     if evidence.last_heartbeat_at is not None:
         line += f"; its last heartbeat is of {evidence.last_heartbeat_at}"
+    if not evidence.run_id:
+        return None  # a case without an end: there was perhaps none
     is_silent = evidence.vanished or not any(r.has_ended or r.last_word for r in evidence.ranks)
-    return _finding(_R.UNKNOWN, 0.2, line, root="vanished") if is_silent else None
+    return _finding(_R.UNKNOWN, SILENT, line, root="vanished") if is_silent else None
 
 
 def _typed_reason(word: LastWord) -> TerminationReason | None:

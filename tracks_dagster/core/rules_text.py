@@ -1,172 +1,127 @@
 """Words in last words and logs that tell a cause: weight 6.
 
-A table of causes, the particular before the general. It is written for causes, not for one library's
-phrasing of the day: a row names what software says when that cause is met.
+The words stand in `causes`, a user's own in `user_rules`. Here is how they are looked for: over all
+ranks, the nearest to the root first and then the earliest, never the cascade after it.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from tracks_dagster.core.alternatives import is_one_of_several
+from tracks_dagster.core.cause import Cause, Tier
+from tracks_dagster.core.causes import CAUSES
+from tracks_dagster.core.confidence import LEANING, LIKELY
 from tracks_dagster.core.evidence import Evidence, RankEnd
+from tracks_dagster.core.exceptions_in_logs import (
+    EXCEPTION,
+    is_raised_by_code,
+    says_it_went_on,
+    survived,
+)
 from tracks_dagster.core.finding import Finding
+from tracks_dagster.core.guesses import without_guesses
 from tracks_dagster.core.initiator import (
     CASCADE,
+    by_end,
+    exit_code,
     initiator,
+    last_line,
     lost_its_peer,
     own,
     says,
     signal_of,
     texts,
 )
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.core.rules_restarts import goes_on, works_again
+from tracks_dagster.core.user_rules import UserRules, seen_by
 
-LOG_LINES_MAX = 400  # of each text; warnings of hours before are not why it ended
+LINES_REMEMBERED = 4096  # ranks of a gang, and rules, read many lines more than once
 
 _R = TerminationReason
 
+# What a shell says of a process that somebody else ended.
+_SHELL_KILLED = re.compile(r"^(.{0,60}\d+ )?(Killed|Terminated)\b.{0,80}$")
+# Frames and loggers of programs that only measure a model.
+_EVALUATION = re.compile(
+    r"\blm_eval\b|\blm-eval|\bmteb\b|\blighteval\b|opencompass|bigcode_eval|\bhelm[./-](run|bench)"
+    r"|simple_evals|evalplus|lmms_eval|\bvlmeval|(error|failed|exception) (while|during|in) eval\w*"
+    r"|evaluat(ion|or) (of .{0,60})?(failed|crashed|error)",
+    re.IGNORECASE,
+)
+# A line of a program's help: what an option is for, nothing that has happened.
+_HELP = re.compile(r"-{1,2}[A-Za-z][\w-]*[ ,]")
+# Exceptions that carry what another program or service said, which the code that raised them is not.
+_FROM_ELSEWHERE = re.compile(
+    r"\b(DEADLINE_EXCEEDED|UNAVAILABLE|ABORTED|CANCELLED|INTERNAL|UNKNOWN|FAILED_PRECONDITION|DATA_LOSS)"
+    r": |\bExit Code:? \d|^wandb\.errors\.|error communicating with|see (stack trace|root cause)"
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """One row: words that tell `reason`.
+class Told:
+    """One cause as one rank tells it.
 
-    follows: the same words are also heard when another rank went away; they count for less than a
-    rank that a signal ended.
+    survived: whether the process went on after it; is_aside: whether it was only printed, and is of a
+    kind that ends a process by an exception; order: nearer to the root sorts first.
     """
 
-    reason: TerminationReason
-    words: re.Pattern[str]
-    confidence: float
-    follows: bool
-
-
-def _cause(
-    reason: TerminationReason, words: str, *, confidence: float = 0.85, follows: bool = False
-) -> Cause:
-    return Cause(
-        reason=reason,
-        words=re.compile(words, re.IGNORECASE),
-        confidence=confidence,
-        follows=follows,
-    )
-
-
-CAUSES: tuple[Cause, ...] = (
-    # memory and disk
-    _cause(
-        _R.GPU_OOM,
-        r"CUDA out of memory|HIP out of memory|torch\.(cuda\.)?OutOfMemoryError|^OutOfMemoryError"
-        r"|cuda runtime error.*out of memory|cuda run time error.*out of memory"
-        r"|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED|RESOURCE_EXHAUSTED: Out of memory",
-    ),
-    _cause(
-        _R.SHM_EXHAUSTED,
-        r"out of shared memory|insufficient shared memory|/dev/shm.*No space left"
-        r"|unable to (write to file|open shared memory object|allocate shared memory)"
-        r"|No space left on device.*/dev/shm|THAllocator|Unexpected bus error encountered in worker",
-    ),
-    _cause(
-        _R.HOST_OOM,
-        r"^MemoryError|\bMemoryError\b|DefaultCPUAllocator: (can't allocate|not enough) memory"
-        r"|Cannot allocate memory|std::bad_alloc|Unable to allocate [\d.]+ [KMGT]iB"
-        r"|OutOfMemoryError: Task was killed|OOM-killed",
-    ),
-    _cause(
-        _R.DISK_FULL,
-        r"No space left on device|Errno 28\b|Errno 122\b|Disk quota exceeded|ENOSPC"
-        r"|database or disk is full",
-    ),
-    # what a checkpoint says when it is read; a write that failed is storage
-    _cause(
-        _R.CHECKPOINT_CORRUPT,
-        r"CheckpointCorrupt|PytorchStreamReader failed|failed finding central directory"
-        r"|SafetensorError|invalid header or archive is corrupted|(?<!image )file is truncated"
-        r"|unexpected EOF, expected \d+ more bytes|checkpoint .*(is|may be) corrupt",
-    ),
-    # hardware and fabric
-    _cause(
-        _R.NETWORK_FABRIC,
-        r"NET/IB : Got completion .*with error (?!5\b)\d+|NET/OFI (Request completed with error"
-        r"|Couldn't open|Creating new endpoint)|ibv_\w+ failed|ALLOC_PD|infiniband .*Failed"
-        r"|No route to host|Network is unreachable|provider efa output empty",
-        follows=True,
-    ),
-    _cause(
-        _R.STORAGE_IO,
-        r"Input/output error|Errno 5\b|Stale file handle|Transport endpoint is not connected"
-        r"|PytorchStreamWriter failed|StoreUnavailable|FSTimeoutError|EndpointConnectionError"
-        r"|HTTP response code 5\d\d|(500|502|503|504) Server Error|429 Client Error|SlowDown"
-        r"|Server Disconnected|ServerDisconnectedError|Read timed out|Read-only file system",
-        confidence=0.75,
-        follows=True,
-    ),
-    # coordination
-    _cause(
-        _R.HANG,
-        r"Watchdog caught collective operation timeout|NCCL watchdog .*timed? ?out"
-        r"|Timeout at NCCL work|collective .*timed out",
-        confidence=0.6,
-        follows=True,
-    ),
-    _cause(
-        _R.DATA_LOADER_STALL,
-        r"DataLoader timed out after|stuck on: .*data_queue|DataLoader worker .*(hung|not respond)",
-    ),
-    # software
-    _cause(
-        _R.DEPENDENCY_MISMATCH,
-        r"ModuleNotFoundError|\bImportError\b|undefined symbol|no kernel image is available"
-        r"|driver version is insufficient|version `\w+_[\d.]+' not found|VersionConflict"
-        r"|cannot open shared object file|was compiled (with|using) .*(incompatible|different)",
-    ),
-    _cause(
-        _R.PERMISSION_DENIED,
-        r"PermissionError|Permission denied|Errno 13\b|AccessDenied|Access Denied|\b403 (Client|Forb)"
-        r"|\b401 (Client|Unauth)|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken"
-        r"|GatedRepoError|NoCredentialsError",
-    ),
-    # numerics and data
-    _cause(
-        _R.NAN_LOSS,
-        r"NonFinite|loss is (nan|inf)|loss[=:]\s*(nan|inf)\b|non-finite loss"
-        r"|function '\w+' returned nan values",
-    ),
-    _cause(_R.LOSS_DIVERGENCE, r"Minimum loss scale reached|loss (has )?diverged"),
-    _cause(
-        _R.BAD_INPUT_DATA,
-        r"DataRejected|image file is truncated|cannot identify image file|UnicodeDecodeError"
-        r"|UnidentifiedImageError|ArrowInvalid|JSONDecodeError"
-        r"|Assertion `t >= 0 && t < n_classes|Target \d+ is out of bounds",
-    ),
-    _cause(
-        _R.CONFIG_ERROR,
-        r"(non-existent|unknown|missing|invalid) config[- ]?key|ConfigAttributeError"
-        r"|ConfigKeyError|undefined key|is not in struct"
-        r"|CheckpointMismatch|InvalidInput|unrecognized arguments|omegaconf\.errors|hydra\.errors"
-        r"|MissingMandatoryValue|invalid choice:",
-    ),
-    _cause(_R.NATIVE_CRASH, r"Segmentation fault|\bSIGSEGV\b(?!.*(or|other))|double free or corr"),
-)
-
-# The line that Python ends a traceback with: a qualified name of an exception, then its message.
-_EXCEPTION = re.compile(
-    r"^\s*(?:\[rank\d+\]:\s*)?((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception))(?::|\s*$)"
-)
-# These carry another process's failure, and say nothing of why.
-_WRAPPERS = re.compile(r"(ChildFailedError|RayTaskError|JobFailedError|CalledProcessError)$")
+    rank: RankEnd
+    cause: Cause
+    line: str
+    survived: bool
+    is_aside: bool
+    order: tuple[int, ...]
 
 
 def known_cause(evidence: Evidence) -> Finding | None:
-    """The cause that the earliest rank with words for one tells."""
+    """The cause nearest to the root that any rank's words tell, the earliest of several."""
+    told = _root(evidence, CAUSES, among=False)
+    if told is None or (told.cause.tier is not Tier.ROOT and _evaluates(evidence)):
+        return None
+    return _finding(told)
+
+
+def survived_cause(evidence: Evidence) -> Finding | None:
+    """A cause that the process seems to have survived, where nothing else is known of its end.
+
+    Nothing is read into it when a signal ended the process: then somebody else did.
+    """
     first = initiator(evidence.ranks)
-    is_signalled = first is not None and signal_of(first) is not None
-    told = [(rank, *found) for rank in own(evidence.ranks) if (found := _told_by(rank)) is not None]
-    for rank, cause, line in sorted(told, key=lambda each: each[1].follows):
-        if cause.follows and is_signalled and rank is not first:
-            continue
-        return _finding(cause.reason, cause.confidence, rank, line)
+    if first is None or signal_of(first) is not None or exit_code(first) == 0:
+        return None
+    told = _root(evidence, CAUSES, among=True)
+    return None if told is None else replace(_finding(told), confidence=LEANING)
+
+
+def user_rule(evidence: Evidence, rules: UserRules) -> Finding | None:
+    """The first of a user's rules that any rank's words, or those of kernels and conditions, meet."""
+    for rule in rules.rules:
+        told = _root(seen_by(rule, evidence), (rule.cause,), among=None)
+        if told is not None:
+            return _finding(told)
     return None
+
+
+def evaluation(evidence: Evidence) -> Finding | None:
+    """A program that only measures a model failed, for no cause of a kind of its own.
+
+    Never said of an attempt that was placed: an attempt trains, and evals have ends of their own.
+    """
+    first = initiator(evidence.ranks)
+    if first is None or not _evaluates(evidence) or lost_its_peer(first):
+        return None
+    if signal_of(first) in (signal.SIGKILL, signal.SIGTERM):
+        return None  # somebody else ended it
+    lines = [line for text in texts(first) for line in text.splitlines()]
+    raised = [line for line in lines if EXCEPTION.match(line)]
+    told = raised or [line for line in lines if _EVALUATION.search(line)]
+    return _said(_R.EVALUATOR_ERROR, LEANING, first, told[-1])
 
 
 def any_exception(evidence: Evidence) -> Finding | None:
@@ -177,11 +132,12 @@ def any_exception(evidence: Evidence) -> Finding | None:
     if says(first, _R.CODE_ERROR) and first.last_word is not None:
         word = first.last_word
         said = f"{word.exception}: {word.message}"
-        return None if _has_row(said) else _finding(_R.CODE_ERROR, 0.85, first, said)
+        return None if _has_row(said) else _said(_R.CODE_ERROR, LIKELY, first, said)
     for text in texts(first):
-        raised = [line for line in _lines(text) if _is_raised_by_code(line)]
+        raised = _not_over(text.splitlines(), is_raised_by_code)
         if raised:
-            return None if _has_row(raised[-1]) else _finding(_R.CODE_ERROR, 0.7, first, raised[-1])
+            is_told_otherwise = _has_row(raised[-1]) or _FROM_ELSEWHERE.search(raised[-1])
+            return None if is_told_otherwise else _said(_R.CODE_ERROR, LEANING, first, raised[-1])
     return None
 
 
@@ -190,33 +146,122 @@ def cascade_only(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None or not lost_its_peer(first):
         return None
-    lines = [line for text in texts(first) for line in _lines(text) if CASCADE.search(line)]
-    return _finding(_R.RANK_LOST_SECONDARY, 0.6, first, lines[0] if lines else "a peer was lost")
+    if says(first, _R.RANK_LOST_SECONDARY) and first.last_word is not None:
+        said = first.last_word.message or "a peer was lost"
+        return _said(_R.RANK_LOST_SECONDARY, LEANING, first, said)
+    for text in texts(first):
+        lines = _not_over(text.splitlines(), lambda line: CASCADE.search(line) is not None)
+        if lines:
+            return _said(_R.RANK_LOST_SECONDARY, LEANING, first, lines[0])
+    return None
 
 
-def _told_by(rank: RankEnd) -> tuple[Cause, str] | None:
-    """Return the most particular cause that a rank's words tell, and the line that does."""
-    lines = [line for text in texts(rank) for line in _lines(text)]
-    found = ((cause, line) for cause in CAUSES for line in lines if cause.words.search(line))
-    return next(found, None)
+def _not_over(lines: list[str], tells: Callable[[str], bool]) -> list[str]:
+    """Return the lines that tell, or none when the process went on for many steps after the last."""
+    told = [number for number, line in enumerate(lines) if tells(line)]
+    if not told or goes_on(lines[told[-1] + 1 :]):
+        return []
+    return [lines[number] for number in told]
+
+
+def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) -> Told | None:
+    """Return the cause nearest to the root; of several the one told by the rank that ended first.
+
+    among: only of lines that their process survived or did not, or None for all lines.
+    A symptom counts only on the rank that ended first when a signal ended that one.
+    """
+    first = initiator(evidence.ranks)
+    is_signalled = first is not None and signal_of(first) is not None
+    told = [
+        each
+        for rank in own(evidence.ranks)
+        for each in _told_by(rank, rows)
+        if among in (None, each.survived)
+        and not (each.cause.tier is Tier.SYMPTOM and is_signalled and rank is not first)
+        and not (each.is_aside and _ended_otherwise(rank))
+        and not (among is True and says_it_went_on(each.line))
+    ]
+    if not told:
+        return None
+    nearest = min((each.cause.tier, each.is_aside) for each in told)
+    candidates = [each for each in told if (each.cause.tier, each.is_aside) == nearest]
+    earliest = by_end([each.rank for each in candidates])
+    return min(
+        (each for each in candidates if each.rank in earliest),
+        key=lambda each: (-each.cause.confidence, earliest.index(each.rank), each.order),
+    )
+
+
+def _told_by(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[Told]:
+    """Yield the cause of each tier that is told nearest to the rank's end in its own words."""
+    found: dict[tuple[Tier, bool, bool], Told] = {}
+    for text_number, text in enumerate(texts(rank)):
+        lines = text.splitlines()
+        lines = lines[works_again(lines) :]
+        for line_number, (line, has_survived) in enumerate(
+            zip(lines, survived(lines), strict=True)
+        ):
+            for row_number, row in _rows_of(line, rows):
+                if row.beside is not None and not any(row.beside.search(t) for t in texts(rank)):
+                    continue
+                order = (text_number, line_number, row_number)
+                is_aside = _is_software(row) and EXCEPTION.match(line) is None
+                place = (row.tier, has_survived, is_aside)
+                if place not in found or order < found[place].order:
+                    found[place] = Told(
+                        rank=rank,
+                        cause=row,
+                        line=line,
+                        survived=has_survived,
+                        is_aside=is_aside,
+                        order=order,
+                    )
+    yield from found.values()
+
+
+@lru_cache(maxsize=LINES_REMEMBERED)
+def _rows_of(line: str, rows: tuple[Cause, ...]) -> tuple[tuple[int, Cause], ...]:
+    """Return the rows that one line tells, with their numbers."""
+    if _HELP.match(line):
+        return ()
+    told = without_guesses(line)
+    found = [(number, row) for number, row in enumerate(rows) if row.is_told_by(told)]
+    if " or " in told.lower():
+        return tuple(each for each in found if not is_one_of_several(each[1], told, rows))
+    return tuple(found)
+
+
+def _ended_otherwise(rank: RankEnd) -> bool:
+    """Whether somebody else ended the process, or nothing did before its work was done."""
+    if signal_of(rank) in (signal.SIGKILL, signal.SIGTERM) or exit_code(rank) == 0:
+        return True
+    return not rank.has_ended and _SHELL_KILLED.match(last_line(rank)) is not None
+
+
+def _is_software(row: Cause) -> bool:
+    """Whether a row blames settings, libraries, rights or code."""
+    return row.reason.family is ReasonFamily.SOFTWARE
+
+
+def _evaluates(evidence: Evidence) -> bool:
+    if evidence.placed:
+        return False
+    return any(_EVALUATION.search(text) for rank in evidence.ranks for text in texts(rank))
 
 
 def _has_row(text: str) -> bool:
-    """Whether a row of `CAUSES` speaks for an exception: then it is not just the code's."""
-    return any(cause.words.search(line) for cause in CAUSES for line in _lines(text))
+    """Whether a row of `CAUSES` speaks for an exception by itself: then it is not just the code's."""
+    rows = (row for line in text.splitlines() for _, row in _rows_of(line, CAUSES))
+    return any(row.beside is None for row in rows)
 
 
-def _is_raised_by_code(line: str) -> bool:
-    match = _EXCEPTION.match(line)
-    return match is not None and not _WRAPPERS.search(match.group(1))
+def _finding(told: Told) -> Finding:
+    sure = min(told.cause.confidence, LIKELY) if told.is_aside else told.cause.confidence
+    found = _said(told.cause.reason, sure, told.rank, told.line)
+    return replace(found, row=told.cause.name)
 
 
-def _lines(text: str) -> list[str]:
-    """Return the last lines of a text, stripped: what a process says at its end tells why."""
-    return [line.strip() for line in text.splitlines()[-LOG_LINES_MAX:]]
-
-
-def _finding(reason: TerminationReason, confidence: float, rank: RankEnd, line: str) -> Finding:
+def _said(reason: TerminationReason, confidence: float, rank: RankEnd, line: str) -> Finding:
     return Finding(
         reason=reason,
         confidence=confidence,

@@ -1,0 +1,81 @@
+"""A rules file: read with its lines, refused with all of its errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.adapters.rules_file import FILE_BYTES_MAX, read_rules
+from tracks_dagster.core.errors import InvalidInput
+
+GOOD = """\
+# ours
+- name: lustre
+  reason: storage_io
+  pattern: "LustreError.{0,80}evicted"
+- {name: fs-gone, reason: storage_io, pattern: mount gone, confidence: 0.7, where: log}
+"""
+
+BAD = """\
+- name: lustre
+  reason: nope
+  pattern: "["
+- only words
+- name: lustre
+  reason: hang
+  pattern:
+    - a list
+  confidence: much
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rules.yaml"
+
+
+@pytest.mark.parametrize("text", [GOOD, "rules:\n" + GOOD.replace("\n", "\n  ")])
+def test_a_list_of_rules_is_read_in_its_order(path: Path, text: str) -> None:
+    path.write_text(text)
+    assert [rule.cause.name for rule in read_rules(path).rules] == ["lustre", "fs-gone"]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "[]", "rules: []"])
+def test_a_file_without_rules_is_no_rules(path: Path, text: str) -> None:
+    path.write_text(text)
+    assert read_rules(path).digest == ""
+
+
+def test_every_error_is_listed_with_its_line(path: Path) -> None:
+    path.write_text(BAD)
+    with pytest.raises(InvalidInput) as caught:
+        read_rules(path)
+    lines = [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]]
+    assert lines == ["line 2", "line 3", "line 4", "line 5", "line 7", "line 9"]
+    assert "6 error(s)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"- name: a\n  reason: [\n", "line 3: no YAML"),
+        (b"a: 1\n", "line 1: expected a list of rules"),
+        (b"words", "line 1: expected a list of rules"),
+        (b"# a\n\xff\n", "line 2: not UTF-8"),
+        (b"[" * 9_000, "line 1: "),
+        (b"#" * (FILE_BYTES_MAX + 1), "bytes; at most"),
+        (b"- !!python/object/apply:os.system [ls]\n", "line 1: expected a rule"),
+        (b"- {name: 2026-01-31, reason: hang, pattern: 5}\n", "pattern 5.0 is no text"),
+    ],
+)
+def test_what_is_no_rules_file_is_refused(path: Path, data: bytes, told: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(InvalidInput) as caught:
+        read_rules(path)
+    assert told in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_told(path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"rules\.yaml cannot be read"):
+        read_rules(path)

@@ -1,0 +1,146 @@
+"""`tracks classify`: a file in, a reason a case out; it needs no home, no Dagster and no torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+
+CASES = (
+    {"id": "a", "evidence": {"log_tail": "RuntimeError: CUDA out of memory"}, "label": "ignored"},
+    {"id": "b", "evidence": {}},
+    {"evidence": {"slurm_state": "PREEMPTED"}},
+    {"id": "a", "evidence": {"exit_code": 137}},
+)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "cases.jsonl"
+    path.write_text("".join(json.dumps(case) + "\n" for case in CASES))
+    return path
+
+
+def test_each_case_is_one_line_of_json(call: Call, file: Path, home: Path) -> None:
+    result = call("classify", str(file), "--json")
+    told = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [list(each) for each in told] == [["id", "reason", "confidence", "rule", "lines"]] * 4
+    assert [each["id"] for each in told] == ["a", "b", None, "a"]
+    assert [each["reason"] for each in told] == ["gpu_oom", "unknown", "preempted", "unknown"]
+    assert result.exit_code == 0
+    assert not home.exists()
+
+
+def test_the_same_is_a_table_for_people(call: Call, file: Path) -> None:
+    result = call("classify", str(file))
+    assert "gpu_oom" in result.stdout
+    assert "(line 3)" in result.stdout
+    assert result.exit_code == 0
+
+
+def test_a_line_that_cannot_be_read_is_named_and_the_others_are_classified(
+    call: Call, file: Path
+) -> None:
+    file.write_bytes(b"{nothing\n" + file.read_bytes() + b"\xff\n")
+    result = call("classify", str(file), "--json")
+    assert len(result.stdout.splitlines()) == len(CASES)
+    assert "line 1: not JSON" in result.stderr
+    assert "line 6: not UTF-8" in result.stderr
+    assert result.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (b"\xff\xfe\x00\n", "line 1: not UTF-8 at byte 1"),
+        (b'{"id": "a"', "line 1: not JSON"),
+        (b'["a"]\n', "line 1: not a case"),
+        (b"5\n", "line 1: not a case"),
+        (b"[" * 200_000 + b"\n", "line 1: not"),
+        (b"\x00\x01\x02\n", "line 1: not JSON"),
+    ],
+)
+def test_what_is_no_case_is_named_and_nothing_is_made_up(
+    call: Call, file: Path, data: bytes, told: str
+) -> None:
+    file.write_bytes(data)
+    result = call("classify", str(file), "--json")
+    assert result.stdout == ""
+    assert told in result.stderr
+    assert result.exit_code == 2
+
+
+def test_an_empty_file_has_no_case_and_is_no_error(call: Call, file: Path) -> None:
+    file.write_bytes(b"\n \n")
+    result = call("classify", str(file), "--json")
+    assert (result.stdout, result.exit_code) == ("", 0)
+
+
+def test_a_case_of_ten_megabytes_is_one_line_that_anything_can_read(call: Call, file: Path) -> None:
+    log = "7 " * (5 * 1024 * 1024) + "RuntimeError: CUDA out of memory \ud800"
+    file.write_text(json.dumps({"id": "big", "evidence": {"log_tail": log}}) + "\n")
+    told = json.loads(call("classify", str(file), "--json").stdout)
+    assert (told["reason"], len(told["lines"])) == ("gpu_oom", 1)
+    assert len(told["lines"][0]) < 1_000
+
+
+def test_a_pod_history_is_a_case_of_its_own_name(call: Call, tmp_path: Path) -> None:
+    condition = {"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}
+    history = [{"type": "DELETED", "status": {"conditions": [condition]}}]
+    path = tmp_path / "pod.json"
+    path.write_text(json.dumps({"case": "victim", "pod_history": history}, indent=2))
+    told = json.loads(call("classify", str(path), "--json").stdout)
+    assert (told["id"], told["reason"]) == ("victim", "preempted")
+
+
+@pytest.mark.parametrize("by", ["option", "environment"])
+def test_a_users_rules_are_used(
+    call: Call, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("- {name: ours, reason: hang, pattern: CUDA out}\n")
+    if by == "environment":
+        monkeypatch.setenv("TRACKS_RULES", str(path))
+    given = ["--rules", str(path)] if by == "option" else []
+    first = json.loads(call("classify", str(file), "--json", *given).stdout.splitlines()[0])
+    assert (first["reason"], first["rule"]) == ("hang", "user_rule/ours")
+
+
+def test_rules_with_errors_are_refused_before_anything_is_classified(
+    call: Call, file: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "rules.yaml"
+    path.write_text("- {name: ours, reason: nope, pattern: '['}\n- {}\n")
+    result = call("classify", str(file), "--rules", str(path), "--json")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "5 error(s)" in result.stderr
+
+
+def test_a_file_that_is_not_there_is_wrong_use(call: Call, tmp_path: Path) -> None:
+    result = call("classify", str(tmp_path / "none.jsonl"))
+    assert result.exit_code == 2
+    assert "cannot be read" in result.stderr
+
+
+def test_neither_dagster_nor_torch_is_imported(file: Path, tmp_path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from tracks_dagster.cli import main\n"
+        f"main(['classify', {str(file)!r}, '--json'], standalone_mode=False)\n"
+        "print(sorted({'dagster', 'torch'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={"TRACKS_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path.cwd())},
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

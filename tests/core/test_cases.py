@@ -1,0 +1,126 @@
+"""Cases as people write them: every field optional, of any shape, and of any size."""
+
+from __future__ import annotations
+
+import time
+from signal import SIGKILL
+
+import pytest
+
+from tests.evidences import case
+from tracks_dagster.core.cases import evidence_of
+from tracks_dagster.core.classify import classify
+from tracks_dagster.core.log_lines import LINE_CHARACTERS, LINES, lines_of
+from tracks_dagster.core.records import Json
+
+BIG = 10 * 1024 * 1024
+GROWTH_MAX = 16.0  # twice the length takes twice the time; a square would take four times
+SLACK_S = 0.5  # of a busy machine
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"id": "a"},
+        {"id": "a", "evidence": None},
+        {"id": "a", "evidence": {}},
+        {"id": "a", "evidence": {"log_tail": None, "exit_code": None, "pod": None, "events": None}},
+        {"id": "a", "evidence": []},
+        {"id": "a", "evidence": {"log_tail": "", "xid": [], "events": []}},
+    ],
+)
+def test_a_case_with_nothing_in_it_is_unknown_with_no_confidence(given: dict[str, Json]) -> None:
+    verdict = classify(evidence_of(given))
+    assert (verdict.reason, verdict.confidence, verdict.rule) == ("unknown", 0.0, "nothing")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"log_tail": 5, "exit_code": "x", "signal": ["a"], "pod": "p", "events": "e", "xid": 3},
+        {"log_tail": {"a": 1}, "exit_code": 1e99, "signal": 999, "slurm_state": {}},
+        {"events": [1, None, {"reason": 5}], "xid": ["a", {"b": 1}], "ranks": [1, {"rank": "x"}]},
+        {"exit_code": True, "signal": False, "pods": 3, "kernel_lines": 7, "unheard_of": [1]},
+    ],
+)
+def test_fields_of_another_shape_are_not_known(told: dict[str, Json]) -> None:
+    assert classify(evidence_of({"id": "a", "evidence": told})).reason == "unknown"
+
+
+@pytest.mark.parametrize("told", [{"exit_code": -9}, {"signal": "SIGKILL"}, {"signal": "kill"},
+                                  {"signal": 9}, {"exit_code": -9, "signal": "9"}])  # fmt: skip
+def test_a_signal_is_read_however_it_is_written(told: dict[str, Json]) -> None:
+    [rank] = evidence_of({"evidence": told}).ranks
+    assert (rank.signal, rank.exit_code) == (SIGKILL, None)
+
+
+def _bar(size: int) -> str:
+    drawings = (f"{n % 100}%|## | {n}/9 [00:01<00:02]" for n in range(size // 50))
+    return "\r".join(drawings) + "\rMemoryError"
+
+
+BIG_LOGS = {
+    "one line": (lambda size: "x" * size, "unknown"),
+    "one line that begins with the error": (
+        lambda size: "torch.OutOfMemoryError: CUDA out of memory " + "7 " * (size // 2),
+        "gpu_oom",
+    ),
+    "one line that ends with it": (
+        lambda size: "7 " * (size // 2) + "RuntimeError: CUDA out of memory",
+        "gpu_oom",
+    ),
+    "a progress bar": (_bar, "host_oom"),
+    "colours": (lambda size: "\x1b[" * (size // 2), "unknown"),
+    "blanks": (lambda size: " " * size, "unknown"),
+    "prefixes": (lambda size: "[rank0]: " * (size // 9), "unknown"),
+    "lines": (
+        lambda size: "failed to read, write, connect: error\n" * (size // 40),
+        "unknown",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BIG_LOGS)
+def test_the_time_of_a_log_of_ten_megabytes_grows_with_its_length_at_most(name: str) -> None:
+    """Two sizes are compared, since wall time says more about the machine than about the code."""
+    make, reason = BIG_LOGS[name]
+
+    def seconds(size: int) -> float:
+        evidence = case(make(size))
+        begin = time.perf_counter()
+        assert classify(evidence).reason == reason
+        return time.perf_counter() - begin
+
+    quarter = min(seconds(BIG // 4) for _ in range(2))
+    assert seconds(BIG) < GROWTH_MAX * quarter + SLACK_S
+
+
+def test_a_clock_that_jumps_backwards_changes_no_verdict_of_a_gang() -> None:
+    lost = "RuntimeError: Connection closed by peer"
+    for back in ("2030-01-01T00:00:00.000000Z", "2026-01-01T00:00:00.000000Z", "no time", "", None):
+        ranks = [
+            {"rank": 0, "exit_code": 1, "log_tail": lost, "ended_at": back},
+            {"rank": 1, "exit_code": 1, "log_tail": "RuntimeError: CUDA out of memory",
+             "ended_at": "2028-01-01T00:00:00.000000Z"},
+        ]  # fmt: skip
+        assert classify(case(ranks=ranks)).reason == "gpu_oom", back
+
+
+def test_a_pod_that_ended_before_it_started_is_read_all_the_same() -> None:
+    state = {"exitCode": 137, "reason": "OOMKilled", "startedAt": "2028-01-01T00:00:00Z",
+             "finishedAt": "2027-01-01T00:00:00Z"}  # fmt: skip
+    pod = {"containerStatuses": [{"state": {"terminated": state}}]}
+    assert classify(case(pod=pod)).reason == "host_oom"
+
+
+def test_lines_are_bounded_in_number_and_length() -> None:
+    lines = lines_of("\n".join(f"{n} " + "y" * 5_000 for n in range(2_000)))
+    assert len(lines) == LINES
+    assert max(map(len, lines)) <= LINE_CHARACTERS
+    assert lines[-1].startswith("1999 ")
+
+
+def test_half_characters_of_a_log_do_not_reach_the_verdict() -> None:
+    verdict = classify(case("ValueError: \ud800 is no character"))
+    verdict.lines[0].encode("utf-8")

@@ -1,0 +1,147 @@
+"""Every regular expression of the classifier, on lines made to hold it up: its time stays bounded.
+
+Compared are two lengths of one line, since wall time says more about the machine than about a pattern.
+A pattern whose time grows by the square quadruples where the line doubles; one that backtracks without
+bound grows by more than a thousand.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.evidences import case
+from tracks_dagster.core import (
+    alternatives,
+    control_words,
+    exceptions_in_logs,
+    guesses,
+    initiator,
+    log_lines,
+    rules_restarts,
+    rules_scheduler,
+    rules_text,
+)
+from tracks_dagster.core.causes import CAUSES
+from tracks_dagster.core.classify import classify
+from tracks_dagster.core.literals import required_words
+from tracks_dagster.core.log_lines import LINE_CHARACTERS, LINES
+
+MODULES = (
+    alternatives,
+    control_words,
+    exceptions_in_logs,
+    guesses,
+    initiator,
+    log_lines,
+    rules_restarts,
+    rules_scheduler,
+    rules_text,
+)
+SMALL = LINE_CHARACTERS // 2
+TINY = 22  # characters at which two to the power of the length is some seconds' work
+TINY_S_MAX = 0.05
+RATIO_MAX = 16.0  # a cube grows by 8; more is one of the clock's jumps, or no polynomial
+MEASURABLE_S = 0.01  # what takes less is fast, and its ratio is the clock's
+LINE_S_MAX = 0.5  # of one pattern on the longest line: a hundred times what the slowest takes
+TRIES = 3
+SHORT = 100  # characters of a line, where there are many
+SLACK_S = 0.5  # of a busy machine
+FILLERS = (
+    "a",
+    " ",
+    ".",
+    "1",
+    ": ",
+    "a.",
+    "a b ",
+    "error: failed to ",
+    "the job is or was ",
+    "Error.Error",
+    "2024-01-01 ",
+    "[rank0]: ",
+)
+SHIPPED = 130  # fewer patterns than this were found wrongly
+
+
+def _patterns(value: Any) -> Iterator[re.Pattern[str]]:
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _patterns(each)
+
+
+def _shipped() -> dict[str, re.Pattern[str]]:
+    found = {}
+    for module in MODULES:
+        for name, value in vars(module).items():
+            for number, pattern in enumerate(_patterns(value)):
+                found[f"{module.__name__.rpartition('.')[2]}.{name}[{number}]"] = pattern
+    for row in CAUSES:
+        for part in ("words", "unless", "beside"):
+            pattern = getattr(row, part)
+            if pattern is not None:
+                found[f"{row.name}.{part}"] = pattern
+    return found
+
+
+PATTERNS = _shipped()
+
+
+def _seconds(pattern: re.Pattern[str], line: str) -> float:
+    """Return the shortest of some tries: what the machine does beside makes the others longer."""
+    look = pattern.match if pattern is log_lines._PREFIX else pattern.search  # as it is used
+    tries = []
+    for _ in range(TRIES):
+        begin = time.perf_counter()
+        look(line)
+        tries.append(time.perf_counter() - begin)
+    return min(tries)
+
+
+def _held_up(pattern: re.Pattern[str], filler: str) -> str | None:
+    """Return the short line that already holds a pattern up: longer ones would never end."""
+    tiny = f"{(filler * TINY)[:TINY]}!"
+    return tiny if _seconds(pattern, tiny) > TINY_S_MAX else None
+
+
+def test_every_pattern_of_the_classifier_is_tried() -> None:
+    assert len(PATTERNS) > SHIPPED
+
+
+def test_a_pattern_that_backtracks_without_bound_is_found() -> None:
+    assert _held_up(re.compile(r"(a+)+$"), "a") is not None
+    assert _held_up(re.compile(r"a+$"), "a") is None
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_no_pattern_runs_for_long_on_a_line_that_is_made_for_it(name: str) -> None:
+    pattern = PATTERNS[name]
+    words = sorted(required_words(pattern.pattern) or ())[:6]
+    for filler in (*FILLERS, *(f"{word} " for word in words), *words):
+        assert _held_up(pattern, filler) is None
+        big = (filler * LINE_CHARACTERS)[:LINE_CHARACTERS]
+        took = _seconds(pattern, big)
+        assert took < LINE_S_MAX, filler
+        if took > MEASURABLE_S:
+            assert took / max(_seconds(pattern, big[:SMALL]), 1e-9) < RATIO_MAX, filler
+
+
+@pytest.mark.parametrize("filler", ["a b ", "error: failed to ", "[rank0]: "])
+def test_the_time_of_a_verdict_does_not_grow_beyond_the_lines_that_are_read(filler: str) -> None:
+    """From 400 lines on, more lines cost only what it takes to find the last of them."""
+
+    def seconds(lines: int) -> float:
+        line = (filler * LINE_CHARACTERS)[:SHORT]
+        evidence = case("\n".join(f"{n} {line}" for n in range(lines)), exit_code=1)
+        begin = time.perf_counter()
+        classify(evidence)
+        return time.perf_counter() - begin
+
+    few = min(seconds(LINES), seconds(LINES))
+    assert seconds(16 * LINES) < 4 * few + SLACK_S

@@ -1,0 +1,124 @@
+"""A user's own rules: where they stand, what they look at, and which of them are refused."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from tests.evidences import case, condition, end, evidence, word
+from tracks_dagster.core.classify import CLASSIFIER_VERSION, classifier_version, classify
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.log_lines import LINE_CHARACTERS
+from tracks_dagster.core.user_rules import NO_RULES, Row, UserRules, check_rules
+
+LUSTRE = {"name": "lustre", "reason": "storage_io", "pattern": "LustreError.{0,80}evicted"}
+EVICTED = "LustreError: 11-0: scratch-OST0003: client was evicted"
+
+
+def rules(*rows: dict[str, Any]) -> UserRules:
+    return check_rules([Row(line=n, fields=row) for n, row in enumerate(rows, 1)], "rules.yaml")
+
+
+def test_a_rule_counts_before_the_words_that_ship() -> None:
+    given = case(f"{EVICTED}\ntorch.OutOfMemoryError: CUDA out of memory")
+    assert classify(given).reason == "gpu_oom"
+    verdict = classify(given, rules(LUSTRE))
+    assert (verdict.reason, verdict.rule) == ("storage_io", "user_rule/lustre")
+    assert any("gpu_oom" in line for line in verdict.against)
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"stop": {"by": "ann", "why": "enough", "mode": "drain"}}, "user_cancelled"),
+        ({"conditions": (condition("PreemptionByScheduler"),)}, "preempted"),
+        ({"slurm_state": "TIMEOUT"}, "walltime_timeout"),
+        ({"kernel_lines": ("NVRM: Xid (PCI:0000:3b:00): 79, pid=7",)}, "gpu_hardware"),
+    ],
+)
+def test_a_rule_never_counts_before_intent_control_planes_and_hardware(
+    more: dict[str, Any], reason: str
+) -> None:
+    given = evidence(end(code=1, log=EVICTED), **more)
+    assert classify(given, rules(LUSTRE)).reason == reason
+
+
+def test_of_two_rules_the_first_counts() -> None:
+    other = {**LUSTRE, "name": "other", "reason": "node_failure", "confidence": 0.6}
+    assert classify(case(EVICTED), rules(LUSTRE, other)).rule == "user_rule/lustre"
+    verdict = classify(case(EVICTED), rules(other, LUSTRE))
+    assert (verdict.rule, verdict.confidence) == ("user_rule/other", 0.6)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [("any", "lkwc"), ("log", "l"), ("last_word", "w"), ("kernel", "k"), ("condition", "c")],
+)
+def test_a_rule_looks_where_it_says(where: str, found: str) -> None:
+    table = rules({**LUSTRE, "reason": "hang", "where": where})
+    places = {
+        "l": evidence(end(code=1, log=EVICTED)),
+        "w": evidence(end(code=1, says=word("code_error", said=f"my.Error: {EVICTED}"))),
+        "k": evidence(end(code=1), kernel_lines=(EVICTED,)),
+        "c": evidence(end(code=1), conditions=(condition("Odd", type="Event", message=EVICTED),)),
+    }
+    told = {key for key, given in places.items() if classify(given, table).reason == "hang"}
+    assert told == set(found)
+
+
+def test_the_version_names_the_rules_and_changes_with_what_they_say() -> None:
+    assert classifier_version() == classifier_version(NO_RULES) == CLASSIFIER_VERSION
+    versions = {
+        classifier_version(rules(each))
+        for each in (LUSTRE, {**LUSTRE, "reason": "hang"}, {**LUSTRE, "where": "log"})
+    }
+    assert len(versions) == 3
+    assert all(v.startswith(f"{CLASSIFIER_VERSION}+rules:") for v in versions)
+    assert classifier_version(rules(LUSTRE)) == classifier_version(rules(dict(LUSTRE)))
+
+
+REFUSED = {
+    "unknown reason 'nope'": {**LUSTRE, "reason": "nope"},
+    "unknown reason 'fenced'": {**LUSTRE, "reason": "fenced"},
+    "unknown reason 'evaluator_error'": {**LUSTRE, "reason": "evaluator_error"},
+    "pattern is missing": {"name": "a", "reason": "hang"},
+    "name is missing": {"reason": "hang", "pattern": "abc"},
+    "no regular expression": {**LUSTRE, "pattern": "["},
+    "is no text": {**LUSTRE, "pattern": 5},
+    "fits every line": {**LUSTRE, "pattern": "x*"},
+    "at most 500": {**LUSTRE, "pattern": "x" * 501},
+    "could run for ever": {**LUSTRE, "pattern": r"(a+)+b"},
+    "a repeat or a choice inside": {**LUSTRE, "pattern": r"(a|ab|b)*c"},
+    "could run for very long": {**LUSTRE, "pattern": "a.*b.*c"},
+    "is not a number above 0": {**LUSTRE, "confidence": 1.5},
+    "confidence True": {**LUSTRE, "confidence": True},
+    "unknown where": {**LUSTRE, "where": "there"},
+    "unknown field 'patern'": {**LUSTRE, "patern": "x"},
+    "is not made of": {**LUSTRE, "name": "A rule"},
+}
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_a_rule_that_cannot_hold_is_refused_with_its_line(told: str) -> None:
+    with pytest.raises(InvalidInput, match="1 error") as caught:
+        rules(LUSTRE | {"name": "first"}, REFUSED[told])
+    assert "line 2: " in str(caught.value)
+    assert told in str(caught.value)
+
+
+def test_all_errors_are_listed() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        rules(LUSTRE, LUSTRE, {**LUSTRE, "name": "b", "reason": "x", "pattern": "("})
+    assert "3 error(s)" in str(caught.value)
+    assert "name 'lustre' is taken by line 1" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["a.*b", r"a\d{1,9}.{0,90}b", r"(foo )?x[ab]+y", "(?i:a)b+?c"])
+def test_the_slowest_pattern_that_is_taken_ends_soon_on_the_worst_line(pattern: str) -> None:
+    table = rules({**LUSTRE, "pattern": pattern})
+    begin = time.monotonic()
+    for line in ("a" * LINE_CHARACTERS, "a1" * (LINE_CHARACTERS // 2), "xa" * 500):
+        table.rules[0].cause.words.search(line)
+    assert time.monotonic() - begin < 10.0

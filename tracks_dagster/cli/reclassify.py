@@ -1,0 +1,83 @@
+"""`tracks reclassify`: read stored evidence again after a rule changed, and record what differs."""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, open_app, parse_target, print_json, why_option
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.records import Json
+from tracks_dagster.services.reclassify import Reread, reclassify
+from tracks_dagster.services.runs import check_words
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.settings import Settings, read_rules
+from tracks_dagster.wiring import open_dry_run, open_store_to_read
+
+
+@click.command("reclassify")
+@click.argument("target", metavar="[RUN[/aNN]]", required=False)
+@click.option("--all", "all_runs", is_flag=True, help="Every run.")
+@click.option("--dry-run", is_flag=True, help="Tell what would be recorded, and write nothing.")
+@why_option
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    target: str | None,
+    all_runs: bool,
+    dry_run: bool,
+    why: str,
+    as_json: bool,
+) -> None:
+    """Read the evidence of ended attempts again and append a correction where the reason differs.
+
+    The budget that a retry was charged to moves with the reason; nothing is opened or closed. Exit
+    with 1 when some evidence cannot be read.
+    """
+    check_words({"why": why})
+    if (target is None) is not all_runs:
+        raise InvalidInput("Name one RUN or RUN/aNN, or write --all, not both.")
+    settings = Settings.from_environment()
+    rules = read_rules(settings)
+    tracks = _tracks(settings, dry_run=dry_run)
+    run_id, attempt_id = parse_target(target) if target else (None, None)
+    run_ids = [run_id] if run_id else list(tracks.store.folders("runs/"))
+    reread = [
+        each
+        for run in run_ids
+        for each in reclassify(tracks, run, rules, why=why, attempt_id=attempt_id, dry_run=dry_run)
+    ]
+    print_json([_row(each) for each in reread]) if as_json else _tell(reread, dry_run=dry_run)
+    ctx.exit(BAD_NEWS if any(each.problem for each in reread) else 0)
+
+
+def _tracks(settings: Settings, *, dry_run: bool) -> Tracks:
+    if dry_run:
+        return open_dry_run(settings)[0]
+    open_store_to_read(settings)  # an empty home is told, not made
+    return open_app().tracks
+
+
+def _row(each: Reread) -> dict[str, Json]:
+    return {
+        "attempt": each.key,
+        "before": each.before,
+        "now": each.now,
+        "confidence": each.confidence,
+        "rule": each.rule,
+        "lines": list(each.lines),
+        "problem": each.problem,
+        "recorded": each.recorded,
+    }
+
+
+def _tell(reread: list[Reread], *, dry_run: bool) -> None:
+    for each in reread:
+        if each.problem is not None:
+            click.echo(f"{each.key}: {each.before} stays: {each.problem}", err=True)
+        elif each.differs:
+            done = "would be" if dry_run else "is" if each.recorded else "was by another already"
+            click.echo(f"{each.key}: {each.before} {done} corrected to {each.now} ({each.rule})")
+    changed = sum(each.differs for each in reread)
+    click.echo(f"Read {len(reread)} ended attempts again: {changed} with another reason.")

@@ -1,0 +1,152 @@
+"""A case: evidence as somebody wrote it down, read into `Evidence` for `tracks classify`.
+
+A case is an object with `id` and `evidence`, and of the evidence `log_tail`, `exit_code`, `signal`,
+`pod`, `pods`, `events`, `xid`, `slurm_state`, `kernel_lines` and `ranks`, each of which may be missing
+or null; or a pod's recorded history in `pod_history`. Unknown fields are ignored. A field of another
+shape than expected counts as not known, since half of a case tells more than none of it.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from tracks_dagster.core.evidence import Condition, Evidence, RankEnd
+from tracks_dagster.core.pods import PodSeen, read_pod
+from tracks_dagster.core.records import Json
+
+RANKS_MAX = 4096  # of one case that are read
+EVENTS_MAX = 1000
+
+# "Warning FailedScheduling default-scheduler 0/1 nodes…": the reason is the word in camel case.
+_EVENT_REASON = re.compile(
+    r"\b([A-Z][a-z]+(?:[A-Z][A-Za-z]*)+|Preempted|Evicted|Rebooted|Killing)\b"
+)
+_EVENT_HEAD_CHARACTERS = 80
+
+
+def evidence_of(case: Mapping[str, Json]) -> Evidence:
+    """Return the evidence of a case; empty evidence when there is none in it."""
+    given = case.get("evidence")
+    told: Mapping[str, Json] = given if isinstance(given, Mapping) else {}
+    pods = [_pod(pod, rank) for rank, pod in enumerate(_histories(case, told))]
+    conditions = tuple(condition for pod in pods for condition in pod.conditions)
+    return Evidence(
+        run_id="",
+        attempt_id=0,
+        launch_id=None,
+        ranks=_ranks(told, [pod.end for pod in pods if pod.end is not None]),
+        conditions=(
+            *conditions,
+            *(_event(each) for each in _items(told.get("events"))[:EVENTS_MAX]),
+        ),
+        kernel_lines=(*_xids(told.get("xid")), *map(str, _items(told.get("kernel_lines")))),
+        slurm_state=_text(told.get("slurm_state")) or None,
+    )
+
+
+def _histories(case: Mapping[str, Json], told: Mapping[str, Json]) -> list[list[Json]]:
+    """Return the history of every pod that the case shows, one a rank."""
+    shown = [
+        case.get("pod_history"),
+        told.get("pod_history"),
+        told.get("pod"),
+        *_list(told.get("pods")),
+    ]
+    return [each if isinstance(each, list) else [each] for each in shown if each][:RANKS_MAX]
+
+
+def _pod(history: list[Json], rank: int) -> PodSeen:
+    return read_pod(history, rank)
+
+
+def _ranks(told: Mapping[str, Json], pod_ends: list[RankEnd]) -> tuple[RankEnd, ...]:
+    """Return the ranks: each of `ranks`, or one with what the case says of its only process."""
+    several = [each for each in _list(told.get("ranks")) if isinstance(each, Mapping)][:RANKS_MAX]
+    if several:
+        return tuple(_rank(each, number) for number, each in enumerate(several))
+    alone = _rank(told, 0)
+    if not pod_ends:
+        return (alone,) if alone.has_ended or alone.log_tail else ()
+    first = pod_ends[0]
+    if alone.has_ended and not first.has_ended:
+        first = replace(first, exit_code=alone.exit_code, signal=alone.signal)
+    return (replace(first, log_tail=alone.log_tail), *pod_ends[1:])
+
+
+def _rank(told: Mapping[str, Json], number: int) -> RankEnd:
+    code, by = _number(told.get("exit_code")), _signal(told.get("signal"))
+    if code is not None and code < 0:  # as subprocess reports a signal
+        by = by or _signal(-code)
+        code = None
+    known = _number(told.get("rank"))
+    return RankEnd(
+        rank=number if known is None else known,
+        exit_code=None if by is not None and code is None else code,
+        signal=by,
+        ended_at=_text(told.get("ended_at")) or None,
+        oom_killed=told.get("oom_killed") is True,
+        log_tail=_log(told.get("log_tail")),
+    )
+
+
+def _signal(value: Json) -> int | None:
+    """Return the number of a signal given as 9, "9", "SIGKILL" or "KILL"; None when it is none."""
+    number = _number(value)
+    if number is not None:
+        return number if 0 < number < signal.NSIG else None
+    name = _text(value).strip().upper()
+    known = {**signal.Signals.__members__}
+    found = known.get(name) or known.get(f"SIG{name}")
+    return None if found is None else int(found)
+
+
+def _xids(value: Json) -> Iterable[str]:
+    for each in _items(value):
+        if isinstance(each, Mapping):
+            number = each.get("xid", each.get("code", each.get("number")))
+            yield f"Xid {number}: {_text(each.get('message'))}"
+        else:
+            text = _text(each)
+            yield f"Xid {text}" if text[:1].isdigit() else text
+
+
+def _event(told: Json) -> Condition:
+    """Return an event as a condition of type Event."""
+    if isinstance(told, Mapping):
+        reason, message = _text(told.get("reason")), _text(told.get("message") or told.get("note"))
+    else:
+        message = _text(told)
+        found = _EVENT_REASON.search(message[:_EVENT_HEAD_CHARACTERS])
+        reason = found[1] if found else ""
+    return Condition(type="Event", reason=reason, message=message, at=None, source="kubernetes")
+
+
+def _log(value: Json) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else _text(value)
+
+
+def _items(value: Json) -> list[Json]:
+    """Return a list as it is, nothing as an empty one, anything else as a list of one."""
+    if value is None or value == "":
+        return []
+    return value if isinstance(value, list) else [value]
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Json) -> int | None:
+    if isinstance(value, bool) or value is None:
+        return None
+    try:
+        return int(str(value).strip())
+    except ValueError:
+        return None
+
+
+def _text(value: Json) -> str:
+    return "" if value is None else str(value)

@@ -1,0 +1,15 @@
+"""The table of causes that ships: every row of words that tell a termination reason, in order.
+
+Where two rows of a tier are told by one line, the row above counts: the particular stands before the
+general. A row names what a family of software says when a cause is met, never one program's line.
+"""
+
+from __future__ import annotations
+
+from tracks_dagster.core.cause import Cause
+from tracks_dagster.core.causes_crashes import CRASHES
+from tracks_dagster.core.causes_machines import MACHINES
+from tracks_dagster.core.causes_memory import MEMORY
+from tracks_dagster.core.causes_software import SOFTWARE
+
+CAUSES: tuple[Cause, ...] = (*MEMORY, *MACHINES, *SOFTWARE, *CRASHES)

@@ -1,0 +1,180 @@
+"""The words of control planes, schedulers, providers and kernels: tables for `rules_control`."""
+
+from __future__ import annotations
+
+import re
+
+from tracks_dagster.core.evidence import CHECKPOINT_WITHDRAWN, ENVIRONMENT_DIFFERS
+from tracks_dagster.core.reasons import TerminationReason
+
+_R = TerminationReason
+CONDITION_SKEW_S = 5.0  # a node's clock against the API server's
+
+Words = tuple[tuple[re.Pattern[str], TerminationReason], ...]
+
+
+def _words(*rows: tuple[str, TerminationReason]) -> Words:
+    return tuple((re.compile(pattern, re.IGNORECASE), reason) for pattern, reason in rows)
+
+
+# A condition is matched as "type/reason: message". The first row that fits decides.
+CONDITIONS = _words(
+    (r"^DisruptionTarget/PreemptionByScheduler", _R.PREEMPTED),
+    (r"^DisruptionTarget/EvictionByEvictionAPI", _R.NODE_DRAINED),
+    (r"^DisruptionTarget/DeletionByTaintManager", _R.NODE_FAILURE),
+    (r"^DisruptionTarget/DeletionByPodGC", _R.NODE_FAILURE),
+    (r"^DisruptionTarget/TerminationByKubelet:.*(ephemeral-storage|disk|inode)", _R.DISK_FULL),
+    (r"^DisruptionTarget/TerminationByKubelet:.*(shutdown|shutting down)", _R.NODE_DRAINED),
+    (r"^DisruptionTarget/TerminationByKubelet", _R.HOST_OOM),
+    (r"^(TerminationTarget|Evicted)/(WorkloadEvictedDueTo)?Preempt", _R.PREEMPTED),
+    (r"^(TerminationTarget|Evicted)/WorkloadEvictedDueTo(Deactivat|Stop)", _R.USER_CANCELLED),
+    (r"^(TerminationTarget|Evicted)/(WorkloadEvictedDueTo)?PodsReadyTimeout"
+     r"|^Event/\w*PodsReadyTimeout|Exceeded the PodsReady timeout", _R.SCHEDULING_TIMEOUT),
+    (r"^TerminationTarget/.*Preempt", _R.PREEMPTED),
+    (r"^Evicted/(WorkloadEvictedDueTo)?NodeFailure", _R.NODE_FAILURE),
+    # An event of a pod, of its node or of a provider; an unschedulable pod may name preemption too.
+    (r"(FailedScheduling|Unschedulable|cannot be scheduled|nodes are available|NotTriggerScaleUp"
+     r"|InsufficientCapacity|InsufficientInstanceCapacity|couldn't assign flavors"
+     r"|insufficient (unused )?quota|in gang unschedulable|resource in cluster is overused"
+     r"|NotEnoughResources|/OutOf(cpu|memory|pods|nvidia|\w+\.com)|exceeded quota: )",
+     _R.SCHEDULING_TIMEOUT),
+    (r"no healthy devices present|cannot allocate unhealthy devices", _R.GPU_HARDWARE),
+    (r"^Event/Preempted\b|^Event/EvictedDueToPreempt|^Event/(Spot\w*Interrupt|Preempti\w*ion\b)",
+     _R.PREEMPTED),
+    (r"\b(was|were|been|being|got) pre-?empted\b|^[^:]*:\s*Pre-?empted (by|to accommodate)"
+     r"|/Evicted: ?.*\bSpot\w*Interrupt|\bevicted\b.{0,40}\bbecause of (preempt|reclaim)"
+     r"|\breclaimed (by|for)\b|/PreemptScheduled\b",
+     _R.PREEMPTED),
+    (r"/(Evicted|Eviction\w*): ?.*EmptyDir volume \"?(d?shm|shared-?mem)", _R.SHM_EXHAUSTED),
+    (r"/(Evicted|Eviction\w*): ?.*(ephemeral-storage|disk ?pressure|emptyDir|local storage|inode)",
+     _R.DISK_FULL),
+    (r"/(Evicted|Eviction\w*): ?.*(memory|MemoryPressure)", _R.HOST_OOM),
+    (r"/Evicted: ?.*(EphemeralStorage|ephemeral local storage)", _R.DISK_FULL),
+    (r"node (was low on resource|had condition): ?\[?(ephemeral-storage|DiskPressure|inode|nodefs"
+     r"|imagefs)", _R.DISK_FULL),
+    (r"node (was low on resource|had condition): ?\[?(memory|MemoryPressure)", _R.HOST_OOM),
+    (r"/(OOMKilling|SystemOOM|OOMKilled)\b|Memory cgroup out of memory", _R.HOST_OOM),
+    (r"/(NodeShutdown|ScaleDown|Terminated): ?.*(shutdown|scale[- ]?down|removed by cluster|drain)",
+     _R.NODE_DRAINED),
+    (r"/(NodeShutdown|ScaleDown|NodeDrain\w*|Drain\w*|Cordon\w*|FailedDraining"
+     r"|Disruption(Terminating|Launching)|ImpendingNodeTermination"
+     r"|(Reboot|Redeploy|Terminate)Scheduled)\b|node is shutting down"
+     r"|/Evicted: ?.*\b(Underutilized|Empty|Drifted|Expired|Consolidat)"
+     r"|\bDisrupting Node(Claim)?\b|imminent node shutdown"
+     r"|(drain|cordon)(ed|ing) (the )?node|node (was |is being |has been )?(drain|cordon)ed",
+     _R.NODE_DRAINED),
+    (r"/(ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull)", _R.IMAGE_PULL),
+    (r"(Failed to pull image|CannotPullContainer|Back-off pulling image"
+     r"|ErrImagePull)", _R.IMAGE_PULL),
+    (r"DeadlineExceeded|active longer than specified deadline", _R.WALLTIME_TIMEOUT),
+    (r"(CreateContainerConfigError|CreateContainerError|RunContainerError|StartError)"
+     r"|no runtime for .{0,40} is configured"
+     r"|(secret|configmap) .*not found", _R.CONFIG_ERROR),
+    (r"/(FailedMount|FailedAttachVolume|FailedMapVolume)|Unable to (attach or )?mount volumes",
+     _R.STORAGE_IO),
+    (r"(NodeLost|NodeNotReady|Node is not ready|stopped posting node status|node.*unreachable"
+     r"|TaintManagerEviction|has been rebooted|NodeHasUnknownStatus|hostError)", _R.NODE_FAILURE),
+)  # fmt: skip
+
+# Conditions that the kubelet sets once it has ended the containers: a second or so after their end.
+TOLD_AFTERWARDS = re.compile(r"TerminationByKubelet|/Evicted\b", re.IGNORECASE)
+
+# What keeps a pod from starting is over once it has started.
+BEFORE_THE_START = frozenset({_R.SCHEDULING_TIMEOUT, _R.IMAGE_PULL})
+
+REFUSED_STARTS = {
+    ENVIRONMENT_DIFFERS: _R.DEPENDENCY_MISMATCH,
+    CHECKPOINT_WITHDRAWN: _R.CHECKPOINT_CORRUPT,
+}
+
+SLURM_STATES = _words(
+    (r"^\W*PREEMPTED", _R.PREEMPTED),
+    (r"^\W*(NODE_FAIL|BOOT_FAIL)", _R.NODE_FAILURE),
+    (r"^\W*(TIMEOUT|DEADLINE)", _R.WALLTIME_TIMEOUT),
+    (r"^\W*OUT_OF_ME", _R.HOST_OOM),
+    (r"^\W*PENDING", _R.SCHEDULING_TIMEOUT),
+)
+SLURM_CANCELLED = re.compile(r"^\W*CANCELLED", re.IGNORECASE)
+
+# Lines that schedulers and providers leave in a job's own log.
+SCHEDULER_LINES = _words(
+    (r"CANCELLED.{0,120}DUE TO PREEMPTION", _R.PREEMPTED),
+    (r"CANCELLED.{0,120}DUE TO (TIME LIMIT|JOB TIME)", _R.WALLTIME_TIMEOUT),
+    (r"CANCELLED.{0,120}DUE TO NODE FAILURE|srun: error: Node failure", _R.NODE_FAILURE),
+    (r"PBS: job killed: .{0,20}walltime|TERM_RUNLIMIT|wall ?time (limit )?(was )?(exceeded|reached)"
+     r"|(exceeded|reached|reaching) (its |the |LSF )?(maximum )?(wall ?time|time limit"
+     r"|wall ?clock (time )?limit|run ?time limit|execution time)"
+     r"|\b(kill|hit|past|over|expire|due to)\w*\b.{0,30}\b(wall ?(clock|time)|run ?time|time) limit\b"
+     r"|job (is|was|has) timed[- ]out|DeadlineExceeded|MaxRuntimeExceeded|MaxWaitTimeExceeded"
+     r"|active longer than specified|\b(time|wall ?time) limit (was |has been )?(reached|exceeded)"
+     r"|exceeded (its |the )?(hard |soft )?(wall ?clock|max(imum)?[ _]?(run|wall)?[ _]?(duration|time))"
+     r"|^timeout: sending signal \w+ to command",
+     _R.WALLTIME_TIMEOUT),
+    (r"(slurmstepd|srun|sbatch).{0,120}(oom[-_ ]kill|Out Of Memory)|TERM_MEMLIMIT", _R.HOST_OOM),
+    (r"JOB_STATE_KILLED: Preempted|\bTERM_PREEMPT|compute\.instances\.preempted", _R.PREEMPTED),
+    (r"\b(spot|instance|vm|node|worker|job|task|pod|tpu|cluster|machine|slice|container"
+     r"|executor)\S* .{0,40}\b"
+     r"(was|were|been|being|got|is|are) (pre-?empted|reclaimed)\b"
+     r"|spot (instance )?(interruption|reclaim|termination)\w*( notice)?"
+     r"|(received|got) (a )?(spot )?pre-?empt\w+ (notice|signal|warning)"
+     r"|instance-action.{0,40}terminate|\b(Nodes?)?Pre-?empt(ion|ed)Error: |interrupted due to spot"
+     r"|\b(job|task|pod|workload)\b.{0,30}\bpre-?empted (by|to)\b"
+     r"|(state|status)\W.{0,20}\bPREEMPTED\b|EventType\"?\s?[:=]\s?\"?Preempt"
+     r"|\bspot\b.{0,30}\b(evicted|deallocated)\b|Server\.SpotInstance(Termination|Shutdown)",
+     _R.PREEMPTED),
+    (r"(node|host|instance).{0,40}(maintenance|drain)(ed|ing)?( event)?.{0,40}(terminat|stop"
+     r"|evict|shut)"
+     r"|terminat\w+ .{0,40}\bmaintenance\b|scheduled retirement|imminent node shutdown"
+     r"|removed by cluster autoscaler|Eviction API", _R.NODE_DRAINED),
+    (r"ZONE_RESOURCE_POOL_EXHAUSTED|Insufficient(Instance)?Capacity"
+     r"|CapacityError\b|(un|not )able to provision (the )?requested|\bSTOCKOUT\b"
+     r"|No available node types can fulfill"
+     r"|Unable to allocate resources: Requested nodes are busy|cannot be scheduled"
+     r"|0/\d+ nodes are available"
+     r"|(timed? ?out|timeout) .{0,40}(waiting|creat\w+) .{0,40}(placement group|resources|pods"
+     r"|capacity)"
+     r"|\b(QuotaExceeded|QUOTA_EXCEEDED|VcpuLimitExceeded|ResourceLimitExceeded"
+     r"|MaxSpotInstanceCountExceeded|Quota exceeded for .{0,80}(gpu|tpu|cpu|instance)"
+     r"|OperationNotAllowed\b.{0,80}quota)|in gang unschedulable"
+     r"|queued and waiting for resources|Placement group creation timed out|PENDING \((Resources"
+     r"|Priority|QOS\w*|Assoc\w*)\)",
+     _R.SCHEDULING_TIMEOUT),
+    (r"CannotPullContainerError|Failed to pull image", _R.IMAGE_PULL),
+)  # fmt: skip
+JOB_CANCELLED = re.compile(r"(JOB|STEP) \S+ ON \S+ CANCELLED(?!.{0,120}DUE TO)", re.IGNORECASE)
+TASK_FAILED = re.compile(
+    r"srun: error: .{0,80}\btasks? [\d,\-\[\] ]+"
+    r": (Exited|Bus error|Segmentation|Abort|Illegal|Floating)",
+    re.IGNORECASE,
+)
+WARNED = re.compile(r"submitit.{0,80}Caught signal|\bSIGUSR[12]\b", re.IGNORECASE)
+REQUEUED = re.compile(
+    r"DUE TO JOB REQUEUE|scontrol requeue|requeu(e|ing) (the |this )?job", re.IGNORECASE
+)
+DUE_TO = re.compile(r"CANCELLED.{0,120}DUE TO", re.IGNORECASE)
+
+# Xids that blame the device, not the program that used it: NVIDIA's catalogue of Xid errors.
+# 13, 31, 43 and 45 follow from a program's own fault or from another Xid.
+HARDWARE_XIDS = frozenset(
+    {46, 48, 61, 62, 63, 64, 74, 79, 92, 94, 95, 110, 119, 120, 121, 136, 140, 143}
+    | set(range(144, 151))
+    | {154}
+)
+XID = re.compile(
+    r"\bXid(?:\s*\([^)]*\))?[\s:=#]{0,4}(?:error|code|id)?s?[\s:=#]{0,4}(\d{1,3})\b"
+    r"(?:.*previous Xid (\d+))?",
+    re.IGNORECASE,
+)
+HARDWARE_LINES = re.compile(
+    r"SXid \([^)]*\): \d+, Fatal|GPU has fallen off the bus"
+    r"|uncorrectable (ECC|NVLink) error(?!s?\s?[:=]\s?0)"
+    r"|amdgpu\b.{0,60}(uncorrectable|\[Hardware Error\])",
+    re.IGNORECASE,
+)
+MACHINE_LINES = re.compile(r"\[Hardware Error\]|\bmce: |Kernel panic|Machine check", re.IGNORECASE)
+OOM_KILLER = re.compile(
+    r"(Out of memory|Memory cgroup out of memory): Kill|oom-kill:|invoked oom-killer|OOMKilling"
+    r"|\b(systemd-oomd|earlyoom)\b.{0,80}\b(kill|SIGTERM|SIGKILL)",
+    re.IGNORECASE,
+)
+CANCELLED_STATUS = re.compile(r"cancell?(ed|ing)", re.IGNORECASE)

@@ -1,0 +1,154 @@
+"""What Kubernetes showed of one pod, as evidence: conditions, and how its rank ended.
+
+Takes a pod's history (its watch events, or one snapshot) as plain JSON, in the API's own field names,
+and no field is required: what is missing or of another shape is not known. Nothing is judged here.
+Facts that it rests on, seen on a real cluster: a pod object may be gone within a second, so every
+event counts; a condition may stand in an early event only; the last container status tells the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from tracks_dagster.core.evidence import Condition, RankEnd
+from tracks_dagster.core.records import Json, format_time
+
+EVENTS_MAX = 1000  # of one pod that are read
+OOM_KILLED = "OOMKilled"
+
+# Conditions that say how a pod comes up; only the first says something, and only while it is False.
+_PROGRESS = frozenset(
+    {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"}
+)
+_TRUE = (True, "True", "true")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSeen:
+    """What one pod's history tells. end: None when no container ever had a status."""
+
+    end: RankEnd | None
+    conditions: tuple[Condition, ...]
+
+
+def read_pod(history: Iterable[Json], rank: int) -> PodSeen:
+    """Return what the pod of `rank` shows; `history`: watch events, pods or bare statuses, in order."""
+    statuses = [_status(event) for _, event in zip(range(EVENTS_MAX), history, strict=False)]
+    told = {(c.type, c.reason): c for status in statuses for c in _conditions(status, rank)}
+    end: RankEnd | None = None
+    for status in statuses:
+        end = _end(status, rank, end)
+    last = statuses[-1] if statuses else {}
+    has_run = end is not None and (end.has_ended or end.started_at is not None)
+    waits = () if has_run else tuple(_waits(last, rank))
+    return PodSeen(end=end, conditions=(*told.values(), *waits))
+
+
+def _status(event: Json) -> Mapping[str, Json]:
+    """Return the status of a watch event, of a pod, or the status itself."""
+    if not isinstance(event, Mapping):
+        return {}
+    for key in ("object", "status"):
+        inner = event.get(key)
+        if isinstance(inner, Mapping):
+            return _status(inner) if key == "object" else inner
+    return event
+
+
+def _conditions(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
+    """Yield what a control plane said of the pod: the conditions that are true, and its own reason."""
+    for each in _mappings(status.get("conditions")):
+        kind = _text(each.get("type"))
+        if kind not in _PROGRESS and each.get("status", "True") in _TRUE:
+            yield _condition(kind, each, each.get("lastTransitionTime"), rank)
+    if status.get("reason"):
+        yield _condition("Pod", status, None, rank)
+
+
+def _waits(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
+    """Yield what a pod that never ran waits for: a node, or its containers' images."""
+    for each in _container_statuses(status):
+        waiting = _mapping(_mapping(each.get("state")).get("waiting"))
+        if waiting.get("reason"):
+            yield _condition("ContainerWaiting", waiting, None, rank)
+    for each in _mappings(status.get("conditions")):
+        if each.get("type") == "PodScheduled" and each.get("status") not in _TRUE:
+            reason = _text(each.get("reason")) or "Unschedulable"
+            yield _condition("PodScheduled", {**each, "reason": reason}, None, rank)
+
+
+def _condition(kind: str, told: Mapping[str, Json], at: Json, rank: int) -> Condition:
+    return Condition(
+        type=kind,
+        reason=_text(told.get("reason")),
+        message=_text(told.get("message")),
+        at=_time(at),
+        source="kubernetes",
+        rank=rank,
+    )
+
+
+def _end(status: Mapping[str, Json], rank: int, before: RankEnd | None) -> RankEnd | None:
+    """Return how the pod's containers stand: the one that failed first, else the last known."""
+    ends = [
+        (terminated, running)
+        for each in _container_statuses(status)
+        for terminated, running in [_states(each)]
+        if terminated or running
+    ]
+    if not ends:
+        return before
+    dead = [terminated for terminated, _ in ends if terminated]
+    if not dead:
+        started_at = _time(ends[0][1].get("startedAt"))
+        return RankEnd(rank=rank, started_at=started_at)
+    # Sidecars end after the container that matters, and mostly well.
+    told = min(dead, key=lambda t: (t.get("exitCode") == 0, _text(t.get("finishedAt")) or "~"))
+    oom_killed = any(t.get("reason") == OOM_KILLED for t in dead)
+    code = told.get("exitCode")
+    return RankEnd(
+        rank=rank,
+        exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
+        started_at=_time(told.get("startedAt")),
+        ended_at=_time(told.get("finishedAt")),
+        oom_killed=oom_killed,
+    )
+
+
+def _states(container: Mapping[str, Json]) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
+    """Return (terminated, running) of a container; a restarted one counts by its last end."""
+    state, last = _mapping(container.get("state")), _mapping(container.get("lastState"))
+    terminated = _mapping(state.get("terminated")) or _mapping(last.get("terminated"))
+    return terminated, _mapping(state.get("running"))
+
+
+def _container_statuses(status: Mapping[str, Json]) -> list[Mapping[str, Json]]:
+    return [
+        *_mappings(status.get("initContainerStatuses")),
+        *_mappings(status.get("containerStatuses")),
+    ]
+
+
+def _mappings(value: Json) -> list[Mapping[str, Json]]:
+    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _text(value: Json) -> str:
+    return "" if value is None else str(value)
+
+
+def _time(value: Json) -> str | None:
+    """Return Kubernetes' time in the form of our records; None for anything that is no time."""
+    if not isinstance(value, str):
+        return None
+    try:
+        at = datetime.fromisoformat(value)
+    except ValueError:
+        return None
+    return format_time(at if at.tzinfo else at.replace(tzinfo=UTC))

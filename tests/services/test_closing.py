@@ -10,6 +10,7 @@ import pytest
 from tests.bodies import BEGIN
 from tests.fakes import FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
+from tracks_dagster.core.beats import Beat, Phase
 from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
@@ -47,6 +48,51 @@ def test_the_record_names_the_evidence_that_is_stored(
     evidence = from_json(Evidence, json.loads(data))
     assert evidence.conditions == (DISRUPTED,)
     assert [rank.signal for rank in evidence.ranks] == [9, 9]
+
+
+def test_the_step_at_which_the_numbers_went_wrong_is_the_earliest_that_a_rank_saw(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    exits = f"{history.launch_id}/exit"
+    leave_word(store, f"{exits}/rank-0.json", "nan_loss", onset_step=12)
+    leave_word(store, f"{exits}/rank-1.json", "nan_loss", rank=1, onset_step=11)
+    gone(gangs, end(0, exit_code=1), end(1, exit_code=1))
+    attempt = close(tracks, gangs)
+    assert attempt.ended is not None
+    assert (attempt.ended.reason, attempt.ended.onset_step) == ("nan_loss", 11)
+
+
+def test_an_onset_is_told_of_numbers_only_and_a_node_where_a_rank_failed(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    gone(gangs, end(0, exit_code=0), end(1, signal=11))
+    attempt = close(tracks, gangs)
+    assert attempt.ended is not None
+    assert attempt.ended.onset_step is None
+    assert attempt.placed is not None
+    assert attempt.ended.blamed_node == attempt.placed.ranks[1].node
+
+
+def test_what_the_machine_told_is_kept_cleaned_whatever_the_verdict(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().place().write_to(store)
+    gangs.reports["r-1", 1] = GangReport(
+        phase=GangPhase.GONE,
+        ranks=(end(0, exit_code=1),),
+        cgroup={"not_readable": "no memory cgroup is to be seen from here"},
+        kernel_lines=("kernel log not readable: /dev/kmsg: Operation not permitted",),
+        beats=(Beat(rank=0, phase=Phase.SAVING, step=7),),
+    )
+    attempt = close(tracks, gangs)
+    assert attempt.ended is not None
+    found = from_json(Evidence, json.loads(store.objects[attempt.ended.evidence_key]))
+    assert found.cgroup["not_readable"] == "no memory cgroup is to be seen from here"
+    assert "not readable" in found.kernel_lines[0]
+    assert found.beats == {"0": "saves in step 7"}
+    assert attempt.reason is TerminationReason.UNKNOWN
 
 
 def test_what_lives_is_killed_and_its_journals_are_shipped_before_anything_is_judged(
@@ -206,15 +252,24 @@ def end(
     )
 
 
-def leave_word(store: FakeObjectStore, name: str, reason: str, *, message: str = "") -> None:
+def leave_word(
+    store: FakeObjectStore,
+    name: str,
+    reason: str,
+    *,
+    message: str = "",
+    rank: int = 0,
+    onset_step: int | None = None,
+) -> None:
     word = LastWord(
-        rank=0,
+        rank=rank,
         reason=reason,
         exception=None,
         message=message,
         traceback_tail="",
         step=None,
         at=ENDED,
+        onset_step=onset_step,
     )
     store.put(f"runs/r-1/attempts/1/{name}", canonical_json(to_json(word)))
 

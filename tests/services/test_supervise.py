@@ -71,6 +71,7 @@ def supervisor(
         clean=redact,
         sleep=days.sleep,
         seen=days.states.append,
+        monotonic=lambda: tracks.now().timestamp(),
     )
 
 

@@ -14,12 +14,14 @@ from tracks_dagster.training import random_state, state_dict
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.loading import Fetched, fetch
-from tracks_dagster.training.manifest import Manifest, read_manifest, read_tensors
+from tracks_dagster.training.manifest import Manifest
+from tracks_dagster.training.manifest_making import Moment
 from tracks_dagster.training.planning import SavePlanning
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.staging import Staging
 from tracks_dagster.training.state_dict import Trained
-from tracks_dagster.training.storage_writer import CheckpointStorageWriter, Moment
+from tracks_dagster.training.storage_writer import CheckpointStorageWriter
+from tracks_dagster.training.verifying import read_manifest, read_tensors
 
 CPU = torch.device("cpu")
 

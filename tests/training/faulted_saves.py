@@ -37,8 +37,8 @@ from tracks_dagster.core.trainer_track import TrainerTrack
 from tracks_dagster.training import random_state, state_dict
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.loading import load_into
-from tracks_dagster.training.manifest import verify_checkpoint
 from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.verifying import verify_checkpoint
 
 RUN, OPENED_SEQ = "r", 1
 TRIES_MAX = 3  # of an operation that failed, as a supervisor or the next save would try again

@@ -52,9 +52,10 @@ from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
-from tracks_dagster.training.manifest import Manifest, read_manifest, weights_sha256
+from tracks_dagster.training.manifest import Manifest
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.stop_signal import StopSignal
+from tracks_dagster.training.verifying import read_manifest, weights_sha256
 
 GANG_S_MAX = 120.0  # a gang that takes longer is killed and fails its test
 POLL_S = 0.02
@@ -111,6 +112,9 @@ class Gang:
                 fired = True
                 grace_s = json.loads(request.read_text())["grace_s"]
                 self.signal(signal.SIGTERM if grace_s else signal.SIGKILL)
+            for number, rank in enumerate(self.ranks):
+                if rank.pid is not None and (self.work / f"drill/sigkill-{number}.json").exists():
+                    rank.kill()
             if any(rank.exitcode not in (None, 0) for rank in self.ranks):
                 deadline = min(deadline, time.monotonic() + 5.0)
             if time.monotonic() > deadline:
@@ -182,7 +186,13 @@ class TrainingRun:
         """Return the track's records, of one kind or all."""
         return [r for r in self.track.refresh() if kind in (None, r.kind)]
 
-    def open(self, *, resume_step: int | None = None, **changes: Json) -> int:
+    def open(
+        self,
+        *,
+        resume_step: int | None = None,
+        cadence: CheckpointCadence | None = None,
+        **changes: Json,
+    ) -> int:
         """Open the next attempt, ending the one before; returns its id.
 
         It resumes from the newest checkpoint, or from the one of `resume_step`; without one of its
@@ -204,6 +214,7 @@ class TrainingRun:
             compute=ComputeRequest(ranks=self.ranks),
             snapshot=self.declared.snapshot,
             resume=resume_target(choice) if choice else self.declared.branched_from,
+            cadence=cadence,
         )
         self._decide(Kind.ATTEMPT_OPENED, body, attempt_id)
         return attempt_id

@@ -38,7 +38,7 @@ def part_is_lost(a: Attempt, step: int, model: nn.Module) -> None:
     if (a.rank, step) == (0, STEP):
         committing.PART_S_MAX = PART_S_MAX
     if (a.rank, step) == (0, STEP + 1):
-        a._saver._under_way[1].join()  # the next save has all the time it needs
+        a._steps.saver._under_way[1].join()  # the next save has all the time it needs
         committing.PART_S_MAX = PATIENT_S_MAX
 
 
@@ -65,7 +65,7 @@ def thread_dies(a: Attempt, step: int, model: nn.Module) -> None:
 def commit_dies(a: Attempt, step: int, model: nn.Module) -> None:
     """Let rank 0's background thread meet it, while the others wait to be told."""
     if (a.rank, step) == (0, STEP):
-        a._saver._committer._commit = _die
+        a._steps.saver._committer._commit = _die
 
 
 def store_fails(a: Attempt, step: int, model: nn.Module) -> None:

@@ -13,7 +13,7 @@ from tracks_dagster.core.names import EXIT_FENCED
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import read_records, run_track
 from tracks_dagster.training import alone, attempt
-from tracks_dagster.training.manifest import weights_sha256
+from tracks_dagster.training.verifying import weights_sha256
 
 CONFIG = {"global_batch": 10, "micro_batch": 5}
 

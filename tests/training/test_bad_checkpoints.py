@@ -235,7 +235,7 @@ def check_survived(
 
 def settle(a: Attempt) -> None:
     """Let the save under way end."""
-    a._saver.settle()  # type: ignore[union-attr]
+    a._steps.saver.settle()  # type: ignore[union-attr]
 
 
 def test_the_last_save_on_a_read_only_store_fails_the_attempt(

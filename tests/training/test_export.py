@@ -20,7 +20,7 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
 from tracks_dagster.training import layout
 from tracks_dagster.training.export import export_weights
-from tracks_dagster.training.manifest import weights_sha256
+from tracks_dagster.training.verifying import weights_sha256
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),

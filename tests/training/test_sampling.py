@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.remediation import Remedied, Tried, save_device_memory
+from tracks_dagster.training.micro_batches import split
 from tracks_dagster.training.sampling import (
     BatchSampler,
     SampleIndex,
@@ -21,10 +26,31 @@ lengths = st.integers(1, 60)
 seeds = st.integers(0, 2**31 - 1)
 
 
+windows = st.lists(
+    st.tuples(st.integers(1, 9), st.integers(0, 6)).map(lambda w: [w[0], w[0] + w[1]]), max_size=4
+)
+
+
 def sampler(
-    length: int, *, seed: int = 0, batch: int, rank: int = 0, ranks: int = 1
+    length: int,
+    *,
+    seed: int = 0,
+    batch: int,
+    rank: int = 0,
+    ranks: int = 1,
+    skip: list[list[int]] | None = None,
 ) -> BatchSampler:
-    return BatchSampler(length, seed=seed, global_batch=batch, rank=rank, world_size=ranks)
+    return BatchSampler(
+        length, seed=seed, global_batch=batch, rank=rank, world_size=ranks, skip_windows=skip
+    )
+
+
+def blocks_by_brute_force(skip: list[list[int]], *, until: int) -> list[int]:
+    """The blocks of steps 1 … until: a long list of all, each window cut out of what is left."""
+    blocks = list(range(1, until + 100))
+    for first, last in skip:
+        del blocks[first - 1 : last]
+    return blocks[:until]
 
 
 def shares(made: BatchSampler, *, after: int, until: int) -> list[list[SampleIndex]]:
@@ -119,3 +145,121 @@ def test_an_index_keeps_its_epoch_on_the_way_to_a_worker() -> None:
 def test_what_cannot_be_sampled_is_refused(length: int, batch: int, ranks: int) -> None:
     with pytest.raises(InvalidInput, match=r"divided|no samples"):
         sampler(length, batch=batch, ranks=ranks)
+
+
+# --- skip windows ----------------------------------------------------------------------------------
+
+
+@given(length=lengths, seed=seeds, share=st.integers(1, 6), ranks=st.integers(1, 3), skip=windows)
+def test_the_samples_of_a_window_are_left_out_and_no_others(
+    length: int, seed: int, share: int, ranks: int, skip: list[list[int]]
+) -> None:
+    batch, until = share * ranks, 9
+    blocks = blocks_by_brute_force(skip, until=until)
+    plain = sampler(length, seed=seed, batch=batch)
+    expected = [plain.global_indices(block).tolist() for block in blocks]
+    parts = [
+        shares(
+            sampler(length, seed=seed, batch=batch, rank=r, ranks=ranks, skip=skip),
+            after=0,
+            until=until,
+        )
+        for r in range(ranks)
+    ]
+    assert [[i for part in parts for i in part[s]] for s in range(until)] == expected
+    whole = sampler(length, seed=seed, batch=batch, skip=skip)
+    assert [whole.global_indices(step).tolist() for step in range(1, until + 1)] == expected
+    assert [whole.cursor(step) for step in range(until + 1)] == [0, *(b * batch for b in blocks)]
+    epochs = [[(b - 1) * batch + i for i in range(batch)] for b in blocks]
+    assert [[i.epoch for part in parts for i in part[s]] for s in range(until)] == [
+        [position // length for position in positions] for positions in epochs
+    ]
+
+
+@given(length=lengths, seed=seeds, batch=st.integers(1, 20), skip=windows, after=st.integers(0, 8))
+def test_a_run_with_windows_resumes_where_it_stood(
+    length: int, seed: int, batch: int, skip: list[list[int]], after: int
+) -> None:
+    whole = shares(sampler(length, seed=seed, batch=batch, skip=skip), after=0, until=8)
+    resumed = sampler(length, seed=seed, batch=batch, skip=skip)
+    assert shares(resumed, after=after, until=8) == whole[after:]
+
+
+@given(
+    length=lengths, batch=st.integers(1, 20), skip=windows, saved=st.integers(0, 8), more=windows
+)
+def test_a_window_after_a_checkpoint_changes_nothing_that_led_to_it(
+    length: int, batch: int, skip: list[list[int]], saved: int, more: list[list[int]]
+) -> None:
+    after = [[saved + first, saved + last] for first, last in more]
+    before = sampler(length, batch=batch, skip=skip)
+    now = sampler(length, batch=batch, skip=[*skip, *after])
+    for step in range(1, saved + 1):
+        assert now.global_indices(step).tolist() == before.global_indices(step).tolist()
+    assert now.position(saved) == before.position(saved)
+
+
+def test_a_window_over_the_end_of_an_epoch_takes_from_both() -> None:
+    """10 samples, batches of 4: steps 2 and 3 are positions 4 to 11, the last two of epoch 1."""
+    made = sampler(10, batch=4, skip=[[2, 3]])
+    first, second = shares(made, after=0, until=2)
+    assert first == permutation(10, seed=0, epoch=0)[:4].tolist()
+    assert second == permutation(10, seed=0, epoch=1)[2:6].tolist()
+    assert {index.epoch for index in second} == {1}
+    assert (made.cursor(1), made.cursor(2), made.epoch(2)) == (4, 16, 1)
+
+
+@pytest.mark.parametrize(
+    ("skip", "says"),
+    [
+        ("11-15", "is no list"),
+        ([[3, 2]], r"\[3, 2\], which is no window"),
+        ([[0, 2]], "is no window"),
+        ([[1.5, 2]], "is no window"),
+        ([3], "is no window"),
+        ([[1, 1]] * 65, "at most 64"),
+    ],
+)
+def test_windows_that_are_none_are_refused(skip: Any, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        sampler(10, batch=2, skip=skip)
+
+
+# --- half the micro-batch --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_half_the_micro_batch_trains_on_the_same_samples_in_the_same_order(ranks: int) -> None:
+    config = {"global_batch": 24, "micro_batch": 4, "accumulation": 24 // (4 * ranks)}
+    before = Tried(config=config, compute=ComputeRequest(ranks=ranks))
+    remedied = save_device_memory(before, {before.identity}, {})
+    assert isinstance(remedied, Remedied)
+    assert remedied.tried.config["micro_batch"] == 2
+    assert seen_by(remedied.tried) == seen_by(before)
+    assert [len(step) for step in seen_by(before)] == [24] * 5
+
+
+def seen_by(tried: Tried) -> list[list[int]]:
+    """What a gang computes on in five steps: rank after rank, micro-batch after micro-batch."""
+    ranks, steps = tried.compute.ranks, []
+    parts = [
+        shares(
+            sampler(50, batch=tried.config["global_batch"], rank=rank, ranks=ranks),
+            after=0,
+            until=5,
+        )
+        for rank in range(ranks)
+    ]
+    for step in range(5):
+        micros = [
+            micro.tolist()
+            for part in parts
+            for micro in split(
+                torch.tensor([int(i) for i in part[step]]),
+                micro_batch=tried.config["micro_batch"],
+                device=torch.device("cpu"),
+            )
+        ]
+        assert len(micros) == ranks * tried.config["accumulation"]
+        steps.append([index for micro in micros for index in micro])
+    return steps

@@ -21,6 +21,7 @@ from tracks_dagster.core.errors import (
 )
 from tracks_dagster.core.records import COMMIT_BYTES_MAX, Draft, Kind
 from tracks_dagster.core.track import log_key
+from tracks_dagster.training.saving import Saver
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_a_loss_that_is_not_finite_ends_the_attempt_and_saves_nothing(run: Train
         if step == 3:
             nn.init.constant_(model.weight, float("nan"))  # type: ignore[arg-type]
 
-    with run.joined() as a, pytest.raises(NonFinite, match=r"step 4 is nan.*of step 2"):
+    with run.joined() as a, pytest.raises(NonFinite, match=r"step 4 is nan; .*of step 2"):
         train_linear(a, until=6, on_step=poison)
     assert commits(run) == [(2, "interval")]
 
@@ -207,10 +208,26 @@ def test_weights_that_are_not_finite_are_never_saved(run: TrainingRun) -> None:
 
     with (
         run.joined() as a,
-        pytest.raises(NonFinite, match=r"Step 4 left NaN .* in model\.weight.*of step 2"),
+        pytest.raises(NonFinite, match=r"Step 4 left NaN .* in model\.weight.*of step 2") as raised,
     ):
         train_linear(a, until=6, on_step=poison)
     assert commits(run) == [(2, "interval")]
+    assert raised.value.onset_step == 4  # the loss of step 5 shows it, the weights of 4 have it
+
+
+def test_a_save_that_takes_too_long_does_not_hide_a_loss_that_is_not_finite(
+    run: TrainingRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(saver: Saver) -> None:
+        raise CheckpointWriteFailed("It took more than 420 s.")
+
+    def poison(step: int, model: nn.Module) -> None:
+        if step == 3:
+            nn.init.constant_(model.weight, float("nan"))  # type: ignore[arg-type]
+            monkeypatch.setattr(Saver, "settle", late)
+
+    with run.joined() as a, pytest.raises(NonFinite, match="step 4 is nan"):
+        train_linear(a, until=6, on_step=poison)
 
 
 @pytest.mark.parametrize("change", [{"global_batch": 24}, {"seed": 6}])

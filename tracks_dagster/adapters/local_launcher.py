@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tracks_dagster.adapters.journal_shipping import ship_journals
 from tracks_dagster.adapters.processes import (
     Process,
     boot_id,
@@ -24,11 +25,14 @@ from tracks_dagster.adapters.processes import (
     read_process,
     write_json,
 )
+from tracks_dagster.adapters.stack_dumps import dump_stacks
 from tracks_dagster.adapters.worker_environment import worker_environment
+from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
+from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.names import EXIT_STARTED_BEFORE, attempt_key
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec, ObjectStore
 from tracks_dagster.core.redact import Redact, redact
@@ -38,7 +42,6 @@ START_S_MAX = 60.0
 KILL_S_MAX = 20.0
 RECORD_S_MAX = 3.0  # after the ranks were killed: time for the parent to write down their ends
 POLL_S = 0.05
-SEGMENT_BYTES_MAX = 8 * 1024 * 1024
 
 
 class LocalLauncher:
@@ -86,7 +89,8 @@ class LocalLauncher:
                     boot_ids={platform.node(): boot_id()},
                 )
             lives = parent.lives or bool(parent.group)
-            ranks = self._ranks(folder, gone=not lives)
+            told = read_json(folder / "gang_exit.json") or {"ranks": []}
+            ranks = self._ranks(folder, told["ranks"], gone=not lives)
             ends = [r.ended_at for r in ranks if r.ended_at is not None]
             return GangReport(
                 phase=GangPhase.ALIVE if lives else GangPhase.GONE,
@@ -96,6 +100,9 @@ class LocalLauncher:
                 ended_at=max(ends) if ends and not lives else None,
                 where=platform.node(),
                 boot_ids={platform.node(): boot_id()},
+                beats=_beats(folder, len(ranks)),
+                cgroup=told.get("cgroup", {}),
+                kernel_lines=tuple(told.get("kernel_lines", ())),
             )
 
     def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
@@ -108,7 +115,7 @@ class LocalLauncher:
             if parent.lives:
                 write_json(folder / "drain.json", {"grace_s": grace_s})
                 return
-            for rank in _rank_processes(folder):
+            for rank in _rank_processes(folder).values():
                 if rank.lives:
                     _signal(rank.pid, signal.SIGTERM)
 
@@ -124,6 +131,12 @@ class LocalLauncher:
         except OSError as error:
             raise GangError(f"Cannot ask process {place.pid} to save: {error}.") from error
         return True
+
+    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        """Signal every living rank that has said that it can dump, and read what it wrote."""
+        folder = self._folder(run_id, attempt_id)
+        with _translated("dump the stacks of", run_id, attempt_id):
+            return dump_stacks(folder, _rank_processes(folder), clean=self._clean)
 
     def kill(self, run_id: str, attempt_id: int) -> None:
         """Kill the whole process group, the parent last so that it can write down the ends."""
@@ -151,11 +164,7 @@ class LocalLauncher:
         """Upload the whole lines of every journal that lie beyond its shipped segments."""
         folder = self._folder(run_id, attempt_id)
         with _translated("ship the journals of", run_id, attempt_id):
-            for path in sorted(folder.glob("journal/*/rank-*.jsonl")):
-                prefix = (
-                    f"runs/{run_id}/attempts/{attempt_id}/{path.parent.name}/journal/{path.stem}/"
-                )
-                _ship_file(store, path, prefix)
+            ship_journals(store, folder, prefix=f"runs/{run_id}/attempts/{attempt_id}/")
 
     def _collect(self) -> None:
         """Let the parents that we started and that have ended go from the system's table."""
@@ -188,11 +197,12 @@ class LocalLauncher:
                 )
             time.sleep(POLL_S)
 
-    def _ranks(self, folder: Path, *, gone: bool) -> tuple[RankEnd, ...]:
+    def _ranks(
+        self, folder: Path, ends: list[dict[str, object]], *, gone: bool
+    ) -> tuple[RankEnd, ...]:
         """Return every rank of the spec, as far as its end is known; logs of those that ended."""
         spec = from_json(GangSpec, read_json(folder / "spec.json"))
-        written = read_json(folder / "gang_exit.json") or {"ranks": []}
-        known = {end["rank"]: end for end in written["ranks"]}
+        known = {end["rank"]: end for end in ends}
         return tuple(
             self._rank(folder, rank, known.get(rank, {}), gone=gone) for rank in range(spec.ranks)
         )
@@ -215,12 +225,24 @@ def _translated(verb: str, run_id: str, attempt_id: int) -> Iterator[None]:
         ) from error
 
 
-def _rank_processes(folder: Path) -> list[Process]:
+def _rank_processes(folder: Path) -> dict[int, Process]:
     written = read_json(folder / "gang.pid") or {"ranks": []}
-    return [
-        Process(pid=rank["pid"], started=rank["started"], boot_id=rank["boot_id"])
+    return {
+        rank["rank"]: Process(pid=rank["pid"], started=rank["started"], boot_id=rank["boot_id"])
         for rank in written["ranks"]
-    ]
+    }
+
+
+def _beats(folder: Path, ranks: int) -> tuple[Beat, ...]:
+    """Return where each rank stood last; one that has written nothing yet is starting."""
+    found = []
+    for rank in range(ranks):
+        try:
+            data = beat_file(folder, rank).read_bytes()
+        except FileNotFoundError:
+            data = b""
+        found.append(decode(rank, data) or Beat(rank=rank, phase=Phase.STARTING))
+    return tuple(found)
 
 
 def _write_script(path: Path, script: str) -> None:
@@ -240,38 +262,21 @@ def _signal(pid: int, number: signal.Signals) -> None:
 def _tail(path: Path) -> str:
     try:
         with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - LOG_TAIL_BYTES_MAX))
-            return file.read().decode("utf-8", errors="replace")
+            begin = max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES_MAX)
+            file.seek(begin)
+            if begin:  # half a line hides what a secret in it is called, and so that it is one
+                half = file.readline(LOG_TAIL_BYTES_MAX)
+                if file.tell() - begin == LOG_TAIL_BYTES_MAX:
+                    return half.partition(b" ")[2].decode("utf-8", errors="replace")
+            return file.read(LOG_TAIL_BYTES_MAX).decode("utf-8", errors="replace")
     except FileNotFoundError:
         return ""
 
 
 def _conditions(folder: Path) -> tuple[Condition, ...]:
     try:
-        lines = (folder / "conditions.jsonl").read_text(encoding="utf-8").splitlines()
+        text = (folder / "conditions.jsonl").read_text(encoding="utf-8")
     except FileNotFoundError:
         return ()
+    lines = text.split("\n")[:-1]  # not the one that is being written
     return tuple(from_json(Condition, json.loads(line)) for line in lines)
-
-
-def _ship_file(store: ObjectStore, path: Path, prefix: str) -> None:
-    offset = _shipped_bytes(store, prefix)
-    with path.open("rb") as file:
-        file.seek(offset)
-        while lines := file.readlines(SEGMENT_BYTES_MAX):
-            segment = b"".join(
-                line for line in lines if line.endswith(b"\n")
-            )  # not a torn last one
-            if segment:
-                store.put(f"{prefix}{offset:012d}.jsonl", segment)
-            offset += len(segment)
-
-
-def _shipped_bytes(store: ObjectStore, prefix: str) -> int:
-    """Return up to which byte the file was shipped; its segments follow one another."""
-    segments = list(store.list(prefix))
-    if not segments:
-        return 0
-    last = store.get(segments[-1]) or b""
-    return int(segments[-1].removeprefix(prefix).removesuffix(".jsonl")) + len(last)

@@ -86,6 +86,14 @@ def boot_id() -> str:
     return _output("sysctl", "-n", "kern.bootsessionuuid")
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal (SIGSTOP, a debugger) holds the process: it runs no code until it goes on."""
+    if not _ON_LINUX:
+        return _output("ps", "-o", "stat=", "-p", str(pid)).startswith("T")
+    stat = _stat(pid)
+    return stat is not None and stat[0] in "Tt"
+
+
 def write_process(path: Path, process: Process, **more: object) -> None:
     """Write `process`, and more fields beside it, to a JSON file in one step."""
     write_json(path, {**asdict(process), **more})
@@ -145,8 +153,8 @@ def _stat(pid: int) -> list[str] | None:
     """Return the fields of /proc/<pid>/stat from the third (state) on; see proc_pid_stat(5)."""
     try:
         text = (_PROC / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # gone, or of somebody else on a machine that hides them (hidepid)
     return text.rpartition(")")[2].split()  # the name before may hold spaces and parentheses
 
 

@@ -10,22 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from tracks_dagster.core import hangs
 from tracks_dagster.core.bodies import AttemptEnded
 from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.classify import CLASSIFIER_VERSION, classify
+from tracks_dagster.core.classify import classifier_version, classify
 from tracks_dagster.core.errors import GangError, UnknownRun
 from tracks_dagster.core.evidence import Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.core.initiator import initiator
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import GangLauncher, GangPhase, GangReport, Orchestrator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Kind, canonical_json, parse_time, sha256_hex
 from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.gathering import Gathered, gather
 from tracks_dagster.services.tracks import Tracks
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
+NUMERIC = frozenset({TerminationReason.NAN_LOSS.value, TerminationReason.LOSS_DIVERGENCE.value})
 GATHERINGS_MAX = 5  # a launch may be placed while evidence is gathered; then it is gathered again
 
 # `attempt_ended` is one record of at most 16 KiB; whole texts stand in the evidence.
@@ -56,11 +60,13 @@ def close_attempt(
     message: str = "",
     conditions: tuple[Condition, ...] = (),
     clean: Redact = redact,
+    rules: UserRules = NO_RULES,
 ) -> AttemptState:
     """End the attempt and return it ended, by this call or by another before it.
 
     Its processes are killed and seen gone first, and what they left on the machine is stored.
-    message, conditions: what the caller met or decided, kept as evidence. Idempotent, safe from two
+    message, conditions: what the caller met or decided, kept as evidence; rules: a user's own rules of
+    the classifier. Idempotent, safe from two
     processes. Raises UnknownRun, and GangError when processes cannot be ended; the attempt then
     stays open.
     """
@@ -83,7 +89,7 @@ def close_attempt(
             conditions=conditions,
             clean=clean,
         )
-        ended = _ended(tracks, state, attempt, gathered, closed_by)
+        ended = _ended(tracks, state, attempt, gathered, closed_by, rules)
         draft = tracks.draft(Kind.ATTEMPT_ENDED, ended, attempt_id=attempt_id)
         if tracks.decide_run(run_id, _unless_changed(draft, attempt)) is not None:
             return find_attempt(tracks, run_id, attempt_id)[1]
@@ -120,19 +126,24 @@ def _unless_changed(
 
 
 def _ended(
-    tracks: Tracks, state: RunState, attempt: AttemptState, gathered: Gathered, closed_by: str
+    tracks: Tracks,
+    state: RunState,
+    attempt: AttemptState,
+    gathered: Gathered,
+    closed_by: str,
+    rules: UserRules,
 ) -> AttemptEnded:
     """Judge the evidence, store it, and say both in the body of `attempt_ended`."""
     evidence = gathered.evidence
-    verdict = classify(evidence)
+    verdict = classify(evidence, rules)
     key, sha256 = _store_evidence(tracks, evidence)
     started_at, finished_at = _span(attempt, evidence)
     return AttemptEnded(
         reason=verdict.reason,
         confidence=verdict.confidence,
         rule=verdict.rule,
-        lines=tuple(line[:LINE_CHARACTERS_MAX] for line in verdict.lines[:LINES_MAX]),
-        classifier_version=CLASSIFIER_VERSION,
+        lines=record_lines(verdict),
+        classifier_version=classifier_version(rules),
         evidence_key=key,
         evidence_sha256=sha256,
         device_seconds=device_seconds(evidence.ranks, started_at, finished_at),
@@ -142,11 +153,32 @@ def _ended(
         last_step=evidence.last_step,
         first_line_ran=gathered.first_line_ran,
         root_message=verdict.root_message[:ROOT_MESSAGE_CHARACTERS_MAX],
-        fingerprint=_fingerprint(verdict, attempt),
+        fingerprint=fingerprint_of(verdict, attempt),
         closed_by=closed_by,
         cursor_from=attempt.restored.cursor if attempt.restored else None,
         cursor_to=gathered.journal.cursor_to,
+        onset_step=_onset_step(verdict, evidence),
+        blamed_node=_blamed_node(verdict, evidence, attempt),
     )
+
+
+def _onset_step(verdict: Verdict, evidence: Evidence) -> int | None:
+    """Return the earliest step at which a rank saw the numbers go wrong."""
+    if verdict.reason not in NUMERIC:
+        return None
+    words = [end.last_word for end in evidence.ranks if end.last_word is not None]
+    return min((w.onset_step for w in words if w.onset_step is not None), default=None)
+
+
+def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
+    """Return the node that was booted anew, or that of the rank that failed or hung first."""
+    if verdict.reason == TerminationReason.NODE_FAILURE and evidence.boot_ids:
+        return min(evidence.boot_ids)
+    hung = next((c.rank for c in evidence.conditions if c.type == hangs.CONDITION), None)
+    first = initiator(evidence.ranks)
+    rank = hung if hung is not None else first.rank if first is not None else None
+    places = attempt.placed.ranks if attempt.placed else ()
+    return next((place.node for place in places if place.rank == rank), None)
 
 
 def device_seconds(
@@ -190,7 +222,13 @@ def _accelerator(attempt: AttemptState) -> str:
     return attempt.opened.compute.device_class
 
 
-def _fingerprint(verdict: Verdict, attempt: AttemptState) -> str:
+def record_lines(verdict: Verdict) -> tuple[str, ...]:
+    """Return the lines that decided, as short as a record wants them."""
+    return tuple(line[:LINE_CHARACTERS_MAX] for line in verdict.lines[:LINES_MAX])
+
+
+def fingerprint_of(verdict: Verdict, attempt: AttemptState) -> str:
+    """Return the fingerprint of the failure that a verdict on `attempt` names."""
     nodes = {place.node for place in attempt.placed.ranks} if attempt.placed else set()
     return fingerprint(
         TerminationReason(verdict.reason),

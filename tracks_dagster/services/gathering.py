@@ -82,6 +82,9 @@ def gather(
         last_heartbeat_at=journal.last_line_at,
         placed=attempt.placed is not None,
         drills_fired=_drills_fired(state, attempt),
+        cgroup=report.cgroup,
+        kernel_lines=tuple(clean(line) for line in report.kernel_lines),
+        beats={str(b.rank): f"{b.phase.value} in step {b.step}" for b in report.beats},
     )
     began = any(end.began for end in ends)
     first_line_ran = attempt.placed is not None or bool(words) or began

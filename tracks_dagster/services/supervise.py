@@ -7,18 +7,24 @@ here leaves nothing that the next one could not take up.
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tracks_dagster.core.allocator import allocator_environment
 from tracks_dagster.core.bodies import AttemptSupervised
 from tracks_dagster.core.errors import GangError, InvalidInput
 from tracks_dagster.core.evidence import Condition
+from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import (
     ForeseeEnvironment,
     GangLauncher,
     GangPhase,
+    GangReport,
     GangSpec,
     Orchestrator,
 )
@@ -26,13 +32,21 @@ from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
+from tracks_dagster.services.hanging import judged_beats, keep_hang
+from tracks_dagster.services.outside_drills import claim_outside_drill
 from tracks_dagster.services.resuming import check_resume
 from tracks_dagster.services.tracks import Tracks
 
 POLL_S = 1.0
 DRAIN_GRACE_S = 30.0  # to finish a step and save
 DRAIN_S_MAX = 45.0  # after that the gang is killed here, should its own parent not have done it
+HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
+
+
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +62,9 @@ class Supervisor:
     """One supervising process: its Dagster run, the machine it runs on, and its ports.
 
     foresee: tells the environment of a gang that would start now; policy: says which differences
-    from the one that wrote a checkpoint refuse a resume. seen: called with the run's state whenever
-    its track has grown.
+    from the one that wrote a checkpoint refuse a resume. rules: a user's own of the classifier. seen:
+    called with the run's state whenever its track has grown. monotonic: a steady clock, in seconds;
+    die: ends this process as SIGKILL does, for the drill that plays it.
     """
 
     tracks: Tracks
@@ -62,6 +77,9 @@ class Supervisor:
     clean: Redact
     sleep: Callable[[float], None]
     seen: Callable[[RunState], None]
+    rules: UserRules = NO_RULES
+    monotonic: Callable[[], float] = time.monotonic
+    die: Callable[[], None] = _kill_this_process
 
     def supervise(self, run_id: str, attempt_id: int) -> AttemptState | None:
         """Claim the attempt, see it to its end and return it ended.
@@ -135,7 +153,8 @@ class Supervisor:
     def _watch(self, run_id: str, attempt_id: int) -> AttemptState | None:
         """Look every `POLL_S` until the attempt ends; as long as training takes."""
         seen_seq = -1
-        drained_at = None
+        drained_at: float | None = None  # monotonic: a clock that is set must not end a save
+        hang_watch: HangWatch | None = None
         while True:
             state, attempt = find_attempt(self.tracks, run_id, attempt_id)
             if state.head.seq > seen_seq:
@@ -146,15 +165,48 @@ class Supervisor:
                 return attempt
             if not self._holds(attempt):
                 return None
-            now = self.tracks.now()
-            if is_over(self.gangs.observe(run_id, attempt_id), now):
+            report = self.gangs.observe(run_id, attempt_id)
+            if is_over(report, self.tracks.now()):
                 return self._close(run_id, attempt_id)
+            self._play_own_death(state, report)
+            hang_watch = hang_watch or HangWatch(limits_of(attempt.opened.config))
+            hang = hang_watch.look(judged_beats(report), self.monotonic())
+            if hang is not None and drained_at is None:
+                found = keep_hang(
+                    self.tracks, self.gangs, run_id, attempt_id, hang, clean=self.clean
+                )
+                if not self._goes_on(run_id, attempt_id, hang):
+                    return self._end_hung(run_id, attempt_id, found)
             if state.stop_for(attempt) is not None:
-                drained_at = drained_at or now
+                drained_at = self.monotonic() if drained_at is None else drained_at
                 self.gangs.drain(run_id, attempt_id, grace_s=DRAIN_GRACE_S)
-                if (now - drained_at).total_seconds() > DRAIN_S_MAX:
+                if self.monotonic() - drained_at > DRAIN_S_MAX:
                     return self._close(run_id, attempt_id)
             self.sleep(POLL_S)
+
+    def _goes_on(self, run_id: str, attempt_id: int, hang: Hang) -> bool:
+        """Whether a rank has moved, or ended by itself, while the stacks were taken."""
+        report = self.gangs.observe(run_id, attempt_id)
+        return tuple(judged_beats(report)) != hang.beats
+
+    def _end_hung(self, run_id: str, attempt_id: int, found: Condition) -> AttemptState | None:
+        """End all ranks, whose stacks are kept: SIGTERM, a moment, SIGKILL."""
+        self.gangs.drain(run_id, attempt_id, grace_s=HANG_GRACE_S)
+        give_up_at = self.monotonic() + HANG_GRACE_S
+        while self.monotonic() < give_up_at:
+            if self.gangs.observe(run_id, attempt_id).phase is not GangPhase.ALIVE:
+                break
+            self.sleep(POLL_S)
+        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        if attempt.is_open and not self._holds(attempt):
+            return None
+        message = found.message.partition("\n")[0]
+        return self._close(run_id, attempt_id, Problem(message=message, conditions=(found,)))
+
+    def _play_own_death(self, state: RunState, report: GangReport) -> None:
+        done = min((beat.step for beat in report.beats), default=0) - 1
+        if claim_outside_drill(self.tracks, state, "kill_run_worker", done) is not None:
+            self.die()
 
     def _close(self, run_id: str, attempt_id: int, problem: Problem | None = None) -> AttemptState:
         ended = close_attempt(
@@ -167,6 +219,7 @@ class Supervisor:
             message=problem.message if problem else "",
             conditions=problem.conditions if problem else (),
             clean=self.clean,
+            rules=self.rules,
         )
         self.seen(self.tracks.run(run_id))
         return ended
@@ -197,4 +250,5 @@ def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpe
         store_url=tracks.store.url,
         trainer=trainer,
         script=script,
+        environment=allocator_environment(attempt.opened.config),
     )

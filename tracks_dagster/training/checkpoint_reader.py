@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.training.manifest import read_manifest, verify_checkpoint
+from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
 
 
 class StoredCheckpoints:

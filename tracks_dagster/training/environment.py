@@ -1,6 +1,6 @@
 """What a rank is told by its environment, and what it can say about where it runs.
 
-Beside `wiring`, this is the only reader of environment variables: torchrun's own, and those that a
+Beside `settings`, this is the only reader of environment variables: torchrun's own, and those that a
 launcher sets for an attempt. Nothing here starts a process group or touches the store.
 """
 

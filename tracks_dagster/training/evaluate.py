@@ -1,8 +1,8 @@
 """Evaluates one checkpoint: `python -m tracks_dagster.training.evaluate SPEC.json`.
 
 A process of its own, apart from training: it reads the checkpoint and the eval snapshot from the
-store, verified, and puts what it measured at the spec's `result_key`. It appends no record; whoever
-started it does. Exit code 1 with a traceback on stderr when it fails.
+store, verified, and puts what it measured at the spec's `result_key`. It appends no record but the
+claim of a drill; whoever started it does. Exit code 1 with a traceback on stderr when it fails.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tracks_dagster.training.environment import (
     digest_of,
     read_environment,
 )
+from tracks_dagster.training.evaluator_drill import play_evaluator_crash
 from tracks_dagster.training.families import family_code
 from tracks_dagster.training.loading import load_weights
 
@@ -40,6 +41,7 @@ def main(path: Path) -> None:
     torch.set_num_threads(told.threads)
     spec = from_json(EvalSpec, json.loads(path.read_text(encoding="utf-8")))
     store = open_store(spec.store_url, probe=False)
+    play_evaluator_crash(store, spec)
     result = evaluate(store, spec, device_of(told))
     store.put(spec.result_key, canonical_json(result))
 

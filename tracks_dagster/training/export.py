@@ -22,13 +22,8 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json
-from tracks_dagster.training.manifest import (
-    Manifest,
-    TensorEntry,
-    digest_weights,
-    read_manifest,
-    read_tensors,
-)
+from tracks_dagster.training.manifest import Manifest, TensorEntry
+from tracks_dagster.training.verifying import digest_weights, read_manifest, read_tensors
 
 WORDS = {  # torch's name → the format's
     "float64": "F64",

@@ -14,8 +14,9 @@ exit codes as well, and the steps since the last checkpoint with them; fencing k
 lost parent harmless either way.
 
 Files in WORKDIR: `spec.json` (in), `gang.pid`, `rank-<r>.log`, `conditions.jsonl`, `gang_exit.json`
-(rewritten at every end, complete once each rank has one); requests to it are `drain.json` and
-`drill/preempt.json`, each {"grace_s": seconds}.
+(rewritten at every end, complete once each rank has one; with what the machine says: memory events,
+kernel lines); requests to it are `drain.json` and `drill/preempt.json`, each {"grace_s": seconds},
+and `drill/sigkill-<r>.json`, {"rank": r}.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,10 +47,17 @@ from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import format_time
+from tracks_dagster.training.machine import Machine
 
 EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
 POLL_S = 0.05
-SURVIVORS_S_MAX = 20.0  # after a rank's abnormal end: time for the others to leave a last word
+MEMBERS_EVERY_S = 10.0
+# After a rank's abnormal end: time for the others to find out and leave a last word. They hang in a
+# collective otherwise, and the end of the gang has to be seen within ten seconds.
+SURVIVORS_S_MAX = 5.0
+# All ranks agreed on these ends: a slow store may keep one of them with its last words for longer.
+AGREED_ENDS = frozenset({0, names.EXIT_DRAINED, names.EXIT_FENCED})
+CGROUP_TRIES_MAX = 20  # to remove a drill's: what was killed in it takes a moment to leave it
 LAST_WRITES_MAX = 100  # tries to write the last ends down, should the disk be full: 10 s
 WRITE_AGAIN_S = 0.1
 SIGTERM_GRACE_S = 30.0  # when the parent itself is told to end, by a shutdown for instance
@@ -69,6 +78,7 @@ def main(work: Path) -> int:
         gang.start()
         gang.watch()
         _end_what_is_left()
+        gang.close()
     return 0
 
 
@@ -92,9 +102,13 @@ class Gang:
         self._ranks: list[Rank] = []
         self._living: dict[int, subprocess.Popen[bytes]] = {}
         self._kill_at: float | None = None  # on the monotonic clock
+        self._grace_s = 0.0
         self._is_draining = False
         self._is_written = True  # what is known of the ends
         self._drill_fired = False
+        self._pids: set[int] = set()
+        self._counted_at = 0.0  # monotonic
+        self._machine = Machine(work)
 
     def start(self) -> None:
         """Start every rank and write down their pids; one that cannot be started ends the gang."""
@@ -106,11 +120,13 @@ class Gang:
             except OSError as error:
                 print(f"rank {rank} cannot be started: {error}", flush=True)
                 self._end(rank, EXIT_CANNOT_RUN)
+        self._pids = {child.pid for child in self._living.values()}
         processes = {rank: find_process(child.pid) for rank, child in self._living.items()}
         started = [{"rank": rank, **asdict(p)} for rank, p in processes.items() if p is not None]
         write_process(self._work / "gang.pid", this_process(), started_at=_now(), ranks=started)
         if self._is_draining:  # told to end meanwhile, before there was a rank to tell
-            self._signal(signal.SIGTERM)
+            self._kill_at = None  # nobody has had any of the grace
+            self._tell_to_end()
 
     def watch(self) -> None:
         """Write down each end as it happens, until no rank lives; obey requests meanwhile.
@@ -123,6 +139,7 @@ class Gang:
                 if code is not None:
                     self._end(rank, code)
             self._obey()
+            self._count_members()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._signal(signal.SIGKILL)
             time.sleep(POLL_S)
@@ -132,13 +149,29 @@ class Gang:
             time.sleep(WRITE_AGAIN_S)
             self._write_ends()
 
+    def close(self) -> None:
+        """Leave nothing on the machine; called once no rank lives."""
+        for left in reversed(range(CGROUP_TRIES_MAX)):
+            try:
+                self._machine.close()
+            except OSError as error:  # a parent's last line: the ends are written
+                if not left:
+                    print(f"a drill's cgroup stays: {error}", flush=True)
+                time.sleep(POLL_S)
+            else:
+                return
+
     def drain(self, grace_s: float) -> None:
         """Tell every rank to save and end; what lives after `grace_s` is killed. Once."""
         if self._is_draining:
             return
         self._is_draining = True
+        self._grace_s = grace_s
+        self._tell_to_end()
+
+    def _tell_to_end(self) -> None:
         self._signal(signal.SIGTERM)
-        self._kill_within(grace_s)
+        self._kill_within(self._grace_s)
 
     def _start(self, rank: int, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
@@ -159,22 +192,40 @@ class Gang:
         ended.ended_at = _now()
         ended.exit_code, ended.signal = (code, None) if code >= 0 else (None, -code)
         self._write_ends()
-        if code != 0:
+        if code not in AGREED_ENDS:
             self._kill_within(SURVIVORS_S_MAX)
 
     def _write_ends(self) -> None:
         """Write down all ends so far; a disk that is full must not end the parent of living ranks."""
         try:
-            write_json(self._work / "gang_exit.json", {"ranks": [asdict(r) for r in self._ranks]})
+            seen = self._machine.tell(self._pids, is_killed=self._first_was_killed)
+            ranks = [asdict(rank) for rank in self._ranks]
+            write_json(self._work / "gang_exit.json", {"ranks": ranks, **seen})
         except OSError:
             self._is_written = False  # the next end, or the end of `watch`, tries again
         else:
             self._is_written = True
 
+    @property
+    def _first_was_killed(self) -> bool:
+        ended = [rank for rank in self._ranks if rank.ended_at is not None]
+        first = min(ended, key=lambda rank: rank.ended_at or "", default=None)
+        return first is not None and first.signal == signal.SIGKILL
+
+    def _count_members(self) -> None:
+        """Learn the pids of loader workers: the kernel may name one that is gone by then."""
+        if time.monotonic() - self._counted_at > MEMBERS_EVERY_S:
+            self._counted_at = time.monotonic()
+            with suppress(OSError, subprocess.SubprocessError):  # the ends matter more
+                self._pids.update(this_process().group)
+
     def _obey(self) -> None:
         request = read_json(self._work / "drain.json")
         if request is not None:
             self.drain(request["grace_s"])
+        for rank in list(self._living):
+            if (self._work / "drill" / f"sigkill-{rank}.json").exists():
+                self._living[rank].kill()
         if self._drill_fired:
             return
         drill = read_json(self._work / "drill" / "preempt.json")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.errors import Fenced
 from tracks_dagster.core.evidence import LastWord
 from tracks_dagster.core.ports import ObjectStore
@@ -29,7 +30,9 @@ from tracks_dagster.training.last_word import (
     leave,
 )
 from tracks_dagster.training.launch import Launch, place, utc_now
+from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.ranks import Ranks
+from tracks_dagster.training.stacks import enable_dumps
 
 ALONE_FOLDER = Path(".tracks-notebook")  # where a script trains that no launcher started
 
@@ -78,8 +81,11 @@ class Farewell:
         self._say(word, ship=not isinstance(error, Fenced))
 
     def _say(self, word: LastWord, *, ship: bool) -> None:
+        self._leave(word)  # first: a gang that fails is not waited for, and the journal is a file
         if self.launch is not None:
             self.launch.journal.close(ship=ship)
+
+    def _leave(self, word: LastWord) -> None:
         if self._store is None or self._place is None:
             return
         run_id, attempt_id = self._place.run_id, self._place.attempt_id
@@ -98,6 +104,8 @@ def join_launch(
     farewell.rank = told.rank
     where = told.attempt
     if where is not None:
+        enable_dumps(where.work, told.rank)
+        _beat_start(where.work, told.rank)
         farewell.know_place(open_store(where.store_url, probe=False), where)
     device = device_of(told)
     if device.type == "cpu":
@@ -115,3 +123,9 @@ def join_launch(
         store, where, ranks, image=told.image, on_launch_id=farewell.know_launch_id
     )
     return farewell.launch
+
+
+def _beat_start(work: Path, rank: int) -> None:
+    pulse = Pulse(work, rank)
+    pulse.beat(Phase.STARTING, 0)
+    pulse.close()

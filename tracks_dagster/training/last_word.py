@@ -6,6 +6,8 @@ it. Leaving it is an effort with a bound, never a reason to hang.
 
 from __future__ import annotations
 
+import errno
+import re
 import sys
 import threading
 import traceback
@@ -22,6 +24,7 @@ from tracks_dagster.core.errors import (
     DataRejected,
     Fenced,
     InvalidInput,
+    LossDiverged,
     NonFinite,
     RankLost,
     StoreError,
@@ -55,6 +58,7 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (KeyboardInterrupt, DRAINED),
     (Fenced, _R.FENCED),
     (NonFinite, _R.NAN_LOSS),
+    (LossDiverged, _R.LOSS_DIVERGENCE),
     (torch.OutOfMemoryError, _R.GPU_OOM),
     (MemoryError, _R.HOST_OOM),
     (CheckpointCorrupt, _R.CHECKPOINT_CORRUPT),
@@ -77,13 +81,19 @@ _BY_TEXT: tuple[tuple[str, str], ...] = (
     ("Connection reset by peer", _R.RANK_LOST_SECONDARY),
     ("Timed out waiting", _R.RANK_LOST_SECONDARY),
 )
+# What a store says of a disk without space, and the system where it is not asked through a store.
+_NO_SPACE = re.compile(r"the disk is full|the disk quota is used up|No space left on device")
 
 
 def reason_of(error: BaseException) -> str:
     """Return the reason that an exception tells: a termination reason's value, or DRAINED."""
+    if isinstance(error, CheckpointWriteFailed) and _NO_SPACE.search(str(error)):
+        return str(_R.DISK_FULL)
     for kind, reason in _BY_TYPE:
         if isinstance(error, kind):
             return str(reason)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return str(_R.DISK_FULL)
     if isinstance(error, RuntimeError):
         for text, reason in _BY_TEXT:
             if text in str(error):
@@ -101,6 +111,7 @@ def last_word(rank: int, error: BaseException, *, step: int | None, at: datetime
         traceback_tail="".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:],
         step=step,
         at=format_time(at),
+        onset_step=getattr(error, "onset_step", None),
     )
 
 

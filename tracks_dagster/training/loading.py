@@ -20,10 +20,11 @@ from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json
 from tracks_dagster.training import state_dict
 from tracks_dagster.training.arena import Arena
-from tracks_dagster.training.manifest import Manifest, read_manifest
+from tracks_dagster.training.manifest import Manifest
 from tracks_dagster.training.state_dict import Trained
 from tracks_dagster.training.state_tree import Tensors
 from tracks_dagster.training.storage_reader import CheckpointStorageReader
+from tracks_dagster.training.verifying import read_manifest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

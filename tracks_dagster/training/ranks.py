@@ -22,7 +22,9 @@ from torch.distributed.rendezvous import rendezvous
 from tracks_dagster.core.errors import Fenced, RankLost, TrainingError
 from tracks_dagster.core.records import Json, canonical_json
 
-GANG_TIMEOUT_S = 600.0  # for any collective: a rank that waits longer gives the gang up
+# For any collective. The last resort where nobody watches, so above every limit of `core.hangs`: the
+# ranks would give up, each for a reason of its own, while one of them evaluates, and no stack be kept.
+GANG_TIMEOUT_S = 2 * 3600.0
 FETCH_POLL_S = 0.01  # doubled from look to look
 FETCH_POLL_S_MAX = 0.1
 POSTED_KEPT = 4  # newest words of a rank that stay readable

@@ -1,9 +1,12 @@
-"""Which samples a step trains on: a function of (seed, step), of nothing else.
+"""Which samples a step trains on: a function of (seed, step, skip windows), of nothing else.
 
-The epochs' permutations, one after the other, form an endless stream of sample indices. Step s
-(1-based) takes the stream's positions [(s-1)·B, s·B), B the global batch; rank r takes the r-th
-contiguous slice of these. So the order does not depend on world size, micro-batch, loader workers or
-how far a loader prefetched, and the cursor after step s is s·B: nothing has to be saved to resume.
+The epochs' permutations, one after the other, form an endless stream of sample indices, cut into
+blocks of the global batch B: block b (1-based) is the positions [(b-1)·B, b·B). Step s takes block s,
+or, behind `skip_windows`, the s-th block that these leave (`core.skip_windows`); rank r takes its r-th
+contiguous slice. So the order does not depend on world size, micro-batch, loader workers or how far a
+loader prefetched, and the cursor after step s is the end of its block: nothing has to be saved to
+resume. Blocks are left out where the stream has them, over the end of an epoch as well: what is
+skipped is not made up for in that epoch.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.core.records import Json, sha256_hex
+from tracks_dagster.core.skip_windows import block_of, skipped_blocks
 
 Indices = npt.NDArray[np.int64]
 
@@ -43,9 +47,17 @@ class BatchSampler:
     """
 
     def __init__(
-        self, dataset_length: int, *, seed: int, global_batch: int, rank: int, world_size: int
+        self,
+        dataset_length: int,
+        *,
+        seed: int,
+        global_batch: int,
+        rank: int,
+        world_size: int,
+        skip_windows: Json = None,
     ) -> None:
-        """Raise InvalidInput for an empty dataset or a batch that the ranks cannot divide."""
+        """Raise InvalidInput for an empty dataset, a batch that the ranks cannot divide, or windows
+        that are none (`skip_windows`: as in the config, None for none)."""
         if dataset_length < 1:
             raise InvalidInput("The dataset has no samples; there is nothing to train on.")
         if global_batch < 1 or global_batch % world_size:
@@ -56,6 +68,7 @@ class BatchSampler:
         self.dataset_length = dataset_length
         self.seed = seed
         self.global_batch = global_batch
+        self._skipped = skipped_blocks(skip_windows)
         self._share = global_batch // world_size
         self._rank = rank
         self._after_step = 0
@@ -75,7 +88,7 @@ class BatchSampler:
     def __iter__(self) -> Iterator[list[SampleIndex]]:
         """Yield this rank's samples of each step, in order."""
         for step in range(self._after_step + 1, self._until + 1):
-            first = (step - 1) * self.global_batch + self._rank * self._share
+            first = self._first(step) + self._rank * self._share
             indices = self._at(first, self._share)
             yield [
                 SampleIndex(index, (first + place) // self.dataset_length)
@@ -83,11 +96,14 @@ class BatchSampler:
             ]
 
     def cursor(self, step: int) -> int:
-        """Return how many samples all ranks have consumed when `step` is done."""
-        return step * self.global_batch
+        """Return how much of the stream all ranks have consumed or passed over when `step` is done.
+
+        A window after `step` does not move it: what a checkpoint says is true with that window too.
+        """
+        return self._first(step) + self.global_batch if step > 0 else 0
 
     def epoch(self, step: int) -> int:
-        """Return the epoch (0-based) of the sample that comes next when `step` is done."""
+        """Return the epoch (0-based) that the cursor stands in when `step` is done."""
         return self.cursor(step) // self.dataset_length
 
     def position(self, step: int) -> dict[str, int]:
@@ -102,11 +118,15 @@ class BatchSampler:
 
     def global_indices(self, step: int) -> Indices:
         """Return the samples of all ranks in `step`, in order. (B,)"""
-        return self._at((step - 1) * self.global_batch, self.global_batch)
+        return self._at(self._first(step), self.global_batch)
 
     def indices_sha256(self, step: int) -> str:
         """Return the digest of `global_indices(step)` as little-endian int64."""
         return sha256_hex(self.global_indices(step).astype("<i8").tobytes())
+
+    def _first(self, step: int) -> int:
+        """Return the stream's position at which the block of `step` begins."""
+        return (block_of(step, self._skipped) - 1) * self.global_batch
 
     def _at(self, position: int, count: int) -> Indices:
         """Return `count` indices of the stream from `position` on."""

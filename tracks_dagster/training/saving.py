@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from tracks_dagster.core.errors import (
@@ -31,10 +31,11 @@ from tracks_dagster.training.committing import (
     Save,
 )
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.manifest_making import Moment
 from tracks_dagster.training.planning import SavePlanning
 from tracks_dagster.training.staging import Staging
 from tracks_dagster.training.state_dict import StateDict, Trained, collect, unwrapped
-from tracks_dagster.training.storage_writer import CheckpointStorageWriter, Moment
+from tracks_dagster.training.storage_writer import CheckpointStorageWriter
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn
@@ -47,12 +48,23 @@ _ENDS: dict[str, type[TracksError]] = {
 
 
 class Saver:
-    """Saves one launch's checkpoints. `saved_step`: the newest that can be resumed from."""
+    """Saves one launch's checkpoints. `saved_step`: the newest that can be resumed from.
+
+    waits: told, in seconds, how long training may now wait for a save that is under way.
+    """
 
     def __init__(
-        self, launch: Launch, trained: Trained, known: KnownChunks, arena: Arena, *, step: int
+        self,
+        launch: Launch,
+        trained: Trained,
+        known: KnownChunks,
+        arena: Arena,
+        *,
+        step: int,
+        waits: Callable[[float], None],
     ) -> None:
         self.saved_step = step
+        self._waits = waits
         self._launch = launch
         self._trained = trained
         self._known = known
@@ -114,8 +126,9 @@ class Saver:
             return None
         save, thread = self._under_way
         may_take_s = SAVE_S_MAX + save.slowest_s
-        left_s = save.began + may_take_s - time.monotonic()
-        thread.join(max(left_s, SETTLE_S_MIN))
+        left_s = max(save.began + may_take_s - time.monotonic(), SETTLE_S_MIN)
+        self._waits(left_s)
+        thread.join(left_s)
         outcome = self._agreed(self._outcome or _unknown(thread, may_take_s))
         self._under_way, self._outcome = None, None
         if outcome.withdrawn:
@@ -123,10 +136,12 @@ class Saver:
         if not outcome.failed:
             self.saved_step = save.step
         if outcome.ends:
-            raise _ENDS[outcome.ends](
+            why = (
                 f"The save of step {save.step} ended all: {outcome.failed} "
                 f"The last checkpoint is of step {self.saved_step}."
             )
+            kind = _ENDS[outcome.ends]
+            raise NonFinite(why, onset_step=save.step) if kind is NonFinite else kind(why)
         return outcome
 
     def _agreed(self, outcome: Outcome) -> Outcome:

@@ -12,6 +12,7 @@ from tracks_dagster.training import random_state
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.learning_rate import follow_config
 from tracks_dagster.training.loading import Fetched, load_into
 from tracks_dagster.training.micro_batches import Batch
 from tracks_dagster.training.rehearsal import rehearse
@@ -60,6 +61,7 @@ def begin(
     if fetched is not None:
         _check_position(sampler, fetched)
         load_into(trained, fetched)
+        follow_config(launch, trained, fetched)
         if fetched.ref.run_id == launch.place.run_id:  # a branch writes every chunk of its own
             known.learn_restored(fetched.ref.manifest_sha256, fetched.manifest.chunks)
         _restore_random(launch, sampler, fetched)
@@ -74,7 +76,8 @@ def _check_position(sampler: BatchSampler, fetched: Fetched) -> None:
     if ours != theirs:
         raise CheckpointMismatch(
             f"Step {fetched.ref.step} was saved at {theirs} and this attempt would go on at {ours}: "
-            "it would train on other samples. Data, seed and global batch must stay as they were."
+            "it would train on other samples. Data, seed and global batch must stay as they were, and "
+            "skip_windows up to that step."
         )
 
 

@@ -13,8 +13,10 @@ import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tracks_dagster.core.errors import DataRejected
+from tracks_dagster.core.remediation import ACTIVATION_CHECKPOINTING
 from tracks_dagster.training.families.family import Config, Measured, Sample, Samples
 
 BYTE_VALUES = 256
@@ -26,8 +28,20 @@ WEIGHT_STD = 0.02  # of GPT-2
 class Gpt(nn.Module):
     """Predicts the next byte at every position."""
 
-    def __init__(self, *, context: int, d_model: int, heads: int, layers: int, dropout: float):
+    def __init__(
+        self,
+        *,
+        context: int,
+        d_model: int,
+        heads: int,
+        layers: int,
+        dropout: float,
+        recomputes: bool = False,
+    ) -> None:
+        """recomputes: keep only each block's input for the backward pass, and compute the rest again
+        there, dropout as it was: less memory, more time, the same floats."""
         super().__init__()
+        self.recomputes = recomputes
         self.byte_embedding = nn.Embedding(BYTE_VALUES, d_model)
         self.position_embedding = nn.Embedding(context, d_model)
         self.dropout = nn.Dropout(dropout)
@@ -42,7 +56,8 @@ class Gpt(nn.Module):
         h = self.byte_embedding(x) + self.position_embedding(positions)  # (B, T, D)
         h = self.dropout(h)
         for block in self.blocks:
-            h = block(h)
+            again = self.recomputes and self.training
+            h = checkpoint(block, h, use_reentrant=False) if again else block(h)
         logits: torch.Tensor = self.head(self.norm(h))
         return logits
 
@@ -107,6 +122,7 @@ def build(config: Config, table: pa.Table) -> nn.Module:
         heads=config["heads"],
         layers=config["layers"],
         dropout=config["dropout"],
+        recomputes=config.get(ACTIVATION_CHECKPOINTING.key) is True,
     )
 
 

@@ -1,0 +1,87 @@
+"""`tracks drill` plays every kind of drill, in a home of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+
+from tracks_dagster.cli import drill
+from tracks_dagster.core.drills import KINDS, fit_drill, parse_drill
+from tracks_dagster.core.families import find_family, resolve_config
+
+
+def test_every_kind_has_a_run_in_which_it_fires() -> None:
+    assert set(drill.REHEARSALS) == set(KINDS)
+    for kind, each in drill.REHEARSALS.items():
+        given = {"steps": drill.STEPS, **drill.SMALL, **each.config}
+        config = resolve_config(find_family(drill.FAMILY), given, ranks=each.ranks)
+        assert fit_drill(parse_drill(each.drill), config, ranks=each.ranks).kind == kind
+
+
+def test_whoever_needs_the_home_for_itself_is_played_last() -> None:
+    chosen = drill._chosen(True, ())
+    assert [each.alone for each in chosen] == sorted(each.alone for each in chosen)
+    assert not drill._has_room(chosen[-1], [_under_way(chosen[0])])
+    assert not drill._has_room(chosen[0], [_under_way(chosen[-1])])
+    assert drill._has_room(chosen[0], [_under_way(chosen[1])])
+
+
+def test_drills_never_touch_the_home_and_the_store_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", "/elsewhere")
+    monkeypatch.setenv("TRACKS_STORE", "s3://elsewhere/store")
+    settings = drill._embedded(tmp_path)
+    assert (settings.home, settings.store_url) == (tmp_path, str(tmp_path / "store"))
+
+
+class EndlessRun:
+    """A run that goes on and on, and a gang of it that lives."""
+
+    ended: ClassVar[list[str]] = []
+
+    def __init__(self, app: object, home: object, rehearsal: drill.Rehearsal, shared: str) -> None:
+        self.rehearsal = rehearsal
+
+    def is_over(self) -> bool:
+        raise KeyboardInterrupt
+
+    def end_gang(self) -> None:
+        self.ended.append(self.rehearsal.drill)
+
+
+class StoppingHome:
+    """A Dagster home that says when its daemon is gone."""
+
+    @contextmanager
+    def daemon(self) -> Iterator[StoppingHome]:
+        try:
+            yield self
+        finally:
+            EndlessRun.ended.append("daemon")
+
+
+def test_an_interrupted_command_ends_the_gangs_once_the_daemon_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = SimpleNamespace(tracks=None)
+    monkeypatch.setattr(drill, "build", lambda settings: app)
+    monkeypatch.setattr(drill, "open_dagster_home", lambda settings: StoppingHome())
+    monkeypatch.setattr(drill, "ensure_snapshots", lambda app, home, families: None)
+    monkeypatch.setattr(drill, "find_snapshot", lambda *_: SimpleNamespace(snapshot_id="s"))
+    monkeypatch.setattr(drill, "UnderWay", EndlessRun)
+    chosen = drill._chosen(False, ("nan", "spike"))
+    with pytest.raises(KeyboardInterrupt):
+        drill._play(drill._embedded(tmp_path), chosen)
+    assert EndlessRun.ended == ["daemon", "nan@13", "spike@25"]
+
+
+def _under_way(rehearsal: drill.Rehearsal) -> drill.UnderWay:
+    run = object.__new__(drill.UnderWay)
+    run.rehearsal = rehearsal
+    return run

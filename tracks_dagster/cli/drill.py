@@ -1,0 +1,282 @@
+"""`tracks drill`: play every fault on the embedded default and score what came of each."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, person, print_table
+from tracks_dagster.cli.driving import play_daemon_death
+from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
+from tracks_dagster.core.drills import parse_drill
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.families import find_family
+from tracks_dagster.core.lifecycle import RunLifecycle, run_status
+from tracks_dagster.core.records import Json
+from tracks_dagster.services.drill_score import DrillRow, score
+from tracks_dagster.services.evals import waive
+from tracks_dagster.services.receipts import read_receipts
+from tracks_dagster.services.runs import RunRequest, declare
+from tracks_dagster.services.snapshots import find_snapshot
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build, open_dagster_home
+
+AT_ONCE = 3  # runs under way: two cores are enough for them
+POLL_S = 0.5
+RUN_S_MAX = 900.0  # without a change of its track: then the row says how far it came
+ALL_S_MAX = 3600.0
+FAMILY = "gpt"
+STEPS = 30
+SMALL: dict[str, Json] = {"global_batch": 4, "micro_batch": 2, "context": 32, "d_model": 16}
+HANG_S = 5.0
+PAGE_LINES = 2000
+COLUMNS = (
+    "Detected: from the fault to the record of the end, the eval's end or the alert; decided: from "
+    "there to the record that opens the next one, the policy's backoff included; recovered: from the "
+    "end to the first new step, or to the next supervisor's claim."
+)
+DATASET, SUITE = find_family(FAMILY).dataset, find_family(FAMILY).suite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """One drill as it is played. own_data: it may quarantine its snapshot, so it has one alone."""
+
+    drill: str
+    ranks: int = 1
+    own_data: bool = False
+    alone: bool = False
+    config: dict[str, Json] = field(default_factory=dict)
+
+
+# Steps of these take long enough that somebody outside comes to it while training goes on.
+_SLOW: dict[str, Json] = {"steps": 300, "global_batch": 48, "context": 64, "d_model": 64}
+REHEARSALS: dict[str, Rehearsal] = {
+    "preempt": Rehearsal(drill="preempt@13,grace=0"),
+    "sigkill": Rehearsal(drill="sigkill@13"),
+    "gpu_oom": Rehearsal(drill="gpu_oom@13"),
+    # Fewer loader workers are the cure here: a local launcher has no memory request to raise.
+    "host_oom": Rehearsal(drill="host_oom@13", config={"loader_workers": 2}),
+    "nan": Rehearsal(drill="nan@13"),
+    "spike": Rehearsal(drill="spike@25"),
+    "hang": Rehearsal(drill="hang@13,rank=1", ranks=2, config={"hang_s": HANG_S}),
+    "bad_batch": Rehearsal(drill="bad_batch@13", own_data=True),
+    "bad_snapshot": Rehearsal(drill="bad_snapshot@0", own_data=True),
+    "disk_full": Rehearsal(drill="disk_full@13"),
+    "storage_error": Rehearsal(drill="storage_error@13"),
+    "rank_crash": Rehearsal(drill="rank_crash@13", ranks=2),
+    "evaluator_crash": Rehearsal(drill=f"evaluator_crash@{STEPS}"),
+    "corrupt_checkpoint": Rehearsal(drill="corrupt_checkpoint@13"),
+    "kill_run_worker": Rehearsal(drill="kill_run_worker@20", config=_SLOW),
+    "code_error": Rehearsal(drill="code_error@13"),
+    "kill_daemon": Rehearsal(drill="kill_daemon@20", alone=True, config=_SLOW),
+}
+
+
+@click.command("drill")
+@click.option("--all", "plays_all", is_flag=True, help="Play every kind.")
+@click.option("--only", "only", multiple=True, metavar="KIND", help="Play this one; repeatable.")
+@click.option(
+    "--home",
+    type=click.Path(path_type=Path),
+    help="Play in this TRACKS_HOME and leave it; by default in a fresh one.",
+)
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context, plays_all: bool, only: tuple[str, ...], home: Path | None, as_json: bool
+) -> None:
+    """Play faults on the embedded default, and score reason, action, lost steps and times.
+
+    Takes minutes. Exit code 1 when a row is wrong; the row says what is missing. A fresh home is
+    removed afterwards, unless a row is wrong.
+    """
+    rehearsals = _chosen(plays_all, only)
+    folder = (home or Path(tempfile.mkdtemp(prefix="tracks-drill-"))).absolute()
+    click.echo(f"Playing in TRACKS_HOME={folder}", err=True)  # an interrupted command leaves it
+    rows = _play(_embedded(folder), rehearsals)
+    is_right = all(row.is_right for row in rows)
+    if as_json:
+        found = [{**asdict(row), "right": row.is_right} for row in rows]
+        click.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        print_table(_table(rows))
+        right = sum(row.is_right for row in rows)
+        click.echo(f"{right} of {len(rows)} right. {COLUMNS}")
+    if home is None and is_right:
+        shutil.rmtree(folder)
+    else:
+        click.echo(f"To look at the runs: TRACKS_HOME={folder} tracks status", err=True)
+    ctx.exit(0 if is_right else BAD_NEWS)
+
+
+def _chosen(plays_all: bool, only: Sequence[str]) -> list[Rehearsal]:
+    """Return what is played, those that need the home for themselves last; raises InvalidInput."""
+    unknown = sorted(set(only) - set(REHEARSALS))
+    if unknown or plays_all == bool(only):
+        problem = f"There is no drill {unknown[0]!r}." if unknown else "Say which drills to play."
+        raise InvalidInput(f"{problem} Give --all, or --only KIND of: {', '.join(REHEARSALS)}.")
+    chosen = [each for kind, each in REHEARSALS.items() if plays_all or kind in only]
+    return sorted(chosen, key=lambda each: each.alone)
+
+
+def _embedded(folder: Path) -> Settings:
+    """Return the settings of a home with everything in `folder`, whatever the environment says."""
+    return Settings.from_environment({"TRACKS_HOME": str(folder)})
+
+
+def _play(settings: Settings, rehearsals: Sequence[Rehearsal]) -> list[DrillRow]:
+    """Play all, a few at once, each in a run of its own; return their rows in that order."""
+    app, home = build(settings), open_dagster_home(settings)
+    ensure_snapshots(app, home, [FAMILY])
+    # Chosen once: what a drill makes for itself alone is newer, and may be quarantined.
+    shared = find_snapshot(app.tracks, DATASET, None).snapshot_id
+    started: list[UnderWay] = []
+    try:
+        with home.daemon():
+            rows = _play_all(app, home, rehearsals, shared, started)
+    finally:  # with the daemon gone, nobody starts another gang
+        for each in started:
+            each.end_gang()
+    return [rows[each.drill] for each in rehearsals]
+
+
+def _play_all(
+    app: App,
+    home: DagsterHome,
+    rehearsals: Sequence[Rehearsal],
+    shared: str,
+    started: list[UnderWay],
+) -> dict[str, DrillRow]:
+    """Return the row of each drill; `started` is told of every run before it begins."""
+    waiting = list(rehearsals)
+    under_way: list[UnderWay] = []
+    rows: dict[str, DrillRow] = {}
+    give_up_at = time.monotonic() + ALL_S_MAX
+    while waiting or under_way:
+        while waiting and _has_room(waiting[0], under_way):
+            under_way.append(UnderWay(app, home, waiting.pop(0), shared))
+            started.append(under_way[-1])
+        for each in list(under_way):
+            if each.is_over() or time.monotonic() > give_up_at:
+                under_way.remove(each)
+                rows[each.rehearsal.drill] = row = each.row()
+                click.echo(f"{row.drill}: {_verdict(row)}", err=True)
+        home.ensure_daemon()
+        time.sleep(POLL_S)
+    return rows
+
+
+def _has_room(next_one: Rehearsal, under_way: Sequence[UnderWay]) -> bool:
+    if next_one.alone or any(each.rehearsal.alone for each in under_way):
+        return not under_way
+    return len(under_way) < AT_ONCE
+
+
+class UnderWay:
+    """One run that plays one drill, from its declaration on."""
+
+    def __init__(self, app: App, home: DagsterHome, rehearsal: Rehearsal, shared: str) -> None:
+        """Declare the run; shared: the snapshot of all that need none of their own."""
+        self.rehearsal = rehearsal
+        self._app = app
+        self._home = home
+        self._drill = parse_drill(rehearsal.drill)
+        self._run_id = f"drill-{self._drill.kind.replace('_', '-')}-{app.new_uid()[:4]}"
+        self._seen_seq = -1
+        self._changed_at = time.monotonic()
+        own = _own_snapshot(app, home, self._run_id) if rehearsal.own_data else None
+        request = RunRequest(
+            run_id=self._run_id,
+            family=FAMILY,
+            intent=f"Play {rehearsal.drill} and see what comes of it.",
+            code=read_code_version(app.settings.root),
+            config={"steps": STEPS, **SMALL, **rehearsal.config},
+            snapshot_id=own or shared,
+            ranks=rehearsal.ranks,
+            checkpoint_every_steps=5,
+            owner=person(),
+            drills=(rehearsal.drill,),
+        )
+        declare(app.tracks, request)
+        if self._drill.kind != "evaluator_crash":
+            why = "The drill ends with the training; its eval would tell nothing."
+            waive(app.tracks, self._run_id, SUITE, by=request.owner, why=why)
+
+    def is_over(self) -> bool:
+        """Whether nothing more will come: the run is over, or its track has not grown for long."""
+        play_daemon_death(self._app, self._home, self._run_id)
+        state = self._app.tracks.run(self._run_id)
+        if state.head.seq != self._seen_seq:
+            self._seen_seq, self._changed_at = state.head.seq, time.monotonic()
+        is_still = time.monotonic() - self._changed_at > RUN_S_MAX
+        return is_still or run_status(state).state != RunLifecycle.RUNNING
+
+    def end_gang(self) -> None:
+        """Kill what still lives of it: a drill that was given up, or a command that was interrupted."""
+        attempt = self._app.tracks.run(self._run_id).open_attempt
+        if attempt is not None:
+            self._app.gangs.kill(self._run_id, attempt.attempt_id)
+
+    def row(self) -> DrillRow:
+        """Return how it went, as far as it went."""
+        return score(read_receipts(self._app.tracks, self._run_id), self._drill)
+
+
+def _own_snapshot(app: App, home: DagsterHome, run_id: str) -> str:
+    """Make a snapshot that no other run uses, of a page of text; return its id."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.txt"
+        lines = (
+            f"{run_id}: sentence {number} of a page of text.\n" for number in range(PAGE_LINES)
+        )
+        page.write_text("".join(lines), encoding="utf-8")
+        snapshot_id = check_source(FAMILY, page)
+        ensure_snapshot_of(app, home, FAMILY, page, snapshot_id)
+    return snapshot_id
+
+
+def _table(rows: Sequence[DrillRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("drill", "reason", "action"):
+        table.add_column(title)
+    for title in ("lost steps", "detected s", "decided s", "recovered s"):
+        table.add_column(title, justify="right")
+    table.add_column("verdict")
+    for row in rows:
+        table.add_row(
+            row.drill,
+            _expected(row.expected_reason, row.found_reason),
+            _expected(row.expected_action, row.found_action),
+            str(row.lost_steps),
+            _or_dash(row.detection_s),
+            _or_dash(row.decision_s),
+            _or_dash(row.recovery_s),
+            _verdict(row),
+        )
+    return table
+
+
+def _expected(expected: str, found: str) -> str:
+    return found if expected == found else f"{found} (expected {expected})"
+
+
+def _verdict(row: DrillRow) -> str:
+    if row.skipped:
+        return f"skipped: {row.skipped}"
+    return f"missing: {row.missing}" if row.missing else "right"
+
+
+def _or_dash(seconds: float | None) -> str:
+    return "–" if seconds is None else f"{seconds:.1f}"

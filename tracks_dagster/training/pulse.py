@@ -1,0 +1,81 @@
+"""Writes a rank's beats: one small file that says where it stands, read by whoever watches the gang.
+
+A beat is one write of a few bytes over the one before, in the kernel at once; it costs about two
+microseconds, so a loop can afford several a step. A disk that takes no beat ends no training: then
+the file goes, because an old beat that stands still would read as a hang.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from bisect import bisect_left, insort
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+from tracks_dagster.core.beats import Phase, beat_file, encode
+
+TIMES_MAX = 512  # step times that the percentile is taken of
+
+
+class Pulse:
+    """One rank's beats in `work`. Made anew, it goes on in the same file."""
+
+    def __init__(self, work: Path, rank: int) -> None:
+        self._path = beat_file(work, rank)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._file: int | None = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self._count = 0
+        self._times = StepTimes()
+
+    def beat(self, phase: Phase, step: int, *, may_take_s: float = 0.0) -> None:
+        """Say that this rank has come to `phase` of `step`; may_take_s: as in `Beat`."""
+        if self._file is None:
+            return
+        self._count += 1
+        p99 = self._times.percentile_99
+        data = encode(phase, step=step, count=self._count, step_s_p99=p99, may_take_s=may_take_s)
+        try:
+            os.pwrite(self._file, data, 0)
+        except OSError as error:
+            self._give_up(error)
+
+    def finished(self, step_s: float) -> None:
+        """Take in how long a step took, its data and its exchange included; tells nobody yet."""
+        self._times.take(step_s)
+
+    def close(self) -> None:
+        """Beat no more; the last one stays readable. What comes later is no beat and no error."""
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
+
+    def _give_up(self, error: OSError) -> None:
+        """Leave no beat: who watches takes the rank for one that starts, and is patient with it."""
+        self.close()
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+        with suppress(OSError):
+            print(f"cannot beat in {self._path}: {error}", file=sys.stderr, flush=True)
+
+
+class StepTimes:
+    """The newest step times and their 99th percentile."""
+
+    def __init__(self) -> None:
+        self._in_order: deque[float] = deque()
+        self._sorted: list[float] = []
+
+    def take(self, seconds: float) -> None:
+        """Take in the time of a step."""
+        self._in_order.append(seconds)
+        insort(self._sorted, seconds)
+        if len(self._in_order) > TIMES_MAX:
+            del self._sorted[bisect_left(self._sorted, self._in_order.popleft())]
+
+    @property
+    def percentile_99(self) -> float:
+        """The nearest-rank percentile, 0.0 before the first step: of 512 times the 507th."""
+        count = len(self._sorted)
+        return self._sorted[-(-99 * count // 100) - 1] if count else 0.0

@@ -1,0 +1,96 @@
+"""One rank's log of its steps: how long each took, what its loss was, how training has gone so far.
+
+Every rank keeps the time and judges the loss. Rank 0 alone keeps the script's metrics, and with them
+what a checkpoint says of the training so far.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from tracks_dagster.core.beats import Phase
+from tracks_dagster.core.records import Json
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.loss_guard import LossGuard
+from tracks_dagster.training.progress import Best, Progress
+from tracks_dagster.training.pulse import Pulse
+from tracks_dagster.training.sampling import BatchSampler
+
+
+class StepLog:
+    """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0."""
+
+    def __init__(self, launch: Launch, pulse: Pulse) -> None:
+        self._launch = launch
+        self._pulse = pulse
+        self._guard = LossGuard(launch)
+        retention = launch.declared.retention
+        self._progress = Progress(retention.metric, retention.direction)
+        self.metrics: dict[str, float] = {}
+        self._steps_timed = 0  # the first may compile: it tells nothing of the others
+        self._asked_at = 0.0  # monotonic: for the running step's data
+        self._began_at = 0.0  # monotonic: of the running step, once its data had come
+        self._data_s = 0.0
+
+    @property
+    def best(self) -> Best | None:
+        """The best value so far of the metric that the run's retention names; rank 0's counts."""
+        return self._progress.best
+
+    @property
+    def progress(self) -> dict[str, Json]:
+        """How training has gone so far, for a checkpoint."""
+        return self._progress.to_json()
+
+    def restore(self, progress: Mapping[str, Json]) -> None:
+        """Take up where `progress` was asked."""
+        self._progress.restore(progress)
+        self._guard.restore(self._progress.recent)
+
+    def data_asked(self, step: int) -> None:
+        """Say that `step` waits for its data."""
+        self._asked_at = time.monotonic()
+        self._pulse.beat(Phase.WAITING_FOR_DATA, step)
+
+    def data_came(self, step: int) -> None:
+        """Say that `step` computes from now on."""
+        self._began_at = time.monotonic()
+        self._data_s = self._began_at - self._asked_at
+        self._pulse.beat(Phase.COMPUTING, step)
+
+    def take(
+        self,
+        step: int,
+        loss: float,
+        own_loss: float,
+        metrics: Mapping[str, Any],
+        sampler: BatchSampler,
+    ) -> None:
+        """Judge the step and write it down. loss: the mean over all ranks; own_loss: this rank's.
+
+        Raises NonFinite or LossDiverged, on every rank alike.
+        """
+        fields: dict[str, Json] = {
+            "step_s": round(time.monotonic() - self._began_at, 6),
+            "data_s": round(self._data_s, 6),
+        }
+        self._guard.check(step, loss, own_loss, fields)
+        if self._steps_timed:
+            self._pulse.finished(fields["step_s"] + self._data_s)
+        self._steps_timed += 1
+        if self._launch.ranks.rank == 0:
+            numbers = {name: float(value) for name, value in metrics.items()}
+            self.metrics = {n: v for n, v in numbers.items() if math.isfinite(v)} | {"loss": loss}
+            fields["loss"] = loss
+            fields["metrics"] = {n: v for n, v in self.metrics.items() if n != "loss"}
+            fields["cursor_to"] = sampler.cursor(step)
+            fields["indices_sha256"] = sampler.indices_sha256(step)
+            self._progress.take(step, self.metrics)
+        self._launch.journal.write_step(step, fields)
+
+    def settle(self) -> None:
+        """Wait for the newest alert of a loss to land, for a few seconds at most."""
+        self._guard.settle()

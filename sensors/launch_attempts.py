@@ -34,7 +34,8 @@ def launch_attempts(
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult | SkipReason:
     """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
-    found = survey(app.tracks, app.ledger, app.gangs, orchestrator)
+    found = survey(app.tracks, app.ledger, app.gangs, orchestrator, after=context.cursor or None)
+    context.update_cursor(found.cut_at or "")
     plan = plan_launches(found.attempts)
     for problem in (*found.problems, *plan.given_up):
         context.log.warning(problem)
@@ -48,11 +49,9 @@ def launch_attempts(
 
 
 def _run_request(request: LaunchRequest) -> RunRequest:
-    return RunRequest(
-        run_key=request.run_key,
-        partition_key=request.attempt_key,
-        tags={
-            names.TAG_TRAINING_RUN: request.run_id,
-            names.TAG_ATTEMPT: request.attempt_key,
-        },
-    )
+    tags = {names.TAG_TRAINING_RUN: request.run_id, names.TAG_ATTEMPT: request.attempt_key}
+    if request.parent is not None and request.root is not None:
+        # For the UI: the first run's page shows the group, each other one's tags lead to it. A parent
+        # that is named in tags alone makes no re-execution, which would take over its outputs.
+        tags |= {names.TAG_PARENT_RUN: request.parent, names.TAG_ROOT_RUN: request.root}
+    return RunRequest(run_key=request.run_key, partition_key=request.attempt_key, tags=tags)

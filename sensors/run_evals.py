@@ -38,8 +38,11 @@ def run_evals(
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult:
     """Do one tick; its run keys, which the tracks give, make a repeated tick harmless."""
+    policy, no_policy = app.usable_policy()
+    if no_policy is not None:
+        context.log.error(no_policy)
     tick = tick_evals(
-        app.tracks, app.ledger, orchestrator, decided_by=names.RUN_EVALS, policy=app.policy
+        app.tracks, app.ledger, orchestrator, decided_by=names.RUN_EVALS, policy=policy
     )
     for problem in tick.problems:
         context.log.warning(problem)

@@ -20,16 +20,20 @@ from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.services.receipt_metadata import attempt_metadata
+from tracks_dagster.services.upkeep import revisit_if_due, scan_if_due
 from tracks_dagster.services.watch import (
     close_lost,
-    scan_if_due,
     settle_open_runs,
+    skip_reason,
     write_heartbeat,
 )
+from tracks_dagster.services.watch_cursor import WatchCursor, read_cursor
 from tracks_dagster.wiring import App
 
 SENSORS = (
     names.LAUNCH_ATTEMPTS,
+    names.RETRY_INFRASTRUCTURE,
+    names.RETRY_NUMERICS,
     names.RETRY_OOM,
     names.RETRY_PREEMPTED,
     names.RUN_EVALS,
@@ -52,20 +56,51 @@ def watch_attempts(
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult:
-    """Do one tick; the cursor holds when the whole store was last scanned."""
-    write_heartbeat(app.store, app.now(), _switches(context))
-    scanned_at, unscanned = scan_if_due(app.projector, context.cursor, app.now())
-    context.update_cursor(scanned_at)
-    lost = close_lost(app.tracks, app.ledger, app.gangs, orchestrator, clean=app.redact)
-    settled = settle_open_runs(
-        app.tracks, app.ledger, sensor=names.WATCH_ATTEMPTS, policy=app.policy
+    """Do one tick; the cursor holds what was done last and where a part of the tick was cut."""
+    switches, cursor = _switches(context), read_cursor(context.cursor)
+    (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
+    write_heartbeat(app.store, app.now(), switches)
+    lost = close_lost(
+        app.tracks,
+        app.ledger,
+        app.gangs,
+        orchestrator,
+        clean=app.redact,
+        rules=rules,
+        after=cursor.close_after,
     )
-    for problem in (*unscanned, *lost.problems, *settled.problems):
+    settled = settle_open_runs(
+        app.tracks,
+        app.ledger,
+        sensor=names.WATCH_ATTEMPTS,
+        policy=policy,
+        decides=no_policy is None,
+        checkpoints=app.checkpoints,
+        off=[name for name, is_on in switches.items() if not is_on],
+        after=cursor.settle_after,
+    )
+    revisited = revisit_if_due(
+        app.tracks, app.ledger, cursor.revisited_at, app.now(), after=cursor.revisit_after
+    )
+    scanned = scan_if_due(app.projector, cursor.scanned_at, app.now(), after=cursor.scan_after)
+    unusable = [problem for problem in (no_policy, no_rules) if problem is not None]
+    for problem in unusable:
+        context.log.error(problem)
+    for problem in (*scanned.problems, *revisited.problems, *lost.problems, *settled.problems):
         context.log.warning(problem)
+    remembered = WatchCursor(
+        scanned_at=scanned.done_at,
+        revisited_at=revisited.done_at,
+        close_after=lost.cut_at,
+        settle_after=settled.cut_at,
+        scan_after=scanned.after,
+        revisit_after=revisited.after,
+    )
+    context.update_cursor(remembered.text())
     closed = [(run_id, attempt.attempt_id) for run_id, attempt in lost.closed]
     commits = [report for each in closed for report in _due_reports(context, app, *each)]
     return SensorResult(
-        skip_reason="; ".join(settled.decided) or "nothing is due",
+        skip_reason="; ".join([*unusable, skip_reason(settled, idle="nothing is due")]),
         dynamic_partitions_requests=[
             AddDynamicPartitionsRequest(
                 names.CHECKPOINT_PARTITIONS, [commit.key for commit in commits]

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.bodies import BEGIN
+from tests.bodies import BEGIN, placed
 from tests.histories import History
 from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.decide import Decision, Finish, Refuse, Retry, Wait, decide
+from tracks_dagster.core.decide import decide
+from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.records import Kind
@@ -137,18 +138,54 @@ def spent_twice() -> History:
 
 
 def test_a_checkpoint_beyond_all_before_it_gives_debits_back() -> None:
-    history = failed(spent_twice().commit(30), "unknown", fingerprint="c")
+    history = failed(spent_twice().commit(30).verify(), "unknown", fingerprint="c")
     assert isinstance(answer(history), Retry)  # 2 spent − 2 refunded = 0 of 2
+
+
+def test_a_checkpoint_that_nobody_has_read_gives_nothing_back_but_is_asked_for() -> None:
+    history = failed(spent_twice().commit(25).commit(30), "unknown", fingerprint="c")
+    waits = answer(history)
+    assert isinstance(waits, Wait)
+    assert waits.verify == history.state.checkpoints[-1].ref
+    assert "2 of 2 retries" in waits.why
+    assert "step 30" in waits.why
+    assert isinstance(answer(history.verify()), Retry)
+
+
+def test_a_checkpoint_that_is_read_and_found_corrupt_makes_way_for_the_one_before_it() -> None:
+    history = failed(spent_twice().commit(25).commit(30), "unknown", fingerprint="c")
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref)
+    waits = answer(history)
+    assert isinstance(waits, Wait)
+    assert waits.verify is not None
+    assert waits.verify.step == 25
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, waits.verify)
+    assert isinstance(answer(history), Refuse)
+
+
+def test_nothing_is_read_where_it_could_not_change_the_answer() -> None:
+    history = failed(spent_twice().commit(15), "unknown", fingerprint="c")
+    assert isinstance(
+        answer(history), Refuse
+    )  # step 15 is no progress beyond 20, whatever it holds
+
+
+def test_the_restore_of_the_next_attempt_proves_the_progress_of_the_one_before() -> None:
+    """Nobody reads anything but the gangs: a run that gets on is never held up."""
+    history = begun()
+    for count in range(12):
+        failed(history.commit(10 + count), "unknown", fingerprint="same")
+        retried(history)  # asserts that there is one
 
 
 @pytest.mark.parametrize("step", [10, 20])
 def test_a_checkpoint_that_is_no_further_gives_nothing_back(step: int) -> None:
-    history = failed(spent_twice().commit(step), "unknown", fingerprint="c")
+    history = failed(spent_twice().commit(step).verify(), "unknown", fingerprint="c")
     assert isinstance(answer(history), Refuse)
 
 
 def test_a_quarantined_checkpoint_is_no_progress() -> None:
-    history = spent_twice().commit(30)
+    history = spent_twice().commit(30).verify()
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref)
     assert isinstance(answer(failed(history, "unknown", fingerprint="c")), Refuse)
 
@@ -161,7 +198,7 @@ def test_progress_before_a_debit_does_not_pay_for_it() -> None:
 def test_a_full_disk_gets_half_of_a_debit_back() -> None:
     history = begun()
     for step in (10, 20, 30):
-        retried(failed(history, "disk_full", fingerprint=f"{step}")).commit(step)
+        retried(failed(history, "disk_full", fingerprint=f"{step}")).commit(step).verify()
     # 3 debits, each half refunded: 1.5 of 2 are spent, and the fourth needs a whole one
     assert isinstance(answer(failed(history, "disk_full", fingerprint="d")), Refuse)
 
@@ -170,7 +207,7 @@ def test_numerics_are_refunded_only_beyond_the_onset() -> None:
     history = begun()
     for count in range(3):
         retried(failed(history, "nan_loss", last_step=25, fingerprint=f"{count}"))
-    before = failed(history.commit(20), "nan_loss", last_step=25, fingerprint="x")
+    before = failed(history.commit(20).verify(), "nan_loss", last_step=25, fingerprint="x")
     assert isinstance(answer(before), Refuse)  # 20 is progress, but not past the NaN of step 25
 
 
@@ -178,7 +215,7 @@ def test_numerics_past_the_onset_are_refunded() -> None:
     history = begun()
     for count in range(3):
         retried(failed(history, "nan_loss", last_step=25, fingerprint=f"{count}"))
-    past = failed(history.commit(30), "nan_loss", last_step=31, fingerprint="x")
+    past = failed(history.commit(30).verify(), "nan_loss", last_step=31, fingerprint="x")
     assert isinstance(answer(past), Retry)
 
 
@@ -200,7 +237,8 @@ def test_progress_forgives_the_same_failure() -> None:
     history = begun()
     for _ in range(3):
         retried(failed(history, "node_failure", fingerprint="same"))
-    assert isinstance(answer(failed(history.commit(10), "node_failure", fingerprint="same")), Retry)
+    failed(history.commit(10).verify(), "node_failure", fingerprint="same")
+    assert isinstance(answer(history), Retry)
 
 
 @pytest.mark.parametrize(
@@ -277,6 +315,53 @@ def test_waiting_for_a_machine_or_an_image_is_limited_by_time(
     history.at = history.state.attempts[0].opened_at + timedelta(hours=waited_h)
     decision = decide(history.state, DEFAULT_POLICY, history.at)
     assert isinstance(decision, Refuse) == is_refused
+
+
+def test_time_in_which_nobody_tried_is_not_counted() -> None:
+    history = History().declare().open()
+    history.at += timedelta(hours=3)  # nothing took it up: the daemon was off
+    history.supervise()
+    failed(history, "image_pull", last_step=None, first_line_ran=False, device_seconds=0.0)
+    history.at += timedelta(hours=3)  # off once more
+    assert isinstance(decide(history.state, DEFAULT_POLICY, history.at), Retry)
+
+
+def test_a_person_who_opens_an_attempt_gives_it_its_whole_time() -> None:
+    never_placed = {"last_step": None, "first_line_ran": False, "device_seconds": 0.0}
+    history = History().declare().open()
+    history.at += timedelta(hours=2)
+    failed(history, "image_pull", **never_placed)
+    assert isinstance(answer(history), Refuse)
+    history.refuse().open(cause="manual_retry")
+    failed(history, "image_pull", **never_placed)
+    assert isinstance(answer(history), Retry)
+
+
+def test_a_reason_that_is_never_retried_is_not_retried_free_either() -> None:
+    rules = tuple(
+        dataclasses.replace(r, count=0) if r.reason == "node_failure" else r
+        for r in DEFAULT_POLICY.rules
+    )
+    policy = dataclasses.replace(DEFAULT_POLICY, rules=rules)
+    never_placed = {"last_step": None, "first_line_ran": False, "device_seconds": 0.0}
+    history = failed(History().declare().open(), "node_failure", **never_placed)
+    assert isinstance(answer(history, policy=policy), Refuse)
+
+
+def test_false_starts_between_days_of_progress_use_nothing_up() -> None:
+    never_placed = {"last_step": None, "first_line_ran": False, "device_seconds": 0.0}
+    history = begun(estimated_device_s=1e9)
+    for day in range(30):
+        failed(history.commit(10 * day + 10).verify(), "preempted")
+        history.open(debit=_retry(history).debit)
+        failed(history, "node_failure", **never_placed)
+        retried(history)
+
+
+def _retry(history: History) -> Retry:
+    decision = answer(history)
+    assert isinstance(decision, Retry)
+    return decision
 
 
 def test_many_short_waits_are_not_limited_by_number() -> None:
@@ -358,6 +443,20 @@ def test_a_failed_node_is_left_at_once_and_a_preempting_one_after_three_in_an_ho
     assert third.compute.excluded_nodes == ("node-1",)
 
 
+def test_the_nodes_left_stay_within_what_a_record_and_a_cluster_can_bear() -> None:
+    compute = ComputeRequest(ranks=1, launcher="kubernetes", device_class="h100")
+    history = History().declare(compute=compute, estimated_device_s=1e9).open()
+    for count in range(200):
+        node = f"gke-{'x' * 200}-{count}"
+        places = tuple(dataclasses.replace(p, node=node) for p in placed("x").ranks[:1])
+        failed(history.place(ranks=places).restore().commit(count + 1).verify(), "node_failure")
+        retry = _retry(history)
+        assert node in retry.compute.excluded_nodes
+        assert len(retry.compute.excluded_nodes) <= 16
+        history.open(compute=retry.compute, debit=retry.debit, remediation=retry.remediation)
+    assert "gke" in retry.compute.excluded_nodes[0]
+
+
 def test_a_host_oom_gets_half_more_memory() -> None:
     compute = ComputeRequest(launcher="k8s", memory_bytes=1000)
     retry = answer(failed(begun(compute=compute), "host_oom"))
@@ -378,6 +477,14 @@ def test_a_retry_resumes_from_the_newest_checkpoint_and_names_its_records() -> N
     assert history.state.head.seq in retry.counted_seqs
 
 
+def test_a_retry_whose_checkpoints_are_all_quarantined_says_so() -> None:
+    history = begun().commit(10)
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
+    retry = answer(failed(history, "preempted"))
+    assert isinstance(retry, Retry)
+    assert "none of its 1 checkpoints may be resumed from" in retry.decision
+
+
 def test_a_retry_without_a_checkpoint_starts_afresh() -> None:
     retry = answer(failed(begun(), "preempted"))
     assert isinstance(retry, Retry)
@@ -385,9 +492,33 @@ def test_a_retry_without_a_checkpoint_starts_afresh() -> None:
     assert "starts afresh" in retry.decision
 
 
-def test_a_preemption_is_retried_at_once() -> None:
+def test_a_preemption_is_retried_within_a_second() -> None:
     history = failed(begun(), "preempted")
-    assert isinstance(decide(history.state, DEFAULT_POLICY, history.at), Retry)
+    second = timedelta(seconds=1)
+    assert isinstance(decide(history.state, DEFAULT_POLICY, history.state.head.at + second), Retry)
+
+
+def test_preemptions_without_a_step_of_progress_come_back_ever_more_slowly() -> None:
+    history, delays = begun(estimated_device_s=1e9), []
+    for _ in range(12):
+        failed(history, "preempted", device_seconds=0.5)
+        wait = decide(history.state, DEFAULT_POLICY, history.state.head.at)
+        assert isinstance(wait, Wait)
+        assert wait.until is not None
+        delays.append((wait.until - history.state.head.at).total_seconds())
+        retried(history)
+    for count, delay_s in enumerate(delays):
+        assert 0.5 * min(600, 2**count) <= delay_s <= min(600, 2**count)
+
+
+def test_progress_begins_the_backoff_anew() -> None:
+    history = begun(estimated_device_s=1e9)
+    for _ in range(6):
+        failed(history, "preempted")
+        retried(history)
+    failed(history.commit(10).verify(), "preempted")
+    second = timedelta(seconds=1)
+    assert isinstance(decide(history.state, DEFAULT_POLICY, history.state.head.at + second), Retry)
 
 
 def test_backoff_doubles_and_stays_within_its_bounds() -> None:
@@ -403,11 +534,21 @@ def test_backoff_doubles_and_stays_within_its_bounds() -> None:
         assert 2.5 * 2**count <= delay_s <= 5.0 * 2**count  # 5 s × 2^count × (0.5 to 1)
 
 
-def test_a_clock_that_is_behind_the_records_does_not_wait_longer() -> None:
-    history = failed(begun(), "preempted")
-    assert decide(history.state, DEFAULT_POLICY, BEGIN - FAR) == decide(
-        history.state, DEFAULT_POLICY, history.state.head.at
-    )
+def test_a_clock_that_is_far_behind_the_end_waits_for_no_backoff() -> None:
+    history = failed(begun(), "node_failure")
+    assert isinstance(decide(history.state, DEFAULT_POLICY, BEGIN - FAR), Retry)
+
+
+def test_a_record_by_a_clock_that_is_ahead_lets_no_debit_leave_its_window() -> None:
+    history = begun(estimated_device_s=1e9)
+    for count in range(5):
+        failed(history, "node_failure", fingerprint=f"{count}")
+        retried(history)
+    failed(history, "node_failure", fingerprint="5")
+    now = history.at + timedelta(hours=1)
+    history.at += timedelta(days=8)
+    history.note()
+    assert isinstance(decide(history.state, DEFAULT_POLICY, now), Refuse)
 
 
 # --- everything but a retry ------------------------------------------------------------------------

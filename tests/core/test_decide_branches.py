@@ -7,7 +7,8 @@ from typing import Any
 
 from tests.histories import History
 from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
-from tracks_dagster.core.decide import Refuse, Retry, Wait, decide
+from tracks_dagster.core.decide import decide
+from tracks_dagster.core.decision import Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.records import Kind
 

@@ -15,11 +15,14 @@ from tests.bodies import BEGIN
 from tests.histories import History
 from tracks_dagster.core import run_fold
 from tracks_dagster.core.bodies import Debit
-from tracks_dagster.core.decide import Decision, Refuse, Retry, Wait, decide
+from tracks_dagster.core.decide import decide
+from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.policy import NEED_A_RULE
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind
+from tracks_dagster.core.spending import spendings
+from tracks_dagster.core.storm import PoolEnd, PoolView
 
 CONFIG = {"micro_batch": 16, "accumulation": 2, "global_batch": 64}
 SLOT = timedelta(hours=3)  # between two attempts: longer than every backoff
@@ -30,7 +33,10 @@ REASONS = st.sampled_from(sorted(NEED_A_RULE - {TerminationReason.EVALUATOR_ERRO
 
 @dataclass(frozen=True)
 class Try:
-    """One attempt of a random history: how it ends, and the step it commits before, if any."""
+    """One attempt of a random history: how it ends, and the step it commits before, if any.
+
+    is_read: whether every byte of that commit was verified by a read.
+    """
 
     reason: TerminationReason
     fingerprint: str
@@ -39,6 +45,7 @@ class Try:
     device_seconds: float
     commit: int | None
     is_manual: bool
+    is_read: bool = True
 
 
 TRIES = st.builds(
@@ -50,6 +57,7 @@ TRIES = st.builds(
     device_seconds=st.sampled_from([0.0, 10.0, 10.0, 10.0, 2000.0]),
     commit=st.none() | st.none() | st.integers(1, 60),
     is_manual=st.sampled_from([False, False, False, True]),
+    is_read=st.sampled_from([True, True, False]),
 )
 # One reason most of the time: budgets are exhausted by repetition.
 SAME = st.tuples(REASONS, st.lists(TRIES, min_size=1, max_size=8)).map(
@@ -69,8 +77,7 @@ def grown(tries: list[tuple[int, Try]]) -> History:
         history.at = BEGIN + slot * SLOT
         opened_with = {} if before is None else _opening(before, each)
         history.open(config=CONFIG, **opened_with).place().restore()
-        if each.commit is not None:
-            history.commit(each.commit)
+        _commit(history, each)
         history.end(
             each.reason,
             last_step=each.last_step,
@@ -80,6 +87,13 @@ def grown(tries: list[tuple[int, Try]]) -> History:
         )
         before = each
     return history
+
+
+def _commit(history: History, each: Try) -> None:
+    if each.commit is not None:
+        history.commit(each.commit)
+        if each.is_read:
+            history.verify()
 
 
 def _opening(before: Try, each: Try) -> dict[str, object]:
@@ -118,7 +132,7 @@ def test_one_more_verified_commit_never_turns_a_retry_into_a_refusal(
     tries: list[Try], step: int
 ) -> None:
     before = [*tries[:-1], replace(tries[-1], commit=None)]
-    committed = [*tries[:-1], replace(tries[-1], commit=step)]
+    committed = [*tries[:-1], replace(tries[-1], commit=step, is_read=True)]
     if isinstance(after(grown(slotted(before)), len(tries)), Retry):
         assert not isinstance(after(grown(slotted(committed)), len(tries)), Refuse)
 
@@ -151,8 +165,7 @@ def followed(tries: list[Try]) -> History:
     """
     history = History().declare(config=CONFIG).open().place().restore()
     for each in tries:
-        if each.commit is not None:
-            history.commit(each.commit)
+        _commit(history, each)
         history.end(
             each.reason,
             last_step=each.last_step,
@@ -165,9 +178,12 @@ def followed(tries: list[Try]) -> History:
             history.open(cause="manual_retry", config=CONFIG).place().restore()
             continue
         decision = decide(history.state, DEFAULT_POLICY, history.at)
-        if not isinstance(decision, Retry):
-            assert isinstance(decision, Refuse)
+        if isinstance(decision, Wait):
+            assert decision.verify is not None  # every backoff is shorter than a slot
             break
+        if isinstance(decision, Refuse):
+            break
+        assert isinstance(decision, Retry)
         _open(history, decision)
     return history
 
@@ -230,13 +246,158 @@ def test_a_chain_of_attempts_that_never_start_ends(reasons: list[TerminationReas
     pytest.fail(f"{reasons} went on for {DECISIONS_MAX} attempts")
 
 
+# --- progress that nobody has read ------------------------------------------------------------------
+
+
+@given(HISTORIES)
+def test_what_a_refusal_did_not_wait_for_would_have_changed_nothing(tries: list[Try]) -> None:
+    history = grown(slotted(tries))
+    if isinstance(after(history, len(tries)), Refuse):
+        for checkpoint in history.state.checkpoints:
+            history.verify(checkpoint.ref)
+        assert not isinstance(after(history, len(tries)), Retry)
+
+
+@given(HISTORIES)
+def test_the_reading_that_an_answer_waits_for_ends_in_one(tries: list[Try]) -> None:
+    history = grown(slotted(tries))
+    read = set()
+    for _ in range(len(history.state.checkpoints) + 1):
+        decision = after(history, len(tries))
+        if not isinstance(decision, Wait) or decision.verify is None:
+            return
+        assert decision.verify not in read
+        read.add(decision.verify)
+        history.verify(decision.verify)
+        assert not isinstance(
+            after(history, len(tries)), Refuse
+        )  # it was asked for because it helps
+    pytest.fail("it asks for one more checkpoint than there are")
+
+
+# --- reclassified, clocks, storms -------------------------------------------------------------------
+
+
+@given(HISTORIES, st.data())
+def test_a_debit_that_moves_to_a_budget_makes_it_no_wider(
+    tries: list[Try], data: st.DataObject
+) -> None:
+    budget = DEFAULT_POLICY.rule(tries[-1].reason).budget
+    history = grown(slotted(tries))
+    others = [
+        number
+        for number, each in enumerate(tries[:-1], start=1)
+        if DEFAULT_POLICY.rule(each.reason).budget is not budget
+    ]
+    refusal = after(history, len(tries))
+    if others and isinstance(refusal, Refuse) and refusal.limit == "reason":
+        history.reclassify(data.draw(st.sampled_from(others)), budget.value)
+        assert not isinstance(after(history, len(tries)), Retry)
+
+
+@given(st.lists(TRIES, min_size=2, max_size=6))
+def test_a_debit_that_moves_away_counts_where_it_went_and_nowhere_else(tries: list[Try]) -> None:
+    unknown, node = TerminationReason.UNKNOWN, TerminationReason.NODE_FAILURE
+    same = [
+        replace(t, reason=unknown, first_line_ran=True, commit=None, is_manual=False) for t in tries
+    ]
+    history = grown(slotted(same))
+    history.reclassify(1, node.value)
+    charged = Counter(s.budget for s in spendings(history.state, DEFAULT_POLICY))
+    assert charged == Counter({unknown: len(same) - 2, node: 1})
+
+
+@given(HISTORIES, st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=900)))
+def test_a_clock_behind_the_newest_record_is_no_more_generous_than_one_that_stands_there(
+    tries: list[Try], behind: timedelta
+) -> None:
+    state = grown(slotted(tries)).state
+    late = decide(state, DEFAULT_POLICY, state.head.at)
+    early = decide(state, DEFAULT_POLICY, state.head.at - behind)
+    assert not isinstance(late, Refuse) or isinstance(early, Refuse)
+
+
+@given(
+    REASONS,
+    st.lists(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=30)), max_size=12),
+)
+def test_a_clock_that_jumps_backwards_forgets_no_debit(
+    reason: TerminationReason, jumps: list[timedelta]
+) -> None:
+    count = DEFAULT_POLICY.rule(reason).count
+    history = History(begin=BEGIN + timedelta(days=400)).declare(config=CONFIG).open()
+    for number, jump in enumerate(jumps):
+        history.place().restore().end(reason, last_step=3, fingerprint=f"{number}")
+        history.at -= jump
+        decision = settled(history)
+        if not isinstance(decision, Retry):
+            return
+        assert count is None or number < count
+        history.open(config=decision.config, compute=decision.compute, debit=decision.debit)
+
+
+def settled(history: History) -> Decision:
+    """Return the decision once its backoff is over, by the history's own clock."""
+    decision = decide(history.state, DEFAULT_POLICY, history.at)
+    if isinstance(decision, Wait) and decision.until is not None:
+        history.at = max(history.at, decision.until)
+        decision = decide(history.state, DEFAULT_POLICY, history.at)
+    return decision
+
+
+@given(HISTORIES, st.integers(0, 40), st.integers(1, 8), st.floats(-900, 900))
+def test_a_storm_only_ever_puts_a_retry_off_and_only_for_a_while(
+    tries: list[Try], ends: int, runs: int, age_s: float
+) -> None:
+    state = grown(slotted(tries)).state
+    now = state.head.at + timedelta(seconds=1)
+    at = now - timedelta(seconds=age_s)
+    pool = PoolView(
+        pool="p",
+        ends=[PoolEnd(run_id=f"x-{n % runs}", attempt_id=n, ended_at=at) for n in range(ends)],
+    )
+    clear = decide(state, DEFAULT_POLICY, now)
+    stormy = decide(state, DEFAULT_POLICY, now, pool=pool)
+    if isinstance(clear, Refuse) or (isinstance(clear, Wait) and clear.until is None):
+        assert stormy == clear
+        return
+    latest = state.head.at + timedelta(seconds=DEFAULT_POLICY.storm.pause_s_max)
+    assert not isinstance(stormy, Refuse)
+    assert stormy == clear or (isinstance(stormy, Wait) and stormy.until is not None)
+    if isinstance(stormy, Wait) and stormy.alert is not None:
+        assert stormy.until is not None
+        assert stormy.until <= latest
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(st.sampled_from(sorted(NEED_A_RULE)), min_size=1, max_size=4),
+    st.sampled_from([0.0, 60.0]),
+)
+def test_a_run_without_progress_ends_whatever_it_ends_of(
+    reasons: list[TerminationReason], device_seconds: float
+) -> None:
+    """Even one that switches from reason to reason, or of which no device time is known."""
+    history = History().declare(config=CONFIG).open()
+    for count in range(DECISIONS_MAX):
+        history.place().restore()
+        reason = reasons[count % len(reasons)]
+        history.end(reason, last_step=3, device_seconds=device_seconds, fingerprint=f"{count}")
+        decision = settled(history)
+        if isinstance(decision, Refuse):
+            return
+        assert isinstance(decision, Retry)
+        history.open(config=decision.config, compute=decision.compute, debit=decision.debit)
+    pytest.fail(f"{reasons} went on for {DECISIONS_MAX} attempts")
+
+
 def test_a_quarantine_may_turn_a_retry_into_a_refusal() -> None:
     """Progress that turns out wrong is none: the one way in which a refund is taken back."""
     tries = [
         Try(TerminationReason.UNKNOWN, fingerprint, 5, True, 0.0, commit, False)
         for fingerprint, commit in (("a", None), ("b", None), ("c", 10))
     ]
-    history = grown(slotted(tries))
+    history = grown(slotted(tries)).verify()
     assert isinstance(after(history, 3), Retry)
     history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[-1].ref)
     assert isinstance(after(history, 3), Refuse)

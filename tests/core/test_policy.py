@@ -7,7 +7,13 @@ import dataclasses
 import pytest
 
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.names import RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
+from tracks_dagster.core.names import (
+    RETRY_INFRASTRUCTURE,
+    RETRY_NUMERICS,
+    RETRY_OOM,
+    RETRY_PREEMPTED,
+    WATCH_ATTEMPTS,
+)
 from tracks_dagster.core.policy import (
     NEED_A_RULE,
     Remedy,
@@ -90,7 +96,7 @@ def test_the_cap_in_device_hours_is_half_more_than_the_estimate_and_never_below_
 
 
 def test_equal_policies_have_one_version_and_every_change_has_another() -> None:
-    same = RetryPolicy(rules=DEFAULT_POLICY.rules, environment=DEFAULT_POLICY.environment)
+    same = dataclasses.replace(DEFAULT_POLICY)
     assert same.version == DEFAULT_POLICY.version
     changed = dataclasses.replace(DEFAULT_POLICY, fingerprint_limit=4)
     assert changed.version != DEFAULT_POLICY.version
@@ -138,7 +144,20 @@ def test_limits_that_cannot_hold_are_refused(changes: dict[str, float]) -> None:
 
 def test_every_reason_is_decided_by_exactly_one_sensor() -> None:
     assert reasons_of(RETRY_PREEMPTED) == {R.PREEMPTED, R.NODE_DRAINED}
-    assert reasons_of(RETRY_OOM) == {R.GPU_OOM, R.HOST_OOM}
-    assert sensor_of(R.UNKNOWN) == WATCH_ATTEMPTS
-    sensors = (RETRY_PREEMPTED, RETRY_OOM, WATCH_ATTEMPTS)
+    assert reasons_of(RETRY_OOM) == {R.GPU_OOM, R.HOST_OOM, R.SHM_EXHAUSTED}
+    assert reasons_of(RETRY_NUMERICS) == {
+        R.NAN_LOSS,
+        R.LOSS_DIVERGENCE,
+        R.BAD_INPUT_DATA,
+        R.SILENT_CORRUPTION,
+    }
+    assert {R.NODE_FAILURE, R.HANG, R.DISK_FULL, R.IMAGE_PULL} < reasons_of(RETRY_INFRASTRUCTURE)
+    assert sensor_of(R.UNKNOWN) == sensor_of(R.CODE_ERROR) == WATCH_ATTEMPTS
+    sensors = (
+        RETRY_PREEMPTED,
+        RETRY_OOM,
+        RETRY_NUMERICS,
+        RETRY_INFRASTRUCTURE,
+        WATCH_ATTEMPTS,
+    )
     assert sum(len(reasons_of(sensor)) for sensor in sensors) == len(R)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,15 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bodies import placed
-from tracks_dagster.core.bodies import ComputeRequest
+from tracks_dagster.core.allocator import allocator_environment
+from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest
+from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.remediation import (
     NothingToChange,
     Remedied,
     Tried,
+    change_pool,
     give_more_memory,
     global_batch_of,
     leave_node,
+    leave_out,
     save_device_memory,
+    save_sooner,
 )
 
 CLUSTER = ComputeRequest(launcher="k8s", ranks=2, device_class="a100-40", memory_bytes=1000)
@@ -131,3 +137,103 @@ def test_a_local_gang_stays_on_its_one_machine() -> None:
     local = Tried(config={}, compute=ComputeRequest(launcher="local"))
     assert leave_node(local, placed("launch-1")).changes == ()
     assert leave_node(tried(), None).changes == ()
+
+
+def test_of_a_gang_on_several_nodes_only_the_one_to_blame_is_left() -> None:
+    apart = tuple(replace(p, node=f"node-{p.rank}") for p in placed("launch-1").ranks)
+    gang = placed("launch-1", ranks=apart)
+    assert leave_node(tried(), gang).changes == ()
+    left = leave_node(tried(), gang, "node-1")
+    assert left.tried.compute.excluded_nodes == ("node-1",)
+    assert left.changes[0].why == "of 2 nodes it failed first"
+    assert leave_node(left.tried, gang, "node-1").changes == ()
+
+
+def test_what_has_no_memory_to_grow_is_told_what_to_do() -> None:
+    local = Tried(config={"loader_workers": 0}, compute=ComputeRequest())
+    nothing = give_more_memory(local, declared=ComputeRequest(), growth=1.5, growth_max=4.0)
+    assert isinstance(nothing, NothingToChange)
+    assert "launcher local: it may use what the machine has" in nothing.why
+    assert "a smaller micro_batch" in nothing.why
+    full = replace(CLUSTER, memory_bytes=4000)
+    capped = give_more_memory(
+        Tried(config={}, compute=full), declared=CLUSTER, growth=1.5, growth_max=4.0
+    )
+    assert isinstance(capped, NothingToChange)
+    assert "4000 bytes of host memory, which is 4 times the 1000" in capped.why
+
+
+def test_a_pool_follows_the_one_before_and_the_last_one_stays() -> None:
+    pools = {"k8s/a100-40": "spot", "spot": "on-demand"}
+    first = change_pool(tried(), pools)
+    second = change_pool(first.tried, pools)
+    assert [first.tried.compute.pool, second.tried.compute.pool] == ["spot", "on-demand"]
+    assert [(c.key, c.before, c.after) for c in second.changes] == [
+        ("compute.pool", "spot", "on-demand")
+    ]
+    assert change_pool(second.tried, pools).changes == ()
+    assert change_pool(tried(), {}).changes == ()
+
+
+@pytest.mark.parametrize(
+    ("declared", "sooner"),
+    [
+        ((10, None), (5, None)),
+        ((1, None), (1, None)),  # not oftener than every step
+        ((None, 300.0), (None, 150.0)),
+        ((None, 100.0), (None, 60.0)),
+        ((None, 30.0), (None, 30.0)),  # below the floor already: a person's choice
+        ((7, 600.0), (3, 300.0)),
+        ((None, None), (None, 600.0)),
+    ],
+)
+def test_checkpoints_come_twice_as_often_down_to_a_floor(declared: Any, sooner: Any) -> None:
+    before, after = (CheckpointCadence(every_steps=n, every_s=s) for n, s in (declared, sooner))
+    remedied = save_sooner(tried(), before)
+    assert (remedied.tried.cadence or before) == after
+    assert bool(remedied.changes) == (before != after)
+
+
+def test_a_second_time_the_cadence_is_shortened_again() -> None:
+    declared = CheckpointCadence(every_steps=10, every_s=600.0)
+    twice = save_sooner(save_sooner(tried(), declared).tried, declared)
+    assert twice.tried.cadence == CheckpointCadence(every_steps=2, every_s=150.0)
+
+
+def test_windows_are_left_out_from_the_second_rollback_on_and_the_rate_halves_from_the_third() -> (
+    None
+):
+    def left(number: int, config: Any) -> Any:
+        before = Tried(config=config, compute=CLUSTER)
+        return leave_out(before, number=number, resumed_step=30, onset=45)
+
+    assert left(1, {"lr": 0.1}).changes == ()
+    assert left(2, {"lr": 0.1}).tried.config == {"lr": 0.1, "skip_windows": [[31, 45]]}
+    assert left(3, {"learning_rate": 0.5}).tried.config["learning_rate"] == 0.25
+    assert left(3, {"lr": "auto"}).tried.config == {"lr": "auto", "skip_windows": [[31, 45]]}
+    assert left(4, {"lr": 0.0}).tried.config["lr"] == 0.0
+    full = [[1, 1]] * 64
+    assert isinstance(left(2, {"skip_windows": full}), NothingToChange)
+
+
+def test_the_allocator_reaches_a_rank_by_its_environment() -> None:
+    assert allocator_environment({"allocator": "default"}) == {}
+    assert allocator_environment({}) == {}
+    assert set(allocator_environment({"allocator": "expandable_segments"}).values()) == {
+        "expandable_segments:True"
+    }
+
+
+def test_the_shipped_families_have_what_the_remedies_change() -> None:
+    """gpu_oom on a small GPT: 4 → 2 → 1, then the allocator, then activation checkpointing."""
+    config = resolve_config(FAMILIES["gpt"], {}, ranks=2)
+    current, ran_out, keys = Tried(config=config, compute=ComputeRequest(ranks=2)), [], []
+    for _ in range(4):
+        ran_out.append(current.identity)
+        remedied = save_device_memory(current, ran_out, {})
+        assert isinstance(remedied, Remedied)
+        current = remedied.tried
+        keys.append(remedied.changes[0].key)
+    assert keys == ["micro_batch", "micro_batch", "allocator", "activation_checkpointing"]
+    given = {k: v for k, v in current.config.items() if k != "accumulation"}
+    assert resolve_config(FAMILIES["gpt"], given, ranks=2) == current.config

@@ -22,11 +22,12 @@ from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain import explain_run
 from tracks_dagster.services.explain_text import run_text
+from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.pins import pin_source, release_branches
 from tracks_dagster.services.receipt_metadata import attempt_metadata
 from tracks_dagster.services.report import render_report
-from tracks_dagster.services.retry import retry_by_person, settle
+from tracks_dagster.services.retry import settle
 from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.status import run_line
 from tracks_dagster.services.tracks import Tracks
@@ -288,14 +289,14 @@ def test_a_retry_of_a_branch_whose_source_was_quarantined_is_refused_in_a_record
     assert settled.what == "refused"
     assert "r-0@20 (attempt 2) was quarantined" in settled.why
     with pytest.raises(InvalidInput, match="b-1 cannot be retried: r-0@20"):
-        retry_by_person(tracks, "b-1", by="ann", why="again", changes={})
+        retry_by_person(tracks, "b-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY)
 
 
 def test_a_person_retries_a_branch_from_its_source(source: History, tracks: Tracks) -> None:
     declare(tracks, branched(tracks))
     branch = History("b-1").declare(branched_from=source.state.checkpoints[1].ref).open()
     append(tracks, branch.end("user_cancelled").drafts[-1])
-    retry_by_person(tracks, "b-1", by="ann", why="again", changes={})
+    retry_by_person(tracks, "b-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY)
     assert tracks.run("b-1").attempts[1].opened.resume == source.state.checkpoints[1].ref
 
 

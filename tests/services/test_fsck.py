@@ -18,7 +18,7 @@ from tracks_dagster.core.track import log_key
 from tracks_dagster.services.findings import Finding
 from tracks_dagster.services.fsck import fsck
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.training.manifest import verify_checkpoint
+from tracks_dagster.training.verifying import verify_checkpoint
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.explain import explain_attempt
 from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.resuming import NOTE_BY, check_resume
-from tracks_dagster.services.retry import retry_by_person, settle
+from tracks_dagster.services.retry import settle
 from tracks_dagster.services.tracks import Tracks
 
 HERE = {
@@ -89,7 +90,13 @@ def test_a_person_lets_it_go_on_and_the_track_says_with_what(
     resumed(OLDER).write_to(store)
     supervised(tracks, gangs, clock)
     retry_by_person(
-        tracks, "r-1", by="ann", why="upgraded", changes={}, allows_environment_change=True
+        tracks,
+        "r-1",
+        by="ann",
+        why="upgraded",
+        changes={},
+        policy=DEFAULT_POLICY,
+        allows_environment_change=True,
     )
     supervised(tracks, gangs, clock, attempt_id=3)
     assert [spec.attempt_id for spec in gangs.specs] == [3]
@@ -106,7 +113,7 @@ def test_without_that_word_the_next_attempt_is_refused_again(
 ) -> None:
     resumed(OLDER).write_to(store)
     supervised(tracks, gangs, clock)
-    retry_by_person(tracks, "r-1", by="ann", why="once more", changes={})
+    retry_by_person(tracks, "r-1", by="ann", why="once more", changes={}, policy=DEFAULT_POLICY)
     attempt = supervised(tracks, gangs, clock, attempt_id=3)
     assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
     assert gangs.specs == []

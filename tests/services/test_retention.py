@@ -9,8 +9,9 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.bodies import RetentionRule
+from tracks_dagster.core.bodies import CheckpointDecision, RetentionRule
 from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
@@ -257,7 +258,12 @@ def test_many_due_deletions_are_decided_without_judging_all_of_them_each_time(
     clock.advance(DAY_S)
     planned = []
     real = service.plan_deletions
-    monkeypatch.setattr(service, "plan_deletions", lambda *given: planned.append(1) or real(*given))
+
+    def counted(*given: object, **named: object) -> object:
+        planned.append(1)
+        return real(*given, **named)
+
+    monkeypatch.setattr(service, "plan_deletions", counted)
     assert steps(collected(tracks).deleted) == [10, 20]
     assert len(planned) == 1
 
@@ -389,13 +395,36 @@ def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(
     tracks.project(f"runs/{RUN_ID}")
     assert due_runs(tracks, ledger) == [RUN_ID]
     reader = StoredCheckpoints(tracks.store)
-    done = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests")
+    done = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests", policy=DEFAULT_POLICY)
     assert (steps(done.runs[0].superseded), done.swept_count, done.problems) == ([10, 20], 7, ())
     tracks.store.put(f"runs/{RUN_ID}/log/{tracks.run(RUN_ID).head.seq + 1:012d}.json", b"{}")
-    failed = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests")
+    failed = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests", policy=DEFAULT_POLICY)
     assert failed.problems[0].startswith(f"{RUN_ID}: ")
 
 
 def test_the_rule_of_a_run_is_its_own(store: FakeObjectStore, tracks: Tracks) -> None:
     story = Story(store)
     assert story.history.state.declared.retention == RetentionRule()
+
+
+def test_where_space_is_needed_what_is_superseded_goes_before_its_grace_is_over(
+    run: Story, tracks: Tracks
+) -> None:
+    done = collect(tracks, StoredCheckpoints(tracks.store), RUN_ID, by="tests", ignores_grace=True)
+    assert (steps(done.superseded), steps(done.deleted)) == ([10, 20], [10, 20])
+    assert done.freed_bytes > 0
+    assert "its space is needed before the grace is over" in done.deleted[0].why
+
+
+def test_where_space_is_needed_pins_and_quarantines_hold_all_the_same(
+    run: Story, tracks: Tracks
+) -> None:
+    pinned, quarantined = (tracks.run(RUN_ID).checkpoints[i].ref for i in (0, 3))
+    pin(tracks, pinned, holder=hold_of("ann"), by="ann", why="to compare")
+    body = CheckpointDecision(
+        manifest_sha256=quarantined.manifest_sha256, by="tests", why="a rollback passed over it"
+    )
+    draft = tracks.draft(Kind.CHECKPOINT_QUARANTINED, body)
+    tracks.decide_run(RUN_ID, lambda state: draft)
+    done = collect(tracks, StoredCheckpoints(tracks.store), RUN_ID, by="tests", ignores_grace=True)
+    assert steps(done.deleted) == []  # 20, 30 and 50 are the last three that count

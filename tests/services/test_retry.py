@@ -10,13 +10,22 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
-from tracks_dagster.core.bodies import EvalWaived, Note
+from tracks_dagster.core.bodies import Debit, EvalWaived, Note
+from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.names import RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
+from tracks_dagster.core.errors import CheckpointCorrupt, InvalidInput, UnknownRun
+from tracks_dagster.core.names import (
+    ALERT_POOL_STORM,
+    RETRY_OOM,
+    RETRY_PREEMPTED,
+    WATCH_ATTEMPTS,
+)
 from tracks_dagster.core.policy import reasons_of
 from tracks_dagster.core.records import Kind
-from tracks_dagster.services.retry import Settled, retry_by_person, settle
+from tracks_dagster.core.storm import PoolEnd, PoolView
+from tracks_dagster.services.manual_retry import retry_by_person
+from tracks_dagster.services.remedying import READ_BYTES_MAX, Hands
+from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.tracks import Tracks
 
 CONFIG = {
@@ -30,11 +39,16 @@ CONFIG = {
 }
 
 
-def settled(tracks: Tracks, *, sensor: str | None = None) -> Settled:
+def settled(tracks: Tracks, *, sensor: str | None = None, **changes: Any) -> Settled:
     """Settle run r-1 in the name of a sensor, or of nobody in particular."""
     reasons = None if sensor is None else reasons_of(sensor)
     return settle(
-        tracks, "r-1", reasons=reasons, decided_by=sensor or "tests", policy=DEFAULT_POLICY
+        tracks,
+        "r-1",
+        reasons=reasons,
+        decided_by=sensor or "tests",
+        policy=DEFAULT_POLICY,
+        **changes,
     )
 
 
@@ -202,11 +216,115 @@ def race(store: FakeObjectStore, clock: FakeClock, *, count: int) -> list[Settle
     return results
 
 
+# --- progress that nobody has read yet, and storms --------------------------------------------------
+
+
+class Bytes:
+    """A checkpoint reader of bytes that are right, or not."""
+
+    def __init__(self, *, are_right: bool = True) -> None:
+        self.read: list[int] = []
+        self._are_right = are_right
+
+    def verify(self, ref: CheckpointRef) -> int:
+        self.read.append(ref.step)
+        if not self._are_right:
+            raise CheckpointCorrupt(f"chunk 1 of step {ref.step} is another one.")
+        return 1000
+
+    def chunk_sizes(self, ref: CheckpointRef) -> dict[str, int]:
+        return {}
+
+
+def spent_and_progressed(store: FakeObjectStore, clock: FakeClock, **commit: Any) -> History:
+    """Store a run whose budget for `unknown` is used up, and which went on to step 30 meanwhile."""
+    history = History().declare(config=CONFIG).open().place().restore()
+    for _ in range(2):
+        history.end("unknown", last_step=3)
+        debit = Debit(reason="unknown", amount=1.0, fingerprint="other", why="tests")
+        history.open(debit=debit).place().restore()
+    history.commit(30, **commit).end("unknown", last_step=31)
+    history.write_to(store)
+    clock.at = history.at
+    clock.advance(600)
+    return history
+
+
+def hands(reader: Bytes) -> Hands:
+    return Hands(checkpoints=reader, ledger=None)  # type: ignore[arg-type]
+
+
+def test_progress_that_a_limit_depends_on_is_read_and_then_counts(
+    store: FakeObjectStore, clock: FakeClock, tracks: Tracks
+) -> None:
+    spent_and_progressed(store, clock)
+    reader = Bytes()
+    assert settled(tracks).what == "waiting"  # nobody can read it here
+    assert settled(tracks, hands=hands(reader)).what == "opened"
+    assert reader.read == [30]
+    kinds = [record.kind for record in tracks.records("runs/r-1")][-2:]
+    assert kinds == [Kind.CHECKPOINT_VERIFIED, Kind.ATTEMPT_OPENED]
+
+
+def test_progress_that_turns_out_corrupt_is_quarantined_and_the_retry_refused(
+    store: FakeObjectStore, clock: FakeClock, tracks: Tracks
+) -> None:
+    spent_and_progressed(store, clock)
+    result = settled(tracks, hands=hands(Bytes(are_right=False)))
+    assert result.what == "refused"
+    assert "2 of 2 retries for unknown used in 24 hours (records 5 and 9)" in result.why
+    assert tracks.run("r-1").checkpoints[0].quarantined
+
+
+def test_a_large_checkpoint_is_left_to_the_collector(
+    store: FakeObjectStore, clock: FakeClock, tracks: Tracks
+) -> None:
+    history = spent_and_progressed(store, clock, total_bytes=READ_BYTES_MAX + 1)
+    reader = Bytes()
+    assert settled(tracks, hands=hands(reader)).what == "waiting"
+    assert reader.read == []
+    history.verify().write_to(store)  # as the collector does
+    assert settled(tracks, hands=hands(reader)).what == "opened"
+
+
+class OneStorm:
+    """Twelve attempts of four runs that ended in every pool just now."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._at = clock.at
+
+    def view(self, pool: str) -> PoolView:
+        ends = [PoolEnd(run_id=f"x-{n % 4}", attempt_id=n, ended_at=self._at) for n in range(12)]
+        return PoolView(pool=pool, ends=ends, run_count=5)
+
+
+def test_a_storm_pauses_a_retry_with_one_alert_and_then_lets_it_go(
+    told: Callable[..., Tracks], clock: FakeClock
+) -> None:
+    tracks = told("preempted")
+    storm: Any = OneStorm(clock)
+    first = settled(tracks, pools=storm)
+    assert first.what == "paused"
+    assert "12 attempts of 4 runs ended in pool local/cpu" in first.why
+    assert settled(tracks, pools=storm).what == "waiting"
+    [alert] = tracks.run("r-1").alerts
+    assert alert.body.rule == ALERT_POOL_STORM
+    clock.advance(DEFAULT_POLICY.storm.pause_s)
+    assert settled(tracks, pools=storm).what == "opened"
+
+
 # --- a person's retry ------------------------------------------------------------------------------
 
 
 def by_ann(tracks: Tracks, **changes: Any) -> Any:
-    retry_by_person(tracks, "r-1", by="ann", why="The node is fine again.", changes=changes)
+    retry_by_person(
+        tracks,
+        "r-1",
+        by="ann",
+        why="The node is fine again.",
+        changes=changes,
+        policy=DEFAULT_POLICY,
+    )
     return tracks.run("r-1").attempts[-1].opened
 
 
@@ -220,6 +338,29 @@ def test_a_person_goes_on_after_a_refusal_and_spends_no_budget(
     assert opened.decision == "The node is fine again."
     assert opened.debit is None
     assert opened.resume == tracks.run("r-1").checkpoints[0].ref
+
+
+def test_a_persons_retry_neither_spends_nor_gives_back(
+    store: FakeObjectStore, clock: FakeClock, tracks: Tracks
+) -> None:
+    history = History().declare(config=CONFIG).open().place().restore()
+    for _ in range(2):  # both automatic retries for unknown
+        history.end("unknown", last_step=3)
+        debit = Debit(reason="unknown", amount=1.0, fingerprint="other", why="tests")
+        history.open(debit=debit).place().restore()
+    history.end("unknown", last_step=3).write_to(store)
+    clock.at = history.at
+    assert settled(tracks).what == "refused"
+    history.refuse().open(cause="manual_retry").place().restore()
+    history.end("unknown", last_step=3)
+    store.objects.clear()
+    history.write_to(store)
+    clock.at = history.at
+    clock.advance(600)
+    tracks = Tracks(store, now=clock, new_uid=lambda: "e" * 32, project=lambda name: None)
+    result = settled(tracks)
+    assert result.what == "refused"
+    assert "2 of 2 retries for unknown" in result.why
 
 
 def test_a_person_may_change_the_config_and_the_accumulation_follows(

@@ -10,10 +10,11 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.core.bodies import CodeVersion, Drill
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.core.records import Kind, sha256_hex
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.retry import retry_by_person
+from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.runs import RunRequest, declare, estimate_device_s, new_run_id
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.tracks import Tracks
@@ -145,6 +146,6 @@ def test_what_a_caller_killed_before_it_projected_left_is_brought_into_the_ledge
     History("r-1").declare().open().write_to(store)
     declare(tracks, REQUEST)
     with pytest.raises(InvalidInput, match="has not ended"):
-        retry_by_person(tracks, "r-1", by="ann", why="again", changes={})
+        retry_by_person(tracks, "r-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY)
     request_stop(tracks, "r-1", mode="stop", by="ann", why="enough")
     assert projected == ["runs/r-1"] * 4  # the last request is a record, projected as well

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core import names
-from tracks_dagster.core.bodies import PromotionRule
+from tracks_dagster.core.bodies import Alert, PromotionRule
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ports import Ledger
-from tracks_dagster.core.records import canonical_json, format_time
+from tracks_dagster.core.records import Kind, canonical_json, format_time
 from tracks_dagster.services.status import RunLine, read_status
 from tracks_dagster.services.tracks import Tracks
 
 SENSORS = (
+    names.RETRY_INFRASTRUCTURE,
+    names.RETRY_NUMERICS,
     names.RETRY_OOM,
     names.RETRY_PREEMPTED,
     names.WATCH_ATTEMPTS,
@@ -47,11 +51,31 @@ def test_runs_are_found_in_the_ledger_and_read_from_their_tracks(
     assert found.waiting_for is None
 
 
+def test_a_run_that_a_storm_holds_up_says_until_when_at_the_latest(
+    story: Story, tracks: Tracks, ledger: Ledger, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    history = story.history.open().place().end("preempted")
+    latest = format_time(history.at + timedelta(minutes=15))
+    data = {"pool": "local/cpu", "latest_at": latest}
+    alert = Alert(rule=names.ALERT_POOL_STORM, text="A storm.", data=data)
+    history.add(Kind.ALERT, alert).write_to(store)
+    clock.at = history.at
+    beat(store, clock)
+    waiting = line(tracks, ledger).waiting_for or ""
+    assert waiting.startswith("waiting: a storm in pool local/cpu pauses its retries")
+    assert latest in waiting
+    clock.advance(15 * 60)
+    beat(store, clock)
+    assert line(tracks, ledger).waiting_for is None
+
+
 @pytest.mark.parametrize(
     ("reason", "sensor"),
     [
         ("gpu_oom", names.RETRY_OOM),
         ("preempted", names.RETRY_PREEMPTED),
+        ("nan_loss", names.RETRY_NUMERICS),
+        ("hang", names.RETRY_INFRASTRUCTURE),
         ("unknown", names.WATCH_ATTEMPTS),
         ("completed", names.RUN_EVALS),  # an eval is required and none was done
     ],

@@ -12,21 +12,28 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator,
 from tests.histories import History
 from tracks_dagster.core import names
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.ports import GangPhase, GangReport, Ledger
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.track import log_key
+from tracks_dagster.services import watch
+from tracks_dagster.services.due import (
+    open_run_ids,
+    runs_between_attempts,
+    runs_with_open_attempts,
+)
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.status import read_heartbeat
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due, scan_is_due
 from tracks_dagster.services.watch import (
+    Tick,
     close_lost,
-    open_run_ids,
-    scan_if_due,
-    scan_is_due,
     settle_open_runs,
+    skip_reason,
     survey,
     write_heartbeat,
 )
@@ -99,6 +106,42 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_others_waiting(
     assert any(problem.startswith("r-1: Record 4 cannot be read") for problem in tick.problems)
 
 
+def test_where_closing_takes_its_time_the_next_tick_goes_on_after_the_last_one_tried(
+    tracks: Tracks,
+    ledger: Ledger,
+    store: FakeObjectStore,
+    gangs: FakeGangs,
+    orchestrator: FakeOrchestrator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = ["r-1", "r-2", "r-3"]
+    for run_id in runs:
+        lost_run(run_id, store, gangs)
+        orchestrator.put(f"{run_id}/a01", "dead", is_finished=True)
+    Projector(store, ledger).scan()
+    now_s, tried, after = 0.0, [], None
+
+    def slow_and_in_vain(*given: object, **_: object) -> None:
+        nonlocal now_s
+        now_s += 60.0
+        tried.append(given[3])
+        raise GangError("nobody answers")
+
+    monkeypatch.setattr(watch, "close_attempt", slow_and_in_vain)
+    for _ in runs:
+        tick = close_lost(
+            tracks,
+            ledger,
+            gangs,
+            orchestrator,
+            clean=redact,
+            after=after,
+            seconds=lambda: now_s,
+        )
+        after = tick.cut_at
+    assert tried == runs
+
+
 def test_looking_brings_what_the_ranks_appended_into_the_ledger(
     tracks: Tracks,
     ledger: Ledger,
@@ -115,12 +158,14 @@ def test_looking_brings_what_the_ranks_appended_into_the_ledger(
 
 
 def test_every_sensor_decides_its_own_reasons_and_each_reason_has_one(
-    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore, clock: FakeClock
 ) -> None:
-    for run_id, reason in (("r-1", "preempted"), ("r-2", "gpu_oom"), ("r-3", "native_crash")):
+    ends = {"r-1": "preempted", "r-2": "gpu_oom", "r-3": "loss_divergence", "r-4": "storage_io"}
+    for run_id, reason in ends.items():
         history = History(run_id).declare().open().supervise().place().restore().commit(10)
         history.end(reason, last_step=12).write_to(store)
     Projector(store, ledger).scan()
+    clock.at = BEGIN + timedelta(hours=1)  # after every backoff
 
     def opened_by(sensor: str) -> list[str]:
         tick = settle_open_runs(tracks, ledger, sensor=sensor, policy=DEFAULT_POLICY)
@@ -130,7 +175,9 @@ def test_every_sensor_decides_its_own_reasons_and_each_reason_has_one(
     assert opened_by(names.RETRY_PREEMPTED) == ["r-1"]
     assert opened_by(names.RETRY_PREEMPTED) == []
     assert opened_by(names.RETRY_OOM) == ["r-2"]
-    assert opened_by(names.RUN_EVALS) == []
+    assert opened_by(names.RETRY_NUMERICS) == ["r-3"]
+    assert opened_by(names.RETRY_INFRASTRUCTURE) == ["r-4"]
+    assert opened_by(names.WATCH_ATTEMPTS) == []
 
 
 def test_finished_and_refused_runs_are_not_looked_at(
@@ -141,6 +188,79 @@ def test_finished_and_refused_runs_are_not_looked_at(
     refused.refuse().write_to(store)
     Projector(store, ledger).scan()
     assert open_run_ids(ledger) == ["open"]
+
+
+def test_a_tick_looks_only_at_the_runs_that_something_is_due_on(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    training = History("training").declare().open().supervise().place()
+    failed = History("failed").declare().open().supervise().place().end("preempted")
+    drained = History("drained").declare().open().stop("drain").end("user_cancelled")
+    new = History("new").declare()
+    over = History("over").declare().open().stop().end("user_cancelled").finish("user")
+    stopped = History("stopped").declare().open().end("gpu_oom").stop()
+    for history in (training, failed, drained, new, over, stopped):
+        history.write_to(store)
+    Projector(store, ledger).scan()
+    assert runs_with_open_attempts(ledger) == ["training"]
+    assert sorted(runs_between_attempts(ledger, None)) == ["failed", "new", "stopped"]
+    assert runs_between_attempts(ledger, [TerminationReason.PREEMPTED]) == ["failed"]
+    store.calls.clear()
+    settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
+    assert {key.split("/")[1] for _, key in store.calls if key.startswith("runs/")} == {"failed"}
+
+
+def test_a_decision_that_its_maker_never_projected_is_found_and_brought_in(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    history = History("r-1").declare().open().supervise().place().end("preempted")
+    history.write_to(store)
+    Projector(store, ledger).scan()
+    history.open().write_to(store)  # and killed before the ledger heard of it
+    tick = settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
+    assert tick.decided == ()
+    assert runs_with_open_attempts(ledger) == ["r-1"]
+
+
+def test_a_persons_retry_that_was_never_projected_is_found_within_minutes(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    history = History("r-1").declare().open().stop("drain").end("user_cancelled")
+    history.write_to(store)
+    Projector(store, ledger).scan()
+    history.open(cause="manual_retry").write_to(store)
+    assert runs_with_open_attempts(ledger) == []
+    visited = revisit_if_due(tracks, ledger, None, BEGIN)
+    assert visited == Upkeep(done_at=format_time(BEGIN))
+    assert runs_with_open_attempts(ledger) == ["r-1"]
+    soon = BEGIN + timedelta(minutes=4)
+    assert revisit_if_due(tracks, ledger, visited.done_at, soon) == visited
+    later = BEGIN + timedelta(minutes=5)
+    again = revisit_if_due(tracks, ledger, visited.done_at, later)
+    assert again == Upkeep(done_at=format_time(later))
+
+
+def test_the_watcher_says_which_runs_wait_for_a_sensor_that_is_off(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    History("r-1").declare().open().supervise().place().end("preempted").write_to(store)
+    Projector(store, ledger).scan()
+    off = [names.RETRY_PREEMPTED]
+    tick = settle_open_runs(
+        tracks, ledger, sensor=names.WATCH_ATTEMPTS, policy=DEFAULT_POLICY, off=off
+    )
+    assert tick.waiting == ("r-1: waiting: sensor retry_preempted is off",)
+
+
+def test_a_skip_reason_names_what_waits_run_by_run_and_stays_short() -> None:
+    assert skip_reason(Tick(), idle="nothing is due") == "nothing is due"
+    few = Tick(decided=("r-1: opened: so",), waiting=("r-2: after its backoff",))
+    assert skip_reason(few, idle="-") == "r-1: opened: so; r-2: after its backoff"
+    many = Tick(waiting=tuple(f"r-{n}: {'x' * 5000}" for n in range(500)), cut_at="r-7")
+    told = skip_reason(many, idle="-")
+    assert len(told) < 8000
+    assert "… and 480 more" in told
+    assert told.endswith("the next tick goes on after r-7")
 
 
 def test_the_heartbeat_says_when_and_which_sensors_are_on(
@@ -164,11 +284,12 @@ def test_a_broken_track_is_told_once_a_day_and_fails_no_tick(
 ) -> None:
     History("good").declare().open().write_to(store)
     store.put(log_key("runs/bad", 0), b"no record")
-    scanned_at, problems = scan_if_due(Projector(store, ledger), None, BEGIN)
-    assert scanned_at == format_time(BEGIN)
-    assert "runs/bad" in problems[0]
+    scanned = scan_if_due(Projector(store, ledger), None, BEGIN)
+    assert (scanned.done_at, scanned.after) == (format_time(BEGIN), None)
+    assert "runs/bad" in scanned.problems[0]
     assert open_run_ids(ledger) == ["good"]
-    assert scan_if_due(Projector(store, ledger), scanned_at, BEGIN) == (scanned_at, ())
+    again = scan_if_due(Projector(store, ledger), scanned.done_at, BEGIN)
+    assert again == Upkeep(done_at=scanned.done_at)
 
 
 def test_a_scan_that_cannot_reach_the_store_is_made_again_at_the_next_tick(
@@ -176,8 +297,8 @@ def test_a_scan_that_cannot_reach_the_store_is_made_again_at_the_next_tick(
 ) -> None:
     History("good").declare().open().write_to(store)
     store.fail("get", 1, Fault.FAILS)
-    scanned_at, problems = scan_if_due(Projector(store, ledger), None, BEGIN)
-    assert (scanned_at, len(problems)) == (None, 1)
+    scanned = scan_if_due(Projector(store, ledger), None, BEGIN)
+    assert (scanned.done_at, scanned.after, len(scanned.problems)) == (None, None, 1)
 
 
 def test_a_run_whose_declaring_process_was_killed_gets_its_first_attempt(
@@ -199,6 +320,7 @@ def test_a_preemption_while_nobody_supervised_is_closed_and_then_decided(
     store: FakeObjectStore,
     gangs: FakeGangs,
     orchestrator: FakeOrchestrator,
+    clock: FakeClock,
 ) -> None:
     lost_run("r-1", store, gangs)
     Projector(store, ledger).scan()
@@ -214,6 +336,7 @@ def test_a_preemption_while_nobody_supervised_is_closed_and_then_decided(
         phase=report.phase, ranks=report.ranks, conditions=(taken,)
     )
     close_lost(tracks, ledger, gangs, orchestrator, clean=redact)
+    clock.advance(2)  # no device time is known of it: a retry is free, and waits its backoff
     settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
     first, second = tracks.run("r-1").attempts
     assert first.reason is TerminationReason.PREEMPTED

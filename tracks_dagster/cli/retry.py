@@ -6,7 +6,7 @@ import click
 
 from tracks_dagster.cli.common import by_option, open_app, parse_settings, why_option
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.services.retry import retry_by_person
+from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.runs import check_words
 
 
@@ -26,13 +26,14 @@ def command(
     """Open another attempt of RUN_ID, which must not be finished or running."""
     check_words({"why": why, "by": by})
     overrides = parse_settings(changes)
-    tracks = open_app().tracks
+    app = open_app()
     record = retry_by_person(
-        tracks,
+        app.tracks,
         check_run_id(run_id),
         by=by,
         why=why,
         changes=overrides,
+        policy=app.policy,
         allows_environment_change=allow_environment_change,
     )
     click.echo(

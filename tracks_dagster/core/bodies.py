@@ -35,13 +35,17 @@ class CodeVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeRequest:
-    """What an attempt asks a launcher for. ranks: processes, one device each."""
+    """What an attempt asks a launcher for.
+
+    ranks: processes, one device each. pool: the compute pool to run in; None: the launcher's own.
+    """
 
     launcher: str = "local"
     ranks: int = 1
     device_class: str = "cpu"
     memory_bytes: int | None = None
     excluded_nodes: tuple[str, ...] = ()
+    pool: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,19 +99,26 @@ class PromotionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drill:
-    """A fault played on purpose. step: 1-based step it fires at (0: before the first)."""
+    """A fault played on purpose. step: 1-based step it fires at (0: before the first).
+
+    rank: whom it concerns, None: as its kind has it; how: of a hang; steps: how many a spike takes.
+    """
 
     kind: str
     step: int
     grace_s: float = 30.0
     micro_batch_max: int | None = None
+    rank: int | None = None
+    how: str = ""
+    steps: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunDeclared:
     """`run_declared`: the whole intent of a training run, before its first attempt.
 
-    config: flat, JSON scalars only; `micro_batch × accumulation × ranks == global_batch`.
+    config: flat, JSON scalars and the list of `skip_windows`;
+    `micro_batch × accumulation × ranks == global_batch`.
     trainer: "family" for the shipped families, else the key of the stored script.
     estimated_device_s: device seconds that an undisturbed run is expected to take.
     branched_from: the checkpoint of another run that this one goes on from; pinned in that run's
@@ -163,7 +174,8 @@ class AttemptOpened:
 
     cause: "first", "retry" or "manual_retry". decided_by: the sensor's or the person's name.
     decision: one or two sentences; counted_seqs: the records that the decision counted.
-    config: the whole config of this attempt, as remedied.
+    config: the whole config of this attempt, as remedied. cadence: how often it saves, as remedied;
+    None: as the run was declared.
     allows_environment_change: a person lets it resume with other libraries than those that wrote the
     checkpoint; a retry from the same checkpoint keeps that.
     """
@@ -180,6 +192,7 @@ class AttemptOpened:
     counted_seqs: tuple[int, ...] = ()
     policy_version: str = ""
     allows_environment_change: bool = False
+    cadence: CheckpointCadence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,8 +250,8 @@ class AttemptRestored:
 class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
-    cursor: global samples consumed. trigger: "interval", "time", "demand" (the script or SIGUSR1
-    asked), "sigterm" or "final".
+    cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window.
+    trigger: "interval", "time", "demand" (the script or SIGUSR1 asked), "sigterm" or "final".
     total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
     """
 
@@ -261,6 +274,8 @@ class AttemptEnded:
     device_seconds: ranks times seconds, from each rank's start to its end.
     steps_run: steps finished by this attempt; last_step: the last of them, None when there is none.
     first_line_ran: whether any rank ran its first line (an attempt without is free).
+    onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
+    blamed_node: the node of the rank that failed first, or that was booted anew; None: not known.
     """
 
     reason: str
@@ -281,6 +296,8 @@ class AttemptEnded:
     closed_by: str
     cursor_from: int | None = None
     cursor_to: int | None = None
+    onset_step: int | None = None
+    blamed_node: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +319,9 @@ class RetryRefused:
     """`retry_refused`: no automatic retry; names the limit and the records that exhausted it.
 
     limit: "reason", "fingerprint", "device_hours", "never_started", "remediation" where nothing is
-    left to change, or "branch" where what the run branched from may not be resumed from any more.
+    left to change, "branch" where what the run branched from may not be resumed from any more,
+    "snapshot" where the snapshot that it trains on is quarantined, "checkpoint" where one that decides
+    cannot be read by this version, or "record" where what was decided fits no record.
     """
 
     reason: str
@@ -334,6 +353,8 @@ class CheckpointDecision:
     by their own records.
     chunks: keys that a deletion removes, beside the manifest. Where they are too many for a record,
     the object chunks_key lists them as a JSON array; its name holds its sha256.
+    is_passed_over: of a quarantine, that a rollback only leaves it behind: nothing is known to be
+    wrong with it, and a run that branched from it before may go on.
     """
 
     manifest_sha256: str
@@ -342,6 +363,7 @@ class CheckpointDecision:
     pin: str | None = None
     chunks: tuple[str, ...] = ()
     chunks_key: str | None = None
+    is_passed_over: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,14 +40,24 @@ def decide_checkpoint(state: RunState, record: Record) -> RunState:
 
     def decided(checkpoint: CheckpointState) -> CheckpointState:
         match record.kind:
+            case Kind.CHECKPOINT_QUARANTINED if checkpoint.quarantined:
+                is_passed_over = checkpoint.is_passed_over and body.is_passed_over
+                return replace(checkpoint, is_passed_over=is_passed_over)
             case Kind.CHECKPOINT_QUARANTINED:
-                return replace(checkpoint, quarantined_at=checkpoint.quarantined_at or record.at)
+                return replace(
+                    checkpoint,
+                    quarantined_at=record.at,
+                    quarantined_seq=record.seq,
+                    is_passed_over=body.is_passed_over,
+                )
             case Kind.CHECKPOINT_SUPERSEDED:
                 return replace(checkpoint, superseded_at=checkpoint.superseded_at or record.at)
             case Kind.CHECKPOINT_DELETED if checkpoint.deleted:
                 return checkpoint  # the first decision named the chunks
             case Kind.CHECKPOINT_DELETED:
-                return replace(checkpoint, deleted_at=record.at, deletion=body)
+                return replace(
+                    checkpoint, deleted_at=record.at, deleted_seq=record.seq, deletion=body
+                )
             case Kind.CHECKPOINT_PINNED:
                 return replace(checkpoint, pins=checkpoint.pins | {body.pin or body.by})
             case _:
@@ -72,9 +82,10 @@ def verified(state: RunState, manifest_sha256: str, record: Record) -> RunState:
 def _with_checkpoint(
     state: RunState, manifest_sha256: str, change: Callable[[CheckpointState], CheckpointState]
 ) -> RunState:
-    return replace(
-        state,
-        checkpoints=tuple(
-            change(c) if c.ref.manifest_sha256 == manifest_sha256 else c for c in state.checkpoints
-        ),
-    )
+    """Change one checkpoint, which is looked for from the newest on: most records concern those."""
+    before = state.checkpoints
+    for at in range(len(before) - 1, -1, -1):
+        if before[at].ref.manifest_sha256 == manifest_sha256:
+            after = (*before[:at], change(before[at]), *before[at + 1 :])
+            return replace(state, checkpoints=after)
+    return state

@@ -29,10 +29,18 @@ DEFAULT_POLICY = RetryPolicy(
                 remedy=Remedy.OTHER_NODE,
                 other_node_from=3,
                 other_node_window_s=HOUR_S,
+                backoff_s=1.0,
+                backoff_s_max=600.0,
                 fingerprint_limited=False,
             ),
         ),
-        RetryRule(reason=_R.ORCHESTRATOR_LOST, remedy=Remedy.ADOPT, fingerprint_limited=False),
+        RetryRule(
+            reason=_R.ORCHESTRATOR_LOST,
+            remedy=Remedy.ADOPT,
+            backoff_s=1.0,
+            backoff_s_max=600.0,
+            fingerprint_limited=False,
+        ),
         RetryRule(
             reason=_R.SCHEDULING_TIMEOUT,
             remedy=Remedy.OTHER_POOL,
@@ -118,7 +126,13 @@ DEFAULT_POLICY = RetryPolicy(
             counts_as=_R.UNKNOWN,
         ),
         RetryRule(
-            reason=_R.SILENT_CORRUPTION, remedy=Remedy.OTHER_NODE, count=1, other_node_from=1
+            reason=_R.SILENT_CORRUPTION,
+            remedy=Remedy.ROLL_BACK_ELSEWHERE,
+            count=1,
+            # A fleet of 16 384 devices meets one every 11 days, each on another node: a run of months
+            # would wait for a person each time after the first.
+            window_s=7 * DAY_S,
+            other_node_from=1,
         ),
         RetryRule(reason=_R.GPU_OOM, remedy=Remedy.SMALLER_MICRO_BATCH, count=3),
         *_rows(

@@ -22,6 +22,7 @@
     │   └── NoCheckpoint        there is no committed checkpoint
     ├── TrainingError           a trainer cannot go on
     │   ├── NonFinite           the loss or a weight became NaN or infinite
+    │   ├── LossDiverged        the loss stayed far above its recent range
     │   └── RankLost            another rank failed; the cause is in its own last word
     ├── LedgerError             the SQL projection cannot be read or written
     ├── DataRejected            rows or text that did not pass their checks
@@ -126,7 +127,22 @@ class TrainingError(TracksError):
 
 
 class NonFinite(TrainingError):
-    """The loss of a step, or a weight that it left behind, is NaN or infinite."""
+    """The loss of a step, or a weight that it left behind, is NaN or infinite.
+
+    onset_step: the step whose loss it is, or that left the weight behind; None where nobody knows.
+    """
+
+    def __init__(self, message: str, *, onset_step: int | None = None) -> None:
+        super().__init__(message)
+        self.onset_step = onset_step
+
+
+class LossDiverged(TrainingError):
+    """The loss has been far above its recent range for many steps; onset_step: the first of them."""
+
+    def __init__(self, message: str, *, onset_step: int) -> None:
+        super().__init__(message)
+        self.onset_step = onset_step
 
 
 class RankLost(TrainingError):

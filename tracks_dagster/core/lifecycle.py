@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tracks_dagster.core.evals import HAS_ALL_STEPS, unsettled
+from tracks_dagster.core.names import ALERT_FIRST_ATTEMPT_HELD
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, RunState
 
@@ -49,10 +50,22 @@ def run_status(state: RunState) -> RunStatus:
         return _status(lifecycle, state.finished.why)
     attempt = state.last_attempt
     if attempt is None:
-        return _status(RunLifecycle.RUNNING, "Declared; its first attempt is about to be opened.")
+        return _status(RunLifecycle.RUNNING, _before_the_first(state))
     if attempt.is_open:
         return _status(RunLifecycle.RUNNING, _doing(attempt))
     return _between_attempts(state, attempt)
+
+
+def _before_the_first(state: RunState) -> str:
+    """Tell what is due before there is an attempt; the newest word on why it is held back holds."""
+    stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
+    if stop is not None:
+        asked = f"{stop.body.by} asked to stop ({stop.body.why})"
+        return f"Declared; {asked}: the run is about to be finished."
+    held = [
+        alert.body.text for alert in state.alerts if alert.body.rule == ALERT_FIRST_ATTEMPT_HELD
+    ]
+    return held[-1] if held else "Declared; its first attempt is about to be opened."
 
 
 def _doing(attempt: AttemptState) -> str:

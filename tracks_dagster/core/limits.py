@@ -10,60 +10,78 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.policy import HOUR_S, RetryPolicy, RetryRule
+from tracks_dagster.core.progress import Progress, Trust, is_verified
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.spending import Spent, charged, progress_since, spendings
+from tracks_dagster.core.spending import AUTOMATIC, FIRST, Spent, charged, is_free, spendings
+
+DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """One limit as it stands before the next retry.
 
-    name: as `retry_refused` names it; words: what is used of it; seqs: the records counted;
-    used: how much of it is spent, in its own unit.
+    name: as `retry_refused` names it; words: what is used of it; seqs: the records counted.
     """
 
     name: str
     is_exhausted: bool
     words: str
     seqs: tuple[int, ...]
-    used: float = 0.0
-
-
-def is_free(failed: AttemptState, rule: RetryRule) -> bool:
-    """Whether a retry after `failed` costs nothing: no rank of it ran its first line.
-
-    Not where failing before the first step is the reason's own budget, nor where time is.
-    """
-    never_started = failed.ended is not None and not failed.ended.first_line_ran
-    return never_started and rule.count_before_first_step is None and rule.time_s is None
 
 
 def limits(
-    state: RunState, failed: AttemptState, rule: RetryRule, policy: RetryPolicy, now: datetime
+    state: RunState,
+    failed: AttemptState,
+    rule: RetryRule,
+    policy: RetryPolicy,
+    now: datetime,
+    *,
+    trust: Trust = is_verified,
 ) -> tuple[Limit, ...]:
-    """Return the limits that hold for a retry after `failed`, the most particular first."""
+    """Return the limits that hold for a retry after `failed`, the most particular first.
+
+    trust: which checkpoints count as progress. now: by the clock of whoever decides; one that stands
+    before the newest record lets no debit leave its window.
+    """
     spent = spendings(state, policy)
+    progress = Progress(state.checkpoints, trust)
     device_hours = _device_hours(state, policy)
     if is_free(failed, rule):
-        return (_never_started(spent, policy), device_hours)
+        return (_never_started(spent, policy, progress), device_hours)
     if rule.time_s is not None:
-        return (_time(state, rule, policy, now), device_hours)
-    by_number = _count(state, failed, rule, spent, now)
+        return (_time(state, rule, policy, now, progress), device_hours)
+    by_number = _count(failed, rule, spent, now, progress)
     if not rule.fingerprint_limited:
         return (by_number, device_hours)
-    return (by_number, _fingerprint(state, failed, spent, policy), device_hours)
+    return (by_number, _fingerprint(failed, spent, policy, progress), device_hours)
+
+
+def in_a_row(state: RunState, failed: AttemptState, rule: RetryRule, policy: RetryPolicy) -> int:
+    """Return how many retries for the same reason went before, without a step of progress since.
+
+    Where a retry is free, those that were free too, whatever their reason.
+    """
+    progress = Progress(state.checkpoints, is_verified)
+    free = is_free(failed, rule)
+    return sum(
+        1
+        for spent in spendings(state, policy)
+        if (spent.is_free if free else spent.budget is rule.budget)
+        and not progress.since(spent.seq)
+    )
 
 
 def _count(
-    state: RunState,
     failed: AttemptState,
     rule: RetryRule,
     spent: tuple[Spent, ...],
     now: datetime,
+    progress: Progress,
 ) -> Limit:
     """Limit the number of retries for one reason. Three in 24 h, one of them refunded: 2 used."""
     own = [s for s in spent if s.budget is rule.budget and _in_window(s, failed, rule, now)]
-    counted = [(s, amount) for s in own if (amount := charged(s, state, rule)) > 0]
+    counted = [(s, amount) for s in own if (amount := charged(s, rule, progress)) > 0]
     used = sum(amount for _, amount in counted)
     seqs = tuple(s.seq for s, _ in counted)
     count, where = rule.count, ""
@@ -76,43 +94,62 @@ def _count(
     else:
         words = f"{used:g} of {count} retries for {rule.budget}{where} used{_window_words(rule)}"
     exhausted = count is not None and used + 1 > count
-    return Limit(name="reason", is_exhausted=exhausted, words=words, seqs=seqs, used=used)
+    return Limit(name="reason", is_exhausted=exhausted, words=words, seqs=seqs)
 
 
-def _time(state: RunState, rule: RetryRule, policy: RetryPolicy, now: datetime) -> Limit:
+def _time(
+    state: RunState, rule: RetryRule, policy: RetryPolicy, now: datetime, progress: Progress
+) -> Limit:
     """Limit the time that attempts with this end took without a step of progress after them.
 
-    An attempt takes its time from its opening to the opening of the next one, backoff included.
+    Counted since a person last opened one: what was changed then deserves the time anew.
     """
-    opened_at = [attempt.opened_at for attempt in state.attempts]
-    until = [*opened_at[1:], now]
-    took = [
-        (attempt, (end - attempt.opened_at).total_seconds())
-        for attempt, end in zip(state.attempts, until, strict=True)
-        if attempt.reason is not None
-        and policy.rule(attempt.reason).budget is rule.budget
-        and progress_since(state, attempt.opened_seq) is None
-    ]
+    by_person = (a.attempt_id for a in state.attempts if a.opened.cause not in (FIRST, AUTOMATIC))
+    since = max(by_person, default=1)
+    took: list[tuple[AttemptState, float]] = []
+    for attempt in state.attempts[since - 1 :]:
+        is_same = attempt.reason is not None and policy.rule(attempt.reason).budget is rule.budget
+        if is_same and not progress.since(attempt.opened_seq):
+            following = state.attempt(attempt.attempt_id + 1)
+            until = following.opened_at if following is not None else now
+            took.append((attempt, _tried_s(attempt, rule, len(took), until)))
     used_s, limit_s = sum(seconds for _, seconds in took), rule.time_s or 0.0
     return Limit(
         name="reason",
         is_exhausted=used_s >= limit_s,
         words=f"{used_s / HOUR_S:.2f} of {limit_s / HOUR_S:g} hours of {rule.reason} used",
         seqs=tuple(attempt.ended_seq for attempt, _ in took if attempt.ended_seq is not None),
-        used=float(len(took) - 1),
     )
 
 
+def _tried_s(attempt: AttemptState, rule: RetryRule, number: int, until: datetime) -> float:
+    """Return the seconds of an attempt's trying: from its first claim to its end, and its backoff.
+
+    number: of those before it in the row. Time in which nobody tried is not counted: before somebody
+    took it up, and after its backoff while no sensor was on. A clock that jumped backwards takes
+    nothing away.
+    """
+    if attempt.ended_at is None:
+        return 0.0
+    began_at = attempt.claims[0].at if attempt.claims else attempt.opened_at
+    waited_s = max(0.0, (until - attempt.ended_at).total_seconds())
+    tried_s = max(0.0, (attempt.ended_at - began_at).total_seconds())
+    return tried_s + min(waited_s, backoff_s(rule.backoff_s, rule.backoff_s_max, number))
+
+
+def backoff_s(first_s: float, max_s: float, number: int) -> float:
+    """Return the longest backoff of a retry that `number` others went before: 5, 10, 20 …"""
+    return min(max_s, first_s * 2.0 ** min(number, DOUBLINGS_MAX))
+
+
 def _fingerprint(
-    state: RunState, failed: AttemptState, spent: tuple[Spent, ...], policy: RetryPolicy
+    failed: AttemptState, spent: tuple[Spent, ...], policy: RetryPolicy, progress: Progress
 ) -> Limit:
     """Limit the debits for one and the same failure without a step of progress after them."""
     same = [
         s
         for s in spent
-        if s.amount > 0
-        and s.failed.fingerprint == failed.fingerprint
-        and progress_since(state, s.seq) is None
+        if s.amount > 0 and s.failed.fingerprint == failed.fingerprint and not progress.since(s.seq)
     ]
     used, count = len(same), policy.fingerprint_limit
     return Limit(
@@ -136,15 +173,14 @@ def _device_hours(state: RunState, policy: RetryPolicy) -> Limit:
     )
 
 
-def _never_started(spent: tuple[Spent, ...], policy: RetryPolicy) -> Limit:
-    free = [s for s in spent if s.is_free]
+def _never_started(spent: tuple[Spent, ...], policy: RetryPolicy, progress: Progress) -> Limit:
+    free = [s for s in spent if s.is_free and not progress.since(s.seq)]
     used, count = len(free), policy.never_started_limit
     return Limit(
         name="never_started",
         is_exhausted=used >= count,
-        words=f"{used} of {count} free retries used for attempts that never started",
+        words=f"{used} of {count} free retries used for attempts that never started, or used no device",
         seqs=tuple(s.seq for s in free),
-        used=used,
     )
 
 

@@ -25,12 +25,18 @@ COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"
 # Dagster sensors
 RETRY_PREEMPTED = "retry_preempted"
 RETRY_OOM = "retry_oom"
+RETRY_NUMERICS = "retry_numerics"
+RETRY_INFRASTRUCTURE = "retry_infrastructure"
 WATCH_ATTEMPTS = "watch_attempts"
 LAUNCH_ATTEMPTS = "launch_attempts"
 RUN_EVALS = "run_evals"
 
 # Rules of alerts that others count
 ALERT_SAVE_FAILED = "save_failed"
+ALERT_POOL_STORM = "pool_storm"
+ALERT_LOSS_SPIKE = "loss_spike"
+ALERT_CHECKPOINT_UNREAD = "checkpoint_unread"
+ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
 
 # Dagster partition sets (dynamic)
 ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
@@ -45,6 +51,10 @@ TAG_TRAINING_RUN = "tracks/training_run_id"
 TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
 TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
 TAG_REASON = "tracks/termination_reason"
+TAG_PARENT_RUN = (
+    "dagster/parent_run_id"  # Dagster's own: it shows runs that name a root as its group
+)
+TAG_ROOT_RUN = "dagster/root_run_id"
 TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
 TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is
 

@@ -12,9 +12,16 @@ from enum import StrEnum
 
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.environments import EnvironmentRule
-from tracks_dagster.core.names import RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
+from tracks_dagster.core.names import (
+    RETRY_INFRASTRUCTURE,
+    RETRY_NUMERICS,
+    RETRY_OOM,
+    RETRY_PREEMPTED,
+    WATCH_ATTEMPTS,
+)
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import canonical_json, sha256_hex
+from tracks_dagster.core.storm import StormRule
 
 VERSION_DIGITS = 12
 
@@ -24,7 +31,7 @@ _R = TerminationReason
 
 
 class Remedy(StrEnum):
-    """What a retry changes. Those that only name work of other parts resume as they are."""
+    """What a retry changes (`remedies`, `rollback`), or what is done before it is opened."""
 
     RESUME = "resume"  # nothing changes
     OTHER_NODE = "other_node"  # the node that it ran on is excluded
@@ -32,9 +39,10 @@ class Remedy(StrEnum):
     MORE_MEMORY = "more_memory"  # and fewer loader workers
     ADOPT = "adopt"  # the supervisor adopts the living gang
     OTHER_POOL = "other_pool"  # the launcher looks elsewhere
-    EARLIER_CHECKPOINT = "earlier_checkpoint"  # the trainer saves before the limit
-    ROLL_BACK = "roll_back"  # resume from before the onset
-    QUARANTINE_SNAPSHOT = "quarantine_snapshot"  # a person sees the blast radius
+    EARLIER_CHECKPOINT = "earlier_checkpoint"  # the trainer saves twice as often
+    ROLL_BACK = "roll_back"  # from before the onset; then without the data, then more slowly
+    ROLL_BACK_ELSEWHERE = "roll_back_elsewhere"  # two checkpoints back, and the node is excluded
+    QUARANTINE_SNAPSHOT = "quarantine_snapshot"  # when the confirmation failed too
     COLLECT_CHECKPOINTS = "collect_checkpoints"  # superseded ones go first
     RETRY_EVAL = "retry_eval"  # the eval only; training is untouched
     STOP = "stop"  # a person changes something
@@ -49,8 +57,9 @@ class RetryRule:
     attempt that never started is then not free either: what fails at once fails again.
     window_s, window_steps: how far back a debit counts, in record time and in steps; None: all.
     time_s: in place of count: how long attempts with this end may take together without progress.
-    refund: share of a debit, 0 to 1, that a checkpoint committed after it gives back.
-    refund_past_onset: only one beyond the last step of the attempt that failed.
+    refund: share of a debit, 0 to 1, that a checkpoint gives back which was committed after it and
+    verified by a read.
+    refund_past_onset: only one beyond the step at which the numbers of the failed attempt went wrong.
     backoff_s, backoff_s_max: delay of the first retry, doubled by each debit that still counts.
     other_node_from: the number of such ends inside `other_node_window_s` from which the node is
     excluded; None never does.
@@ -97,8 +106,11 @@ class RetryPolicy:
     memory_growth, memory_growth_max: a step of more host memory, and the cap, as a multiple of what
     the run was declared with.
     larger_devices: device class → the next larger one, where a cluster has such.
+    other_pools: pool → the one to try when nothing starts in it. A launcher's own, which has no name,
+    is "<launcher>/<device class>".
     environment: which differences between the libraries that wrote a checkpoint and those of the gang
     that would resume from it refuse the resume; all others are only said.
+    storm: when the retries in a pool pause.
     """
 
     rules: tuple[RetryRule, ...]
@@ -111,7 +123,9 @@ class RetryPolicy:
     memory_growth: float = 1.5
     memory_growth_max: float = 4.0
     larger_devices: Mapping[str, str] = field(default_factory=dict)
+    other_pools: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[EnvironmentRule, ...] = ()
+    storm: StormRule = field(default_factory=StormRule)
 
     def __post_init__(self) -> None:
         reasons = [rule.reason for rule in self.rules]
@@ -172,12 +186,33 @@ def reasons_of(sensor: str) -> frozenset[TerminationReason]:
     return frozenset(reason for reason in _R if sensor_of(reason) == sensor)
 
 
-_SENSORS = {
-    _R.PREEMPTED: RETRY_PREEMPTED,
-    _R.NODE_DRAINED: RETRY_PREEMPTED,
-    _R.GPU_OOM: RETRY_OOM,
-    _R.HOST_OOM: RETRY_OOM,
+_REASONS = {
+    RETRY_PREEMPTED: (_R.PREEMPTED, _R.NODE_DRAINED),
+    RETRY_OOM: (_R.GPU_OOM, _R.HOST_OOM, _R.SHM_EXHAUSTED),
+    RETRY_NUMERICS: (
+        _R.NAN_LOSS,
+        _R.LOSS_DIVERGENCE,
+        _R.BAD_INPUT_DATA,
+        _R.SILENT_CORRUPTION,
+    ),
+    RETRY_INFRASTRUCTURE: (
+        _R.NODE_FAILURE,
+        _R.GPU_HARDWARE,
+        _R.NETWORK_FABRIC,
+        _R.STORAGE_IO,
+        _R.HANG,
+        _R.DATA_LOADER_STALL,
+        _R.NATIVE_CRASH,
+        _R.RANK_LOST_SECONDARY,
+        _R.SCHEDULING_TIMEOUT,
+        _R.IMAGE_PULL,
+        _R.WALLTIME_TIMEOUT,
+        _R.ORCHESTRATOR_LOST,
+        _R.DISK_FULL,
+        _R.CHECKPOINT_WRITE_FAILED,
+    ),
 }
+_SENSORS = {reason: sensor for sensor, reasons in _REASONS.items() for reason in reasons}
 
 
 def _problem(rule: RetryRule) -> str | None:
@@ -191,7 +226,7 @@ def _problem(rule: RetryRule) -> str | None:
     if not 0.0 <= rule.refund <= 1.0:
         return f"a refund of {rule.refund} is no share of a debit"
     if not 0.0 <= rule.backoff_s <= rule.backoff_s_max:
-        return f"a backoff grows from {rule.backoff_s} s to no more than {rule.backoff_s_max} s"
+        return f"a backoff grows from {rule.backoff_s:g} s to no more than {rule.backoff_s_max:g} s"
     if rule.time_s is not None and (rule.count is not None or rule.backoff_s == 0):
-        return "a budget by time has no count, and needs a backoff"
+        return "a budget by time has no count (`time: none` takes it away), and needs a backoff"
     return None

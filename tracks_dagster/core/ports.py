@@ -14,9 +14,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
+from tracks_dagster.core.beats import Beat
 from tracks_dagster.core.bodies import DatasetDeclared, RankPlace, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.evidence import Condition, RankEnd
+from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.snapshots import PreparedSnapshot
 
@@ -211,6 +213,8 @@ class GangReport:
     """What a launcher knows of a gang now; ranks and conditions grow as things happen.
 
     where: the node that was asked; boot_ids: node → the identity of its boot now.
+    beats: where each rank that started stood last; a rank that has not begun stands at its start.
+    cgroup, kernel_lines: what the machine told at the newest end of a rank, as evidence.
     """
 
     phase: GangPhase
@@ -220,6 +224,9 @@ class GangReport:
     ended_at: str | None = None
     where: str = ""
     boot_ids: Mapping[str, str] = field(default_factory=dict)
+    beats: tuple[Beat, ...] = ()
+    cgroup: Mapping[str, Json] = field(default_factory=dict)
+    kernel_lines: tuple[str, ...] = ()
 
 
 # What the ranks of a gang that starts now would compute with: names and versions, as
@@ -249,6 +256,10 @@ class GangLauncher(Protocol):
     def ask_to_save(self, place: RankPlace) -> bool:
         """Ask a rank to save at the end of its running step (SIGUSR1), and return at once. False when
         that very process does not live here, or does not listen: then it was sent nothing."""
+        ...
+
+    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        """Let every rank that lives write down where it stands; bounded, and ends none of them."""
         ...
 
     def kill(self, run_id: str, attempt_id: int) -> None:

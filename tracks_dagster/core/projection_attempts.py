@@ -14,6 +14,7 @@ from tracks_dagster.core.ports import Row
 from tracks_dagster.core.projection_values import json_text, row_of, time_of
 from tracks_dagster.core.records import Json, canonical_json, sha256_hex
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.storm import pool_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +70,7 @@ def _opening(attempt: AttemptState) -> dict[str, Json]:
         "config_sha256": sha256_hex(canonical_json(opened.config)),
         "dataset": opened.snapshot.dataset,
         "snapshot_id": opened.snapshot.snapshot_id,
+        "pool": pool_of(opened.compute),
     }
 
 

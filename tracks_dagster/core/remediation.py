@@ -8,23 +8,51 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from tracks_dagster.core.bodies import AttemptPlaced, ComputeRequest, ConfigChange
+from tracks_dagster.core.bodies import (
+    AttemptPlaced,
+    CheckpointCadence,
+    ComputeRequest,
+    ConfigChange,
+)
 from tracks_dagster.core.records import Json, canonical_json
+from tracks_dagster.core.skip_windows import SKIP_WINDOWS, WINDOWS_MAX
+from tracks_dagster.core.storm import pool_of
 
-# Config keys that save device memory when a trainer has them: (key, from any other value, to).
-ALLOCATOR = ("allocator", "expandable_segments")
-ACTIVATION_CHECKPOINTING = ("activation_checkpointing", True)
+
+class Setting(NamedTuple):
+    """A config key, and the value that saves device memory, in place of any other."""
+
+    key: str
+    value: Json
+
+
+ALLOCATOR = Setting("allocator", "expandable_segments")
+ACTIVATION_CHECKPOINTING = Setting("activation_checkpointing", True)
+
+LEARNING_RATES = ("lr", "learning_rate")  # the keys that are looked for, the first one counts
+
+SKIP_FROM = 2  # the number of the rollback from which on the data window is left out
+SLOWER_FROM = 3  # and the learning rate is halved
+EVERY_S_MIN = 60.0  # a cadence is not shortened below this
+EVERY_S_FIRST = 600.0  # of a run that saved only at its end
+
+EXCLUDED_NODES_MAX = (
+    16  # the newest; those before are let back, or in the end no node would be left
+)
+EXCLUDED_CHARACTERS_MAX = 2000  # of their names together, which a record holds three times
 
 STEPS_MAX = 64  # halvings of a micro-batch of 2**60, and more; the ladder of devices may be a ring
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What one attempt runs with."""
+    """What one attempt runs with. cadence: None for the one that the run was declared with."""
 
     config: Mapping[str, Json]
     compute: ComputeRequest
+    cadence: CheckpointCadence | None = None
 
     @property
     def identity(self) -> bytes:
@@ -94,28 +122,103 @@ def give_more_memory(
         )
         config["loader_workers"] = workers // 2
     if not changes:
-        return NothingToChange(
-            why="the compute request names no memory limit that could still grow, and there are no "
-            "loader workers to take away"
-        )
-    return Remedied(tried=Tried(config=config, compute=compute), changes=tuple(changes))
+        return NothingToChange(why=_no_more_memory(compute, declared, growth_max))
+    return Remedied(tried=replace(tried, config=config, compute=compute), changes=tuple(changes))
 
 
-def leave_node(tried: Tried, placed: AttemptPlaced | None) -> Remedied:
-    """Return `tried` on another node, where that can be said: a cluster, and a gang on one node.
+def leave_node(tried: Tried, placed: AttemptPlaced | None, blamed: str | None = None) -> Remedied:
+    """Return `tried` on another node, where that can be said: in a cluster, of one node.
 
-    A local gang has one machine, and of several nodes it is not known here which one is to blame.
+    blamed: the node that failed first, of a gang on several; without it only a gang on one node tells
+    which one is to blame. A local gang has one machine and stays on it.
     """
     nodes = {place.node for place in placed.ranks} if placed else set()
+    left = {blamed} if blamed is not None else nodes
     before = tried.compute.excluded_nodes
-    if tried.compute.launcher == "local" or len(nodes) != 1 or nodes <= set(before):
+    if tried.compute.launcher == "local" or len(left) != 1 or left <= set(before):
         return Remedied(tried=tried, changes=())
-    after = (*before, *nodes)
-    change = _change(
-        "compute.excluded_nodes", list(before), list(after), "the attempt failed there"
+    after = _newest_nodes((*before, *left))
+    which = (
+        "the attempt failed there" if len(nodes) < 2 else f"of {len(nodes)} nodes it failed first"
     )
+    change = _change("compute.excluded_nodes", list(before), list(after), which)
     compute = replace(tried.compute, excluded_nodes=after)
     return Remedied(tried=replace(tried, compute=compute), changes=(change,))
+
+
+def _newest_nodes(nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the newest of them, as many as a record can name; at least the last one."""
+    kept, characters = 0, 0
+    for node in reversed(nodes[-EXCLUDED_NODES_MAX:]):
+        characters += len(node)
+        if kept and characters > EXCLUDED_CHARACTERS_MAX:
+            break
+        kept += 1
+    return nodes[-kept:]
+
+
+def change_pool(tried: Tried, other_pools: Mapping[str, str]) -> Remedied:
+    """Return `tried` in the pool that `other_pools` names after its own; unchanged where it names none.
+
+    The pools may form a ring: the time that such ends may take together is limited elsewhere.
+    """
+    before = tried.compute.pool
+    after = other_pools.get(pool_of(tried.compute))
+    if after is None or after == before:
+        return Remedied(tried=tried, changes=())
+    change = _change("compute.pool", before, after, "nothing started in the pool before")
+    compute = replace(tried.compute, pool=after)
+    return Remedied(tried=replace(tried, compute=compute), changes=(change,))
+
+
+def save_sooner(tried: Tried, declared: CheckpointCadence) -> Remedied:
+    """Return `tried` with checkpoints twice as often, down to every step and every 60 s.
+
+    every_steps 10 → 5; every_s 300 → 150; a run that saved only at its end: every 600 s.
+    """
+    before = tried.cadence or declared
+    after = CheckpointCadence(
+        every_steps=None if before.every_steps is None else max(1, before.every_steps // 2),
+        every_s=_sooner(before),
+    )
+    why = "it met its time limit before its first checkpoint"
+    pairs = {
+        "cadence.every_steps": (before.every_steps, after.every_steps),
+        "cadence.every_s": (before.every_s, after.every_s),
+    }
+    changes = tuple(_change(key, old, new, why) for key, (old, new) in pairs.items() if old != new)
+    return Remedied(tried=replace(tried, cadence=after) if changes else tried, changes=changes)
+
+
+def leave_out(
+    tried: Tried, *, number: int, resumed_step: int, onset: int
+) -> Remedied | NothingToChange:
+    """Return what the rollback of that number changes beside where it resumes.
+
+    1: nothing. From 2 on the samples of the steps after `resumed_step` up to `onset` are left out;
+    from 3 on the learning rate is halved as well, where the config has one.
+    """
+    if number < SKIP_FROM:
+        return Remedied(tried=tried, changes=())
+    before = tried.config.get(SKIP_WINDOWS) or []
+    if len(before) >= WINDOWS_MAX:
+        return NothingToChange(why=f"{SKIP_WINDOWS} holds {WINDOWS_MAX} windows already")
+    after = [*before, [resumed_step + 1, onset]]
+    why = f"the samples up to step {onset}, where the numbers went wrong, are left out"
+    changes = [_change(SKIP_WINDOWS, before, after, why)]
+    config = {**tried.config, SKIP_WINDOWS: after}
+    key = _rate_key(tried.config)
+    if number >= SLOWER_FROM and key is not None:
+        config[key] = tried.config[key] / 2
+        why = "it went wrong without these samples too"
+        changes.append(_change(key, tried.config[key], config[key], why))
+    return Remedied(tried=replace(tried, config=config), changes=tuple(changes))
+
+
+def learning_rate(config: Mapping[str, Json]) -> float | None:
+    """Return the learning rate of a config, above 0; None where it has none under a known key."""
+    key = _rate_key(config)
+    return None if key is None else float(config[key])
 
 
 def global_batch_of(config: Mapping[str, Json], ranks: int) -> int | None:
@@ -159,7 +262,7 @@ def _smaller_micro_batch(tried: Tried) -> Remedied | None:
         return None
     micro_batch, accumulation = tried.config["micro_batch"], tried.config["accumulation"]
     share = micro_batch * accumulation
-    half = max(size for size in range(1, micro_batch // 2 + 1) if share % size == 0)
+    half = next(size for size in range(micro_batch // 2, 0, -1) if share % size == 0)
     config = {**tried.config, "micro_batch": half, "accumulation": share // half}
     if global_batch_of(config, ranks) != before:
         raise AssertionError(f"A remedy must not change the global batch of {before}: {config}.")
@@ -171,6 +274,33 @@ def _smaller_micro_batch(tried: Tried) -> Remedied | None:
             _change("accumulation", accumulation, share // half, why),
         ),
     )
+
+
+def _no_more_memory(compute: ComputeRequest, declared: ComputeRequest, growth_max: float) -> str:
+    """Say why no more host memory can be given, and what a person can do."""
+    workers = "there are no loader workers to take away"
+    if compute.memory_bytes is None or declared.memory_bytes is None:
+        return (
+            f"the attempt asked for no amount of host memory that could grow (launcher "
+            f"{compute.launcher}: it may use what the machine has), and {workers}; free memory on the "
+            "machine, or use a smaller micro_batch"
+        )
+    return (
+        f"it has {compute.memory_bytes} bytes of host memory, which is {growth_max:g} times the "
+        f"{declared.memory_bytes} that it was declared with and the most it is given, and {workers}"
+    )
+
+
+def _sooner(before: CheckpointCadence) -> float | None:
+    if before.every_s is not None:
+        return max(min(before.every_s, EVERY_S_MIN), before.every_s / 2)
+    return EVERY_S_FIRST if before.every_steps is None else None
+
+
+def _rate_key(config: Mapping[str, Json]) -> str | None:
+    """Return the config's key of a learning rate above 0, or None."""
+    found = (key for key in LEARNING_RATES if type(config.get(key)) in (int, float))
+    return next((key for key in found if config[key] > 0), None)
 
 
 def _merged(changes: list[ConfigChange]) -> tuple[ConfigChange, ...]:

@@ -85,17 +85,23 @@ def check_rule(rule: RetentionRule) -> RetentionRule:
     return rule
 
 
-def judge(state: RunState, now: datetime) -> tuple[Judged, ...]:
-    """Return the fate of every checkpoint that is not deleted, oldest first."""
+def judge(state: RunState, now: datetime, *, ignores_grace: bool = False) -> tuple[Judged, ...]:
+    """Return the fate of every checkpoint that is not deleted, oldest first.
+
+    ignores_grace: a superseded one may go at once, because the space is needed; what a quarantine
+    says may still be looked into, so that its grace holds.
+    """
     wanted = wanted_by_rule(state)
     return tuple(
-        _judge(state, c, wanted.get(c.ref.manifest_sha256, ()), now)
+        _judge(state, c, wanted.get(c.ref.manifest_sha256, ()), now, ignores_grace)
         for c in state.checkpoints
         if not c.deleted
     )
 
 
-def judge_one(state: RunState, manifest_sha256: str, now: datetime) -> Judged | None:
+def judge_one(
+    state: RunState, manifest_sha256: str, now: datetime, *, ignores_grace: bool = False
+) -> Judged | None:
     """Return the fate of one checkpoint; None when it is deleted or was never committed.
 
     Linear in the number of checkpoints, where `judge` is quadratic: for a decision about one.
@@ -103,7 +109,8 @@ def judge_one(state: RunState, manifest_sha256: str, now: datetime) -> Judged | 
     checkpoint = state.checkpoint(manifest_sha256)
     if checkpoint is None or checkpoint.deleted:
         return None
-    return _judge(state, checkpoint, wanted_by_rule(state).get(manifest_sha256, ()), now)
+    wanted = wanted_by_rule(state).get(manifest_sha256, ())
+    return _judge(state, checkpoint, wanted, now, ignores_grace)
 
 
 def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
@@ -135,7 +142,7 @@ def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
 
 
 def plan_deletions(
-    state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
+    state: RunState, now: datetime, named: Mapping[str, ChunkSizes], *, ignores_grace: bool = False
 ) -> tuple[Deletion | str, ...]:
     """Return every deletion that is due, oldest first, or in words why it cannot be told yet.
 
@@ -145,7 +152,7 @@ def plan_deletions(
     named: manifest sha256 → the chunks that it names. Every checkpoint that is not deleted must be
     in it, quarantined ones too: a chunk that one of them needs must not go. A quarantined one that
     is itself due may be missing (its manifest is corrupt): then no chunk is named, and what lies
-    under its prefix goes as leftovers.
+    under its prefix goes as leftovers. ignores_grace: as in `judge`.
     """
     there = {c.ref.manifest_sha256: c.ref for c in state.checkpoints if not c.deleted}
     unread = {sha256: ref for sha256, ref in there.items() if sha256 not in named}
@@ -153,7 +160,7 @@ def plan_deletions(
     # A run removes nothing but its own: no manifest of ours names a chunk of another run.
     own = f"runs/{state.run_id}/attempts/"
     plans: list[Deletion | str] = []
-    for judged in judge(state, now):
+    for judged in judge(state, now, ignores_grace=ignores_grace):
         if judged.fate is not Fate.DELETE:
             continue
         ref, why = judged.checkpoint.ref, "; ".join(judged.why)
@@ -174,14 +181,19 @@ def plan_deletions(
 
 
 def still_asked_for(
-    deletion: Deletion, state: RunState, now: datetime, named: Mapping[str, ChunkSizes]
+    deletion: Deletion,
+    state: RunState,
+    now: datetime,
+    named: Mapping[str, ChunkSizes],
+    *,
+    ignores_grace: bool = False,
 ) -> bool:
     """Whether the state asks for exactly this deletion, which was planned with `named`.
 
     Linear in the number of checkpoints: the same checkpoints need the same chunks.
     """
     sha256 = deletion.ref.manifest_sha256
-    judged = judge_one(state, sha256, now)
+    judged = judge_one(state, sha256, now, ignores_grace=ignores_grace)
     if judged is None or judged.fate is not Fate.DELETE or "; ".join(judged.why) != deletion.why:
         return False
     there = {c.ref.manifest_sha256 for c in state.checkpoints if not c.deleted}
@@ -194,7 +206,11 @@ def _why_untold(unread: Iterable[CheckpointRef]) -> str:
 
 
 def _judge(
-    state: RunState, checkpoint: CheckpointState, wanted: tuple[str, ...], now: datetime
+    state: RunState,
+    checkpoint: CheckpointState,
+    wanted: tuple[str, ...],
+    now: datetime,
+    ignores_grace: bool,
 ) -> Judged:
     if checkpoint.status == "committed":
         against = (*wanted, *against_superseding(state, checkpoint))
@@ -206,11 +222,17 @@ def _judge(
     # A later quarantine begins the grace anew: what it says may still be looked into.
     let_go_at = checkpoint.quarantined_at or checkpoint.superseded_at or now
     until = let_go_at + timedelta(seconds=state.declared.retention.delete_after_s)
-    if now < until:
+    is_waived = ignores_grace and not checkpoint.quarantined
+    if now < until and not is_waived:
         against = (*against, f"grace until {format_time(until)[:19]} UTC")
     if against:
         return Judged(checkpoint=checkpoint, fate=Fate.KEEP, why=against)
-    why = f"{checkpoint.status} at {format_time(let_go_at)[:19]} UTC, and the grace is over"
+    over = (
+        "and the grace is over"
+        if now >= until
+        else "and its space is needed before the grace is over"
+    )
+    why = f"{checkpoint.status} at {format_time(let_go_at)[:19]} UTC, {over}"
     return Judged(checkpoint=checkpoint, fate=Fate.DELETE, why=(why,))
 
 

@@ -103,8 +103,10 @@ class AttemptState:
 class CheckpointState:
     """One committed checkpoint and what was decided about it since; the first time of each counts.
 
-    verified_at: when every byte of it was first read and matched. deletion: the decision that named
-    the chunks that go. pins: who holds it by a record of their own; `protection` adds the rest.
+    verified_at: when every byte of it was first read and matched. quarantined_seq, deleted_seq: of the
+    record that decided it. is_passed_over: quarantined, but only because rollbacks left it behind.
+    deletion: the decision that named the chunks that go. pins: who holds it by a record of their own;
+    `protection` adds the rest.
     """
 
     seq: int
@@ -115,6 +117,9 @@ class CheckpointState:
     superseded_at: datetime | None = None
     deleted_at: datetime | None = None
     deletion: CheckpointDecision | None = None
+    quarantined_seq: int | None = None
+    is_passed_over: bool = False
+    deleted_seq: int | None = None
     pins: frozenset[str] = frozenset()
 
     @property
@@ -141,6 +146,11 @@ class CheckpointState:
     def is_resumable(self) -> bool:
         """Committed (superseded or not), neither quarantined nor deleted."""
         return not self.quarantined and not self.deleted
+
+    @property
+    def holds_for_branches(self) -> bool:
+        """Whether a run that branched from it before may go on: its bytes are there and believed."""
+        return not self.deleted and (not self.quarantined or self.is_passed_over)
 
     @property
     def status(self) -> str:

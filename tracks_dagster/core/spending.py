@@ -13,27 +13,29 @@ from datetime import datetime
 from itertools import pairwise
 
 from tracks_dagster.core.policy import RetryPolicy, RetryRule
+from tracks_dagster.core.progress import Progress
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 
+FIRST = "first"  # the cause of an attempt that opens a run
 AUTOMATIC = "retry"  # the cause of an attempt that the policy opened; a person's is never a debit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """One automatic retry. seq, at: of the `attempt_opened` with the debit; failed: the attempt
-    whose end it paid for; budget: the reason it is charged to; amount: before any refund."""
+    """One automatic retry.
+
+    seq, at: of the `attempt_opened` with the debit; failed: the attempt whose end it paid for;
+    budget: the reason it is charged to; amount: before any refund; is_free: it cost nothing at all,
+    not even device time.
+    """
 
     seq: int
     at: datetime
     failed: AttemptState
     budget: TerminationReason
     amount: float
-
-    @property
-    def is_free(self) -> bool:
-        """Whether it cost nothing because no rank had run its first line."""
-        return self.amount == 0 and not _started(self.failed)
+    is_free: bool
 
 
 def spendings(state: RunState, policy: RetryPolicy) -> tuple[Spent, ...]:
@@ -41,22 +43,34 @@ def spendings(state: RunState, policy: RetryPolicy) -> tuple[Spent, ...]:
     return tuple(_spendings(state, policy))
 
 
-def charged(spent: Spent, state: RunState, rule: RetryRule) -> float:
+def is_free(failed: AttemptState, rule: RetryRule) -> bool:
+    """Whether a retry after `failed` costs nothing: no rank of it ran its first line.
+
+    Neither does one that is limited in device time alone, after an attempt of which none is known.
+    Not where failing before the first step is the reason's own budget, nor where time is, nor where
+    the reason is never retried.
+    """
+    if failed.ended is None or rule.time_s is not None or rule.count_before_first_step is not None:
+        return False
+    if rule.count == 0:
+        return False
+    return not _started(failed) or (rule.count is None and failed.ended.device_seconds <= 0)
+
+
+def charged(spent: Spent, rule: RetryRule, progress: Progress) -> float:
     """Return what `spent` still counts for under `rule`, after the refund for progress."""
-    if rule.refund == 0 or not _is_refunded(spent, state, rule):
+    if rule.refund == 0 or not _is_refunded(spent, rule, progress):
         return spent.amount
     return spent.amount * (1 - rule.refund)
 
 
-def progress_since(state: RunState, seq: int) -> CheckpointState | None:
-    """Return the first checkpoint committed after record `seq` at a greater step than any before.
+def unread(state: RunState) -> CheckpointState | None:
+    """Return the checkpoint of the greatest step that nobody has read yet, or None.
 
-    A quarantined one is no progress, but keeps the mark where it was: going the same way twice is
-    not progress either.
+    If it proves right, everything is refunded that any other unread one could refund.
     """
-    mark = max((c.ref.step for c in state.checkpoints if c.seq < seq), default=0)
-    after = (c for c in state.checkpoints if c.seq > seq and not c.quarantined)
-    return next((c for c in after if c.ref.step > mark), None)
+    waiting = (c for c in state.checkpoints if c.is_resumable and c.verified_at is None)
+    return max(waiting, key=lambda c: (c.ref.step, c.seq), default=None)
 
 
 def _spendings(state: RunState, policy: RetryPolicy) -> Iterator[Spent]:
@@ -64,25 +78,31 @@ def _spendings(state: RunState, policy: RetryPolicy) -> Iterator[Spent]:
         debit = attempt.opened.debit
         if attempt.opened.cause != AUTOMATIC or debit is None or failed.reason is None:
             continue
-        amount = debit.amount
+        rule, amount = policy.rule(failed.reason), debit.amount
         if failed.reclassified is not None:
             amount = 1.0 if _started(failed) else amount
         yield Spent(
             seq=attempt.opened_seq,
             at=attempt.opened_at,
             failed=failed,
-            budget=policy.rule(failed.reason).budget,
+            budget=rule.budget,
             amount=amount,
+            is_free=amount == 0 and is_free(failed, rule),
         )
 
 
-def _is_refunded(spent: Spent, state: RunState, rule: RetryRule) -> bool:
-    progress = progress_since(state, spent.seq)
-    if progress is None or not rule.refund_past_onset:
-        return progress is not None
-    onset = spent.failed.ended.last_step or 0 if spent.failed.ended else 0
-    later = (c for c in state.checkpoints if c.seq > spent.seq and not c.quarantined)
-    return any(c.ref.step > onset for c in later)
+def _is_refunded(spent: Spent, rule: RetryRule, progress: Progress) -> bool:
+    if not progress.since(spent.seq):
+        return False
+    return not rule.refund_past_onset or progress.is_beyond(_onset(spent.failed), spent.seq)
+
+
+def _onset(attempt: AttemptState) -> int:
+    """Return the step at which its numbers went wrong; where that is not known, its last one."""
+    ended = attempt.ended
+    if ended is None:
+        return 0
+    return (ended.last_step or 0) if ended.onset_step is None else ended.onset_step
 
 
 def _started(attempt: AttemptState) -> bool:

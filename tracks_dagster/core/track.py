@@ -51,7 +51,8 @@ def dataset_track(name: str) -> str:
 
 
 class Track:
-    """One track. Not safe for several threads; several processes are what it is made for."""
+    """One track. Made for several processes, and safe for several threads of one: what was read is
+    replaced by a longer list, never changed, and no thread waits for another's store."""
 
     def __init__(
         self, store: ObjectStore, name: str, *, now: Clock, sleep: Sleep = time.sleep
@@ -72,30 +73,31 @@ class Track:
 
         Raises TrackBroken when a record does not parse or does not chain to the one before.
         """
-        for _ in range(RECORDS_MAX):
-            seq = len(self._records)
-            data = self._store.get(log_key(self.name, seq))
-            if data is None:
-                break
-            record = parse(data, seq=seq)
-            check_chain(self.name, self._records[-1] if self._records else None, record)
-            self._records.append(record)
-        return self._records
+        records = self._records
+        found: list[Record] = []
+        try:
+            for record in read_records(
+                self._store, self.name, after=records[-1] if records else None
+            ):
+                found.append(record)
+        finally:  # what comes before a broken record holds
+            records = self._keep([*records, *found]) if found else records
+        return records
 
     def note(self, draft: Draft) -> Record:
         """Append a note, alert or eval's end: it carries no attempt's authority and always lands.
 
         Safe to repeat with the same draft: its uid is found again.
         """
-        self.refresh()
-        if (landed := self._find(draft.uid)) is not None:
+        records = self.refresh()
+        if (landed := next((r for r in records if r.uid == draft.uid), None)) is not None:
             return landed
         done = self._drive(
             Walk(
                 draft=draft,
                 at=self._now(),
-                seq=len(self._records),
-                prev_sha256=self._records[-1].sha256 if self._records else None,
+                seq=len(records),
+                prev_sha256=records[-1].sha256 if records else None,
             )
         )
         return done.record
@@ -125,8 +127,25 @@ class Track:
             "nothing was written, the next tick decides again."
         )
 
-    def _find(self, uid: str) -> Record | None:
-        return next((record for record in self._records if record.uid == uid), None)
+    def append_after(self, head: Record, draft: Draft) -> Record | None:
+        """Append a decision right after `head`, the newest record that it was made on.
+
+        None when another record came first: then nothing was written. Reads nothing that is known.
+        """
+        known = self._records
+        claim = Claim(draft=draft, at=self._now(), seq=head.seq + 1, prev_sha256=head.sha256)
+        done = self._drive(claim)
+        if done.outcome is not Outcome.APPENDED:
+            return None
+        if len(known) == done.record.seq:
+            self._keep([*known, done.record])
+        return done.record
+
+    def _keep(self, records: list[Record]) -> list[Record]:
+        """Remember what was read, unless another thread read more meanwhile; return it."""
+        if len(records) > len(self._records):
+            self._records = records
+        return records
 
     def _drive(self, machine: Walk | Claim) -> Done:
         return drive(self._store, self.name, machine, sleep=self._sleep)

@@ -11,18 +11,27 @@ from tracks_dagster.services.tracks import Tracks
 
 
 def source_withdrawn(tracks: Tracks, state: RunState) -> str | None:
-    """Say why the next attempt may not resume from what the run branched from; None where it may.
+    """Say why nobody may resume from what the run branched from; None where one may, or it did not.
 
-    None as well where it resumes from a checkpoint of its own, or begins afresh.
+    That matters to a run without a checkpoint of its own, and to one that is rolled back.
     """
-    ref = state.resumes_from
-    if ref is None or ref.run_id == state.run_id:
+    ref = state.declared.branched_from
+    return None if ref is None else lost(tracks.find_run(ref.run_id), ref)
+
+
+def lost(source: RunState | None, ref: CheckpointRef) -> str | None:
+    """Say why a run that branched from `ref` may not go on from it; None where it may.
+
+    A rollback of the source's run, which only leaves it behind, takes nothing from its branches.
+    """
+    checkpoint = source.checkpoint(ref.manifest_sha256) if source is not None else None
+    if checkpoint is not None and checkpoint.holds_for_branches:
         return None
-    return withdrawn(tracks.find_run(ref.run_id), ref)
+    return withdrawn(source, ref)
 
 
 def withdrawn(source: RunState | None, ref: CheckpointRef) -> str | None:
-    """Say why nobody may resume from `ref`, and what to do; None where one may."""
+    """Say why nothing new may begin at `ref`, and what to do; None where it may."""
     checkpoint = source.checkpoint(ref.manifest_sha256) if source is not None else None
     if checkpoint is not None and checkpoint.is_resumable:
         return None

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import CheckpointReader, Ledger, Leftovers
+from tracks_dagster.services.decisive import read_what_decides
 from tracks_dagster.services.pins import branch_of
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.verification import Verified
 
 RUNS_MAX = 100  # looked at in one tick; with more runs, the ticks take turns
 TICK_S = 900.0  # how often the schedule ticks; decides whose turn it is
@@ -36,27 +39,38 @@ from training_runs r order by r.run_id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectedAll:
-    """What one tick did. problems: one text for each run that could not be collected, with its id.
+    """What one tick did. decisive: the checkpoints that were read because a retry waited for it.
+
+    problems: one text for each run that could not be collected, with its id.
 
     swept_count: pieces of interrupted writes that were removed from the store itself.
     """
 
+    decisive: tuple[Verified, ...]
     runs: tuple[Collected, ...]
     swept_count: int
     problems: tuple[str, ...]
 
 
 def collect_all(
-    tracks: Tracks, ledger: Ledger, reader: CheckpointReader, leftovers: Leftovers, *, by: str
+    tracks: Tracks,
+    ledger: Ledger,
+    reader: CheckpointReader,
+    leftovers: Leftovers,
+    *,
+    by: str,
+    policy: RetryPolicy,
 ) -> CollectedAll:
-    """Collect the runs whose turn it is. One that fails is told, and the others go on.
+    """Read what retries wait for, then collect the runs whose turn it is. One that fails is told, and
+    the others go on.
 
     Raises StoreUnavailable or LedgerError when not even a beginning can be made.
     """
     until = tracks.now() + timedelta(seconds=TICK_S_MAX)
+    decisive = read_what_decides(tracks, ledger, reader, policy, by=by, until=until)
     swept_count = leftovers.sweep()
     runs: list[Collected] = []
-    problems: list[str] = []
+    problems = list(decisive.problems)
     for run_id in due_runs(tracks, ledger):
         if tracks.now() >= until:
             problems.append(f"{run_id} and those after it: no time was left in this tick")
@@ -65,7 +79,9 @@ def collect_all(
             runs.append(collect(tracks, reader, run_id, by=by, until=until))
         except TracksError as error:
             problems.append(f"{run_id}: {error}")
-    return CollectedAll(runs=tuple(runs), swept_count=swept_count, problems=tuple(problems))
+    return CollectedAll(
+        decisive=decisive.read, runs=tuple(runs), swept_count=swept_count, problems=tuple(problems)
+    )
 
 
 def due_runs(tracks: Tracks, ledger: Ledger) -> list[str]:

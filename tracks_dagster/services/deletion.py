@@ -25,17 +25,26 @@ LIST_UNNAMED_S_MAX = 24 * 3600.0  # a collector stores a list and names it withi
 
 
 def decide_deletion(
-    tracks: Tracks, deletion: Deletion, named: Mapping[str, ChunkSizes], *, by: str, now: datetime
+    tracks: Tracks,
+    deletion: Deletion,
+    named: Mapping[str, ChunkSizes],
+    *,
+    by: str,
+    now: datetime,
+    ignores_grace: bool = False,
 ) -> bool:
     """Append the decision if the run's state still asks for exactly this; True when it stands.
 
-    named: as `plan_deletions` takes it, less what was deleted since. A commit or a pin in between
-    makes another deletion of it, or none: then nothing is appended, and the caller plans again.
+    named: as `plan_deletions` takes it, less what was deleted since; ignores_grace: as there. A commit
+    or a pin in between makes another deletion of it, or none: then nothing is appended, and the caller
+    plans again.
     """
     body = _decision(tracks.store, deletion, by=by, now=now)
 
     def choose(state: RunState | None) -> Draft | None:
-        if state is None or not still_asked_for(deletion, state, now, named):
+        if state is None or not still_asked_for(
+            deletion, state, now, named, ignores_grace=ignores_grace
+        ):
             return None
         return tracks.draft(Kind.CHECKPOINT_DELETED, body)
 

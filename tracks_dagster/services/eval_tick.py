@@ -17,6 +17,7 @@ from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import Ledger, Orchestrator, OrchestratorRun
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.due import open_run_ids
 from tracks_dagster.services.evals import (
     attempts_allowed,
     end_eval,
@@ -25,7 +26,6 @@ from tracks_dagster.services.evals import (
 )
 from tracks_dagster.services.promotion import decide_promotion
 from tracks_dagster.services.tracks import Tracks
-from tracks_dagster.services.watch import open_run_ids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,25 +6,26 @@ any person. What the record does not hold is listed as missing, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from tracks_dagster.core.bodies import ConfigChange
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Kind, Record, format_time
+from tracks_dagster.core.records import Json, Kind, Record, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.core.track import run_track
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.explain_began import explain_began
 from tracks_dagster.services.explain_end import explain_end, read_evidence
+from tracks_dagster.services.explain_next import explain_next, what_to_do
 from tracks_dagster.services.explanation import (
     AttemptExplanation,
     CheckpointMade,
     Cost,
-    CountedRecord,
     DataSeen,
     EvalDone,
-    Next,
     RankPlaced,
     RunExplanation,
     Tried,
@@ -36,32 +37,38 @@ from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
 from tracks_dagster.services.tracks import Tracks
 
 
-def explain_run(tracks: Tracks, run_id: str) -> RunExplanation:
-    """Explain a run and all of its attempts; raises UnknownRun."""
+def explain_run(tracks: Tracks, run_id: str, rules: UserRules = NO_RULES) -> RunExplanation:
+    """Explain a run and all of its attempts; raises UnknownRun. rules: a user's own, to weigh by."""
     run = read_receipts(tracks, run_id)
     records = tracks.records(run_track(run_id))
     return RunExplanation(
         run_id=run_id,
         state=run.status.state,
         why=run.status.why,
-        attempts=tuple(_explain(tracks.store, run, records, r) for r in run.receipts),
+        attempts=tuple(_explain(tracks.store, run, records, r, rules) for r in run.receipts),
         promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
     )
 
 
-def explain_attempt(tracks: Tracks, run_id: str, attempt_id: int) -> AttemptExplanation:
-    """Explain one attempt; raises UnknownRun."""
+def explain_attempt(
+    tracks: Tracks, run_id: str, attempt_id: int, rules: UserRules = NO_RULES
+) -> AttemptExplanation:
+    """Explain one attempt; raises UnknownRun. rules: a user's own, to weigh by."""
     run = read_receipts(tracks, run_id)
     if run.state.attempt(attempt_id) is None:
         raise UnknownRun(
             f"Training run {run_id} has no attempt {attempt_id}; it has {len(run.receipts)}."
         )
     records = tracks.records(run_track(run_id))
-    return _explain(tracks.store, run, records, run.receipts[attempt_id - 1])
+    return _explain(tracks.store, run, records, run.receipts[attempt_id - 1], rules)
 
 
 def _explain(
-    store: ObjectStore, run: RunReceipts, records: list[Record], receipt: Receipt
+    store: ObjectStore,
+    run: RunReceipts,
+    records: list[Record],
+    receipt: Receipt,
+    rules: UserRules,
 ) -> AttemptExplanation:
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
@@ -76,13 +83,13 @@ def _explain(
         resumed=explain_began(attempt, records, receipt.continuity),
         checkpoints=_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
-        ended=explain_end(attempt, evidence),
+        ended=explain_end(attempt, evidence, rules),
         cost=_cost(receipt),
-        next=_next(run, attempt, records),
+        next=explain_next(run, attempt, records),
         evals=_evals(state, attempt),
         words=_words(state, attempt),
         missing=tuple(_missing(receipt, evidence_problem)),
-        what_to_do=_what_to_do(run, attempt),
+        what_to_do=what_to_do(run, attempt),
     )
 
 
@@ -105,12 +112,25 @@ def _tried(state: RunState, attempt: AttemptState) -> Tried:
 
 
 def _changes(state: RunState, attempt: AttemptState) -> tuple[ConfigChange, ...]:
-    """Return what differs from the config of the attempt before, each with its why if one is told."""
+    """Return what differs from the config of the attempt before, each with its why if one is told,
+    and what a remedy changed beside the config: what it asks for, how often it saves."""
     before = state.attempt(attempt.attempt_id - 1)
     if before is None:
         return ()
     old, new = before.opened.config, attempt.opened.config
     whys = {change.key: change.why for change in attempt.opened.remediation}
+    beside = (
+        each for each in attempt.opened.remediation if each.key not in old.keys() | new.keys()
+    )
+    return (
+        *_config_changes(old, new, whys),
+        *sorted(beside, key=lambda change: change.key),
+    )
+
+
+def _config_changes(
+    old: Mapping[str, Json], new: Mapping[str, Json], whys: Mapping[str, str]
+) -> tuple[ConfigChange, ...]:
     return tuple(
         ConfigChange(
             key=key,
@@ -130,13 +150,26 @@ def _data(receipt: Receipt) -> DataSeen:
     if attempt.ended is not None:
         cursor_from = attempt.ended.cursor_from if cursor_from is None else cursor_from
         cursor_to = attempt.ended.cursor_to if cursor_to is None else cursor_to
-    snapshot = attempt.opened.snapshot
+    snapshot, config = attempt.opened.snapshot, attempt.opened.config
     return DataSeen(
         dataset=snapshot.dataset,
         snapshot_id=snapshot.snapshot_id,
         cursor_from=cursor_from,
         cursor_to=cursor_to,
+        skipped=_skipped(config, cursor_from, cursor_to),
     )
+
+
+def _skipped(
+    config: Mapping[str, Json], cursor_from: int | None, cursor_to: int | None
+) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of samples that the attempt's skip windows left out between its cursors."""
+    batch = config.get("global_batch")
+    if type(batch) is not int or cursor_from is None or cursor_to is None:
+        return ()
+    blocks = skipped_blocks(config.get(SKIP_WINDOWS))
+    ranges = [((first - 1) * batch, last * batch) for first, last in blocks]
+    return tuple(each for each in ranges if cursor_from <= each[0] and each[1] <= cursor_to)
 
 
 def _where(attempt: AttemptState) -> Where:
@@ -191,46 +224,6 @@ def _cost(receipt: Receipt) -> Cost:
     )
 
 
-def _next(run: RunReceipts, attempt: AttemptState, records: list[Record]) -> Next:
-    state = run.state
-    successor = state.attempt(attempt.attempt_id + 1)
-    if successor is not None:
-        return Next(
-            what="retried",
-            decided_by=successor.opened.decided_by,
-            decision=successor.opened.decision,
-            counted=_counted(records, successor.opened.counted_seqs),
-        )
-    if state.finished is not None:
-        return Next(
-            what="finished",
-            decided_by=state.finished.decided_by,
-            decision=f"{state.finished.why} (stop cause: {state.finished.stop_cause})",
-            counted=(),
-        )
-    if state.refusal is not None:
-        return Next(
-            what="refused",
-            decided_by=state.refusal.body.decided_by,
-            decision=state.refusal.body.decision,
-            counted=_counted(records, state.refusal.body.counted_seqs),
-        )
-    return Next(what="undecided", decided_by=None, decision=run.status.why, counted=())
-
-
-def _counted(records: list[Record], seqs: Iterable[int]) -> tuple[CountedRecord, ...]:
-    return tuple(
-        CountedRecord(
-            seq=seq,
-            kind=records[seq].kind.value,
-            at=format_time(records[seq].at),
-            sentence=sentence(records[seq]),
-        )
-        for seq in seqs
-        if seq < len(records)
-    )
-
-
 def _evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...]:
     return tuple(
         EvalDone(
@@ -274,17 +267,3 @@ def _missing(receipt: Receipt, evidence_problem: str | None) -> Iterable[str]:
         )
     if evidence_problem is not None:
         yield evidence_problem
-
-
-def _what_to_do(run: RunReceipts, attempt: AttemptState) -> str:
-    state = run.state
-    if state.attempt(attempt.attempt_id + 1) is not None:
-        following = attempt_key(state.run_id, attempt.attempt_id + 1)
-        return f"Nothing: the run went on; `tracks explain {following}` tells how."
-    if state.refusal is not None:
-        return state.refusal.body.what_to_do
-    if state.finished is not None:
-        return "Nothing: the run is finished."
-    if attempt.is_open:
-        return f"Nothing yet: it is open; `tracks status {state.run_id}` shows how far it is."
-    return f"See what the run waits for: `tracks status {state.run_id}`. Now: {run.status.why}"

@@ -1,4 +1,4 @@
-"""From where an attempt began; of a fallback also the records that quarantined what it passed over."""
+"""From where an attempt began, and the records of what a fallback passed over."""
 
 from __future__ import annotations
 

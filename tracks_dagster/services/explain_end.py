@@ -14,6 +14,7 @@ from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time, sha256_hex
 from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.services.explanation import Ended
 
 TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
@@ -31,14 +32,18 @@ def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence |
     return from_json(Evidence, json.loads(data)), None
 
 
-def explain_end(attempt: AttemptState, evidence: Evidence | None) -> Ended | None:
-    """Return why the attempt ended; None while it is open."""
+def explain_end(attempt: AttemptState, evidence: Evidence | None, rules: UserRules) -> Ended | None:
+    """Return why the attempt ended; None while it is open.
+
+    rules: a user's own, as they read now; what speaks against the reason is told while they, and the
+    words that ship, still read it from the evidence.
+    """
     if attempt.ended is None or attempt.ended_at is None:
         return None
     newest = attempt.reclassified or attempt.ended
     against: tuple[str, ...] = ()
     if evidence is not None:
-        verdict = classify(evidence)
+        verdict = classify(evidence, rules)
         against = verdict.against if verdict.reason == newest.reason else ()
     return Ended(
         reason=newest.reason,

@@ -99,6 +99,8 @@ def _data(attempt: AttemptExplanation) -> Iterator[str]:
     yield f"{data.dataset}, snapshot {data.snapshot_id}"
     if data.cursor_from is not None and data.cursor_to is not None:
         yield f"samples {data.cursor_from} to {data.cursor_to} of the order that its seed gives"
+    for first, last in data.skipped:
+        yield f"without samples {first} to {last}, which a skip window leaves out"
 
 
 def _code(attempt: AttemptExplanation) -> Iterator[str]:

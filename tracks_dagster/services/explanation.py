@@ -34,12 +34,14 @@ class Tried:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSeen:
-    """Which data. cursor_from, cursor_to: global samples consumed before and after, if known."""
+    """Which data. cursor_from, cursor_to: how far the order of samples was consumed before and after,
+    if known. skipped: (from, to) of the samples between, which skip windows left out."""
 
     dataset: str
     snapshot_id: str
     cursor_from: int | None
     cursor_to: int | None
+    skipped: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,16 +16,25 @@ from tracks_dagster.core.run_state import AttemptState
 # Dagster runs of one attempt that died before they started its gang: then something is wrong that
 # another one will not cure (code that does not load, a full disk), and a person has to look.
 FRUITLESS_RUNS_MAX = 20
+REQUESTS_MAX = (
+    200  # of one tick: Dagster registers a few hundred partitions at a time; the rest follow
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenAttempt:
-    """An open attempt, every Dagster run it has had, and what is known of its gang here."""
+    """An open attempt, every Dagster run it has had, and what is known of its gang here.
+
+    parent, root: the Dagster runs that supervised last and first in this training run, of those that
+    Dagster still has; None where there is none, and while the attempt is supervised.
+    """
 
     run_id: str
     attempt: AttemptState
     runs: Sequence[OrchestratorRun]
     gang: GangReport
+    parent: str | None = None
+    root: str | None = None
 
     @property
     def key(self) -> str:
@@ -35,11 +44,16 @@ class OpenAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """One Dagster run to request; the same request twice is one run, by its run key."""
+    """One Dagster run to request; the same request twice is one run, by its run key.
+
+    parent, root: as of `OpenAttempt`; Dagster shows what names a root in the root's group.
+    """
 
     attempt_key: str
     run_key: str
     run_id: str
+    parent: str | None = None
+    root: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +65,14 @@ class LaunchPlan:
 
 
 def plan_launches(open_attempts: Sequence[OpenAttempt]) -> LaunchPlan:
-    """Return a request for each attempt that nobody supervises and that has not its end behind it."""
+    """Return a request for each attempt that nobody supervises and that has not its end behind it.
+
+    At most REQUESTS_MAX, the attempts opened first; those asked for are supervised by the next tick.
+    """
     needy = [each for each in open_attempts if needs_supervisor(each)]
     given_up = [each for each in needy if fruitless_count(each) >= FRUITLESS_RUNS_MAX]
     return LaunchPlan(
-        requests=tuple(_request(each) for each in needy if each not in given_up),
+        requests=tuple(_request(each) for each in needy if each not in given_up)[:REQUESTS_MAX],
         given_up=tuple(
             f"{each.key}: {FRUITLESS_RUNS_MAX} Dagster runs died before its gang ran; see why, "
             "then delete them in Dagster to have it requested again"
@@ -109,4 +126,6 @@ def _request(each: OpenAttempt) -> LaunchRequest:
         attempt_key=each.key,
         run_key=f"{each.key}/{dead_count}",
         run_id=each.run_id,
+        parent=each.parent,
+        root=each.root,
     )

@@ -6,11 +6,12 @@ so any number of processes may project the same track at once: one wins, the oth
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from tracks_dagster.core import dataset_state, run_fold
 from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import LedgerError, TrackBroken
+from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken
 from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore
 from tracks_dagster.core.projection import Rows, dataset_rows, run_rows
 from tracks_dagster.core.records import Record, sha256_hex
@@ -25,6 +26,18 @@ RUNS = "runs/"
 DATASETS = "datasets/"
 
 TrackState = RunState | DatasetState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPart:
+    """How far a part of a scan came. reached: the last track that was looked at, None: none was.
+
+    is_last: there is none after it. problems: what could not be taken in, in words.
+    """
+
+    reached: str | None
+    is_last: bool
+    problems: tuple[str, ...] = ()
 
 
 class Projector:
@@ -60,8 +73,7 @@ class Projector:
         for track in self._track_names():
             count += 1
             try:
-                if not self._holds_the_end(track):
-                    self.project(track)
+                self._bring_in(track)
             except TrackBroken as error:
                 broken.append(f"{track}: {error}")
         if broken:
@@ -72,10 +84,36 @@ class Projector:
             )
         return count
 
+    def scan_part(self, *, after: str | None, has_time: Callable[[], bool]) -> ScanPart:
+        """Project the tracks that follow `after`, until `has_time` says no; at least one.
+
+        One that cannot be taken in is told and passed over; at a store that cannot be reached the part
+        ends, and the next one begins there. What is taken in already costs three reads a track.
+        """
+        reached = after
+        problems: list[str] = []
+        try:
+            for track in self._track_names(after):
+                if reached != after and not has_time():
+                    return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
+                try:
+                    self._bring_in(track)
+                except (TrackBroken, LedgerError) as error:
+                    problems.append(f"{track}: {error}")
+                reached = track
+        except StoreError as error:
+            problems.append(str(error))
+            return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
+        return ScanPart(reached=reached, is_last=True, problems=tuple(problems))
+
     def reindex(self) -> int:
         """Remove all rows and rebuild them from the tracks; return how many tracks there are."""
         self._ledger.clear()
         return self.scan()
+
+    def _bring_in(self, track: str) -> None:
+        if not self._holds_the_end(track):
+            self.project(track)
 
     def _holds_the_end(self, track: str) -> bool:
         """Whether the ledger has taken in the last record that the store holds of the track."""
@@ -127,9 +165,12 @@ class Projector:
             self._states.clear()
         self._states[track] = state
 
-    def _track_names(self) -> Iterator[str]:
-        for prefix in (RUNS, DATASETS):
+    def _track_names(self, after: str | None = None) -> Iterator[str]:
+        """Yield the tracks in the order of their keys, or those that follow `after`."""
+        for prefix in (DATASETS, RUNS):
             for name in self._store.folders(prefix):
+                if after is not None and f"{prefix}{name}/" <= f"{after}/":
+                    continue
                 if self._store.get(log_key(prefix + name, 0)) is not None:
                     yield prefix + name
 

@@ -17,6 +17,7 @@ from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.explain import explain_run
 from tracks_dagster.services.explain_text import attempt_text
 from tracks_dagster.services.explanation import AttemptExplanation, RunExplanation
@@ -29,10 +30,10 @@ TEMPLATE = Path(__file__).with_name("report.html")
 EVIDENCE_CHARACTERS_MAX = 200_000  # of one attempt; logs of many ranks would drown the page
 
 
-def render_report(tracks: Tracks, run_id: str) -> str:
+def render_report(tracks: Tracks, run_id: str, rules: UserRules = NO_RULES) -> str:
     """Return the report of a run as it stands now; raises UnknownRun."""
     run = read_receipts(tracks, run_id)
-    told = explain_run(tracks, run_id)
+    told = explain_run(tracks, run_id, rules)
     records = tracks.records(run_track(run_id))
     state = run.state
     return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(

@@ -30,7 +30,7 @@ from tracks_dagster.core.evidence import (
 from tracks_dagster.core.ports import ForeseeEnvironment
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.branch_source import withdrawn
+from tracks_dagster.services.branch_source import lost
 from tracks_dagster.services.tracks import Tracks
 
 NOTE_BY = "supervisor"
@@ -62,7 +62,7 @@ def check_resume(
     if ref is None:
         return ResumeCheck()
     if ref.run_id != state.run_id:
-        gone = withdrawn(tracks.find_run(ref.run_id), ref)
+        gone = lost(tracks.find_run(ref.run_id), ref)
         if gone is not None:
             return ResumeCheck(refusal=_refusal(tracks, CHECKPOINT_WITHDRAWN, gone))
     found = foresee()

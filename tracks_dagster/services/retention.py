@@ -86,11 +86,17 @@ class _Pass:
     run_id: str
     by: str
     until: datetime | None
+    ignores_grace: bool
+    read_bytes_max: int | None
 
     @property
     def state(self) -> RunState:
         """The run as its track stands now."""
         return self.tracks.run(self.run_id)
+
+    def judged(self, now: datetime) -> tuple[Judged, ...]:
+        """The fate of every checkpoint at that time."""
+        return judge(self.state, now, ignores_grace=self.ignores_grace)
 
     def has_time(self) -> bool:
         """Whether a further step of the pass may begin."""
@@ -104,15 +110,31 @@ def collect(
     *,
     by: str,
     until: datetime | None = None,
+    ignores_grace: bool = False,
+    read_bytes_max: int | None = None,
 ) -> Collected:
     """Do one pass over a run. Safe to repeat, and from two processes at once.
+
+    ignores_grace: what is superseded is deleted at once; a quarantine keeps its grace, and what is
+    pinned or in use stays either way.
+
+    read_bytes_max: a larger checkpoint is not read in this pass, so nothing is let go because of it;
+    None: any size is read.
 
     until: no further checkpoint is read, decided about or removed from then on, the next pass goes
     on; None: only the counts bound the pass. Raises UnknownRun, StoreUnavailable, TrackBroken, and
     CheckpointMismatch when the newest commit is of another format; what was decided before stands,
     the rest is left to the next pass.
     """
-    this = _Pass(tracks=tracks, reader=reader, run_id=run_id, by=by, until=until)
+    this = _Pass(
+        tracks=tracks,
+        reader=reader,
+        run_id=run_id,
+        by=by,
+        until=until,
+        ignores_grace=ignores_grace,
+        read_bytes_max=read_bytes_max,
+    )
     finish_deletions(tracks.store, this.state, this.has_time)
     release_branches(tracks, run_id, by=by)
     read = _verify_newest(this)
@@ -141,6 +163,8 @@ def _verify_newest(this: _Pass) -> tuple[Verified, ...]:
     for _ in range(DECISIONS_MAX):
         target = newest(this.state)
         if target is None or (target.verified_at is not None and not read) or not this.has_time():
+            break
+        if this.read_bytes_max is not None and target.body.total_bytes > this.read_bytes_max:
             break
         read.append(verify(this.tracks, this.reader, target.ref, by=this.by))
         if read[-1].problem is None:
@@ -178,19 +202,26 @@ def _delete(this: _Pass, manifests: Manifests) -> tuple[tuple[Deletion, ...], tu
     done: list[Deletion] = []
     for _ in range(PLANS_MAX):
         now = this.tracks.now()
-        if not any(each.fate is Fate.DELETE for each in judge(this.state, now)):
+        if not any(each.fate is Fate.DELETE for each in this.judged(now)):
             return tuple(done), ()
         if len(done) == FINISHED_AGAIN_MAX:  # the bytes of all of them are removed in this pass
             break
         state, named = manifests.read(this.run_id)
-        plans = plan_deletions(state, now, named)
+        plans = plan_deletions(state, now, named, ignores_grace=this.ignores_grace)
         due = [each for each in plans if isinstance(each, Deletion)]
         if not due:
             return tuple(done), tuple(each for each in plans if isinstance(each, str))
         for deletion in due[: FINISHED_AGAIN_MAX - len(done)]:
             if not this.has_time():
                 return tuple(done), ("no time was left in this pass; the next one goes on",)
-            if not decide_deletion(this.tracks, deletion, named, by=this.by, now=now):
+            if not decide_deletion(
+                this.tracks,
+                deletion,
+                named,
+                by=this.by,
+                now=now,
+                ignores_grace=this.ignores_grace,
+            ):
                 break  # somebody committed, pinned or deleted in between: plan anew
             named.pop(deletion.ref.manifest_sha256, None)
             done.append(deletion)

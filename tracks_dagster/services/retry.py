@@ -1,44 +1,55 @@
 """Make a record of what `decide` answers: the next attempt, a refusal, or the end of a run.
 
 The sensors call `settle` for the reasons that are theirs; two of them at once are harmless, because
-one loses its place in the track, decides again and finds nothing left to do. `retry_by_person` opens
-an attempt in a person's name, outside of the automatic budget.
+one loses its place in the track, decides again and finds nothing left to do. What a person opens is
+`manual_retry`'s, outside of the automatic budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracks_dagster.core.bodies import (
     AttemptOpened,
-    ConfigChange,
     RetryRefused,
     RunFinished,
 )
-from tracks_dagster.core.decide import Decision, Finish, Refuse, Retry, Wait, decide
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.core.decide import decide
+from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
+from tracks_dagster.core.errors import Contended, RecordTooLarge
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Json, Kind, Record
+from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.track import run_track
-from tracks_dagster.services.branch_source import source_withdrawn
+from tracks_dagster.core.storm import PoolView, pool_of
+from tracks_dagster.core.track import DECISIONS_MAX, run_track
+from tracks_dagster.services.pools import Pools
+from tracks_dagster.services.proving import Unread, read_proof, without_proof
+from tracks_dagster.services.remedying import (
+    QUARANTINES_MAX,
+    Hands,
+    free_space,
+    quarantine_all,
+    withdraw_snapshot,
+)
+from tracks_dagster.services.too_large import too_large
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.withdrawals import Withdrawals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """What came of a settling: "opened", "refused", "finished" or "waiting".
+    """What came of a settling: "opened", "refused", "finished", "paused" or "waiting".
 
-    record: the one that this call appended; None when it waits, or when another did it before. why:
-    the decision's words.
+    record: the one that this call appended; None when it waits, or when another did it before. A
+    pause is a wait that a person was told of, in an alert. why: the decision's words. is_ours:
+    whether the reason is one of those that were asked for.
     """
 
     what: str
     record: Record | None
     why: str
+    is_ours: bool = True
 
 
 def settle(
@@ -48,110 +59,181 @@ def settle(
     reasons: frozenset[TerminationReason] | None,
     decided_by: str,
     policy: RetryPolicy,
+    hands: Hands | None = None,
+    pools: Pools | None = None,
+    withdrawals: Withdrawals | None = None,
 ) -> Settled:
-    """Decide what follows on the run's state, and append it.
+    """Decide what follows on the run's state, and append it, after the quarantines it asks for.
 
     reasons: act only when the newest attempt ended for one of these; None: for any. A stop is obeyed
-    whatever the reason. Idempotent and safe from two processes. Raises UnknownRun and Contended.
+    whatever the reason. hands: what remedies work with that are more than a change; without them
+    nothing is collected, read or quarantined. pools: what ended where of late; without it there are
+    no storms. withdrawals: what was asked for other runs already. Idempotent and safe from two
+    threads or processes: a crash between two records is taken up by the next call. What was appended
+    is projected once, at the end. Raises UnknownRun and Contended.
     """
-    tracks.run(run_id)
-    decision: Decision = Wait(why="Nothing was decided.")
-
-    def choose(state: RunState | None) -> Draft | None:
-        nonlocal decision
-        if state is None:
-            return None
-        decision = _decision(state, reasons, decided_by, policy, tracks)
-        return _draft(tracks, state, decision, decided_by, policy)
-
-    record = tracks.decide_run(run_id, choose)
-    if record is None:
-        why = decision.why if isinstance(decision, Wait) else "Another decided first."
-        return Settled(what="waiting", record=None, why=why)
-    return Settled(what=_WHAT[record.kind], record=record, why=_why(decision))
-
-
-def retry_by_person(
-    tracks: Tracks,
-    run_id: str,
-    *,
-    by: str,
-    why: str,
-    changes: Mapping[str, Json],
-    allows_environment_change: bool = False,
-) -> Record:
-    """Open the next attempt in the name of `by`, with `changes` to the config; no budget is spent.
-
-    allows_environment_change: it may resume with other libraries than those that wrote its
-    checkpoint. Raises UnknownRun, and InvalidInput, with nothing written, when an attempt is open,
-    the run is finished, what it branched from was withdrawn or a change cannot be used.
-    """
-    tracks.run(run_id)
-    tracks.project(run_track(run_id))  # a caller killed right after its append had not come to it
-
-    def choose(state: RunState | None) -> Draft | None:
-        if state is None:
-            return None
-        last = _retriable(state, changes)
-        if (gone := source_withdrawn(tracks, state)) is not None:
-            raise InvalidInput(f"Training run {run_id} cannot be retried: {gone}")
-        config = _changed_config(state, last, changes)
-        opened = AttemptOpened(
-            cause="manual_retry",
-            decided_by=by,
-            decision=why,
-            config=config,
-            compute=last.opened.compute,
-            snapshot=last.opened.snapshot,
-            resume=state.resumes_from,
-            remediation=_differences(last.opened.config, config, why=f"{by}: {why}"),
-            counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
-            allows_environment_change=allows_environment_change,
-        )
-        return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
-
-    record = tracks.decide_run(run_id, choose)
-    if record is None:
-        raise InvalidInput(f"Training run {run_id} cannot be retried: it has no records.")
-    return record
+    this = _Settling(
+        tracks=tracks,
+        run_id=run_id,
+        reasons=reasons,
+        decided_by=decided_by,
+        policy=policy,
+        hands=hands,
+        pools=pools,
+        withdrawals=withdrawals or Withdrawals(tracks),
+    )
+    try:
+        return _settle(this)
+    finally:
+        tracks.project(run_track(run_id))  # also what another appended who died before he did
 
 
-ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settling:
+    """What every part of a settling needs."""
+
+    tracks: Tracks
+    run_id: str
+    reasons: frozenset[TerminationReason] | None
+    decided_by: str
+    policy: RetryPolicy
+    hands: Hands | None
+    pools: Pools | None
+    withdrawals: Withdrawals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What was done before a decision is recorded. words: what there is to say of it."""
+
+    words: str = ""
+    unread: Unread | None = None
+
 
 _WHAT = {
     Kind.ATTEMPT_OPENED: "opened",
     Kind.RETRY_REFUSED: "refused",
     Kind.RUN_FINISHED: "finished",
+    Kind.ALERT: "paused",
 }
 
 
-def _decision(
-    state: RunState,
-    reasons: frozenset[TerminationReason] | None,
-    decided_by: str,
-    policy: RetryPolicy,
-    tracks: Tracks,
-) -> Decision:
-    gone = source_withdrawn(tracks, state)
-    decision = decide(state, policy, tracks.now(), source_withdrawn=gone)
+def _settle(this: _Settling) -> Settled:
+    """Decide on the newest state, do the work that comes first, once, and append; begin again wherever
+    another record came in between."""
+    work: _Work | None = None
+    for _ in range(DECISIONS_MAX):
+        state = this.tracks.run(this.run_id)
+        decision = _decision(this, state)
+        if work is None and (work := _do_first(this, state, decision)) is not None:
+            continue  # it may have changed what follows
+        decision = _after_work(this, state, decision, work)
+        if not isinstance(decision, Wait) and decision.quarantine:
+            quarantine_all(this.tracks, state, decision.quarantine, by=this.decided_by)
+            if len(decision.quarantine) > QUARANTINES_MAX:
+                why = f"{QUARANTINES_MAX} checkpoints were quarantined; the next tick goes on."
+                return Settled(what="waiting", record=None, why=why)
+            continue  # the record of the decision names those of the quarantines
+        draft = _draft(this, state, decision)
+        if draft is None:
+            is_ours = _is_whose(state, this.reasons)
+            return Settled(what="waiting", record=None, why=_why(decision), is_ours=is_ours)
+        settled = _append(this, state, decision, draft)
+        if settled is not None:
+            return settled
+    raise Contended(
+        f"A decision for {this.run_id} lost its place {DECISIONS_MAX} times in a row; the next tick "
+        "decides again."
+    )
+
+
+def _decision(this: _Settling, state: RunState) -> Decision:
     last = state.last_attempt
-    reason = last.reason if last is not None else None
+    snapshot = last.opened.snapshot if last is not None else state.declared.snapshot
+    decision = decide(
+        state,
+        this.policy,
+        this.tracks.now(),
+        source_withdrawn=this.withdrawals.of_source(state),
+        snapshot_withdrawn=this.withdrawals.of_snapshot(snapshot),
+        pool=None if this.pools is None else _pool(this.pools, last),
+    )
     is_stop = isinstance(decision, Finish) and decision.stop_cause == "user"
-    if reasons is None or is_stop or reason is None or reason in reasons:
+    if is_stop or _is_whose(state, this.reasons):
         return decision
-    return Wait(why=f"{decided_by} does not decide what follows on {reason}.")
+    reason = last.reason if last is not None else None
+    return Wait(why=f"{this.decided_by} does not decide what follows on {reason}.")
 
 
-def _draft(
-    tracks: Tracks, state: RunState, decision: Decision, decided_by: str, policy: RetryPolicy
-) -> Draft | None:
+def _pool(pools: Pools, last: AttemptState | None) -> PoolView | None:
+    if last is None or last.is_open:
+        return None
+    return pools.view(pool_of(last.opened.compute))
+
+
+def _is_whose(state: RunState, reasons: frozenset[TerminationReason] | None) -> bool:
+    """Whether what follows is for whoever decides `reasons`; before the first end, for anybody."""
+    reason = state.last_attempt.reason if state.last_attempt is not None else None
+    return reasons is None or reason is None or reason in reasons
+
+
+def _do_first(this: _Settling, state: RunState, decision: Decision) -> _Work | None:
+    """Do the work that `decision` asks for before its record; None where it asks for none."""
+    tracks, hands, by = this.tracks, this.hands, this.decided_by
+    if hands is None:
+        return None
+    if isinstance(decision, Retry) and decision.collects_first:
+        return _Work(words=free_space(tracks, hands, this.run_id, by=by))
+    if isinstance(decision, Wait) and decision.verify is not None:
+        return _Work(unread=read_proof(tracks, hands.checkpoints, state, decision.verify, by=by))
+    if isinstance(decision, Refuse) and decision.quarantines_snapshot is not None:
+        words = withdraw_snapshot(tracks, hands, state, state.attempts[-1], by=by)
+        this.withdrawals.ask_again(decision.quarantines_snapshot)
+        return _Work(words=words)
+    return None
+
+
+def _after_work(
+    this: _Settling, state: RunState, decision: Decision, work: _Work | None
+) -> Decision:
+    """Return the decision with what was done before it, or could not be."""
+    match decision:
+        case Retry() if work is not None and work.words:
+            return replace(decision, decision=f"{decision.decision} {work.words}")
+        case Refuse() if work is not None and work.words:
+            return replace(decision, what_to_do=f"{decision.what_to_do} {work.words}")
+        case Wait() if work is not None and work.unread is not None and decision.verify:
+            return without_proof(state, decision, work.unread, this.tracks.now())
+        case _:
+            return decision
+
+
+def _append(this: _Settling, state: RunState, decision: Decision, draft: Draft) -> Settled | None:
+    """Append the decision; None when another record came first.
+
+    One that no record holds becomes a refusal, which does: trying again would fail for ever.
+    """
+    try:
+        after = this.tracks.append_to(state, draft)
+    except RecordTooLarge as error:
+        if not isinstance(decision, Retry | Refuse):
+            raise
+        decision = too_large(state, decision, draft, error)
+        draft = refusal_of(this.tracks, state, decision, by=this.decided_by, policy=this.policy)
+        after = this.tracks.append_to(state, draft)
+    if after is None:
+        return None
+    return Settled(what=_WHAT[after.head.kind], record=after.head, why=_why(decision))
+
+
+def _draft(this: _Settling, state: RunState, decision: Decision) -> Draft | None:
     """Return the record that `decision` makes, or None for a wait."""
     attempt_id = len(state.attempts)
     match decision:
         case Retry():
             opened = AttemptOpened(
                 cause="retry",
-                decided_by=decided_by,
+                decided_by=this.decided_by,
                 decision=decision.decision,
                 config=decision.config,
                 compute=decision.compute,
@@ -160,96 +242,42 @@ def _draft(
                 debit=decision.debit,
                 remediation=decision.remediation,
                 counted_seqs=decision.counted_seqs,
-                policy_version=policy.version,
+                policy_version=this.policy.version,
                 allows_environment_change=decision.allows_environment_change,
+                cadence=decision.cadence,
             )
-            return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=attempt_id + 1)
+            return this.tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=attempt_id + 1)
         case Refuse():
-            refused = RetryRefused(
-                reason=decision.reason.value,
-                limit=decision.limit,
-                decision=decision.decision,
-                counted_seqs=decision.counted_seqs,
-                what_to_do=decision.what_to_do,
-                decided_by=decided_by,
-                policy_version=policy.version,
-            )
-            return tracks.draft(Kind.RETRY_REFUSED, refused, attempt_id=attempt_id)
+            return refusal_of(this.tracks, state, decision, by=this.decided_by, policy=this.policy)
         case Finish():
             finished = RunFinished(
                 stop_cause=decision.stop_cause,
                 why=decision.why,
-                decided_by=decided_by,
+                decided_by=this.decided_by,
                 final=decision.final,
             )
-            return tracks.draft(Kind.RUN_FINISHED, finished)
+            return this.tracks.draft(Kind.RUN_FINISHED, finished)
         case Wait():
-            return None
+            if decision.alert is None:
+                return None
+            return this.tracks.draft(Kind.ALERT, decision.alert, attempt_id=attempt_id)
+
+
+def refusal_of(
+    tracks: Tracks, state: RunState, decision: Refuse, *, by: str, policy: RetryPolicy
+) -> Draft:
+    """Return the record that a refusal is."""
+    refused = RetryRefused(
+        reason=decision.reason.value,
+        limit=decision.limit,
+        decision=decision.decision,
+        counted_seqs=decision.counted_seqs,
+        what_to_do=decision.what_to_do,
+        decided_by=by,
+        policy_version=policy.version,
+    )
+    return tracks.draft(Kind.RETRY_REFUSED, refused, attempt_id=len(state.attempts))
 
 
 def _why(decision: Decision) -> str:
     return decision.decision if isinstance(decision, Retry | Refuse) else decision.why
-
-
-def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
-    """Return the newest attempt of a run that a person may retry; raises InvalidInput."""
-    if state.finished is not None:
-        raise InvalidInput(
-            f"Training run {state.run_id} is finished ({state.finished.stop_cause}) and cannot be "
-            "retried; declare a new one with `tracks run`."
-        )
-    if any(stop.body.mode == "stop" for stop in state.stops):
-        raise InvalidInput(
-            f"Training run {state.run_id} was stopped and is about to be finished; declare a new one "
-            "with `tracks run`."
-        )
-    last = state.last_attempt
-    if last is None or last.is_open:
-        number = 1 if last is None else last.attempt_id
-        raise InvalidInput(
-            f"Attempt {number} of training run {state.run_id} has not ended; "
-            f"`tracks drain {state.run_id}` ends it, then it can be retried."
-        )
-    if last.reason in ENDED_WITH_ALL_STEPS and "steps" not in changes:
-        raise InvalidInput(
-            f"Training run {state.run_id} has all its steps (attempt {last.attempt_id} ended as "
-            f"{last.reason}) and waits for its evals; `--set steps=N` lets it train on, "
-            f"`tracks waive {state.run_id} SUITE` lets an eval go."
-        )
-    return last
-
-
-def _changed_config(
-    state: RunState, last: AttemptState, changes: Mapping[str, Json]
-) -> dict[str, Json]:
-    """Return the config of the newest attempt with `changes`, checked as when it was declared."""
-    before = dict(last.opened.config)
-    if not changes:
-        return before
-    unknown = sorted(set(changes) - set(before))
-    if unknown:
-        raise InvalidInput(
-            f"The config of {state.run_id} has no key {unknown[0]!r}; it has: "
-            f"{', '.join(sorted(before))}."
-        )
-    if "accumulation" in changes:
-        raise InvalidInput(
-            "accumulation follows from global_batch, micro_batch and the ranks: change micro_batch."
-        )
-    family = FAMILIES.get(state.declared.model_family)
-    if family is None:
-        return {**before, **changes}
-    given = {**before, **changes}
-    own = {key: given[key] for key in given if key not in family.keys and key != "accumulation"}
-    keys = {key: given[key] for key in given if key in family.keys}
-    return {**resolve_config(family, keys, ranks=last.opened.compute.ranks), **own}
-
-
-def _differences(
-    before: Mapping[str, Json], after: Mapping[str, Json], *, why: str
-) -> tuple[ConfigChange, ...]:
-    return tuple(
-        ConfigChange(key=key, before=before.get(key), after=value, why=why)
-        for key, value in after.items()
-        if before.get(key) != value
-    )

@@ -32,6 +32,7 @@ from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.pins import pin_source
+from tracks_dagster.services.snapshot_quarantine import refuse_withdrawn
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 
@@ -103,7 +104,11 @@ def declare(tracks: Tracks, request: RunRequest) -> RunDeclared:
 
 
 def open_first_attempt(tracks: Tracks, run_id: str, *, decided_by: str) -> Record | None:
-    """Open the first attempt of a declared run; None when that was done before. Idempotent."""
+    """Open the first attempt of a declared run; None when that was done before, or the run is being
+    stopped. Idempotent.
+
+    Raises InvalidInput when its snapshot was quarantined after it was declared.
+    """
     return tracks.decide_run(run_id, lambda state: _first_attempt(tracks, state, decided_by))
 
 
@@ -169,7 +174,12 @@ def estimate_device_s(steps: int, ranks: int) -> float:
 def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Draft | None:
     if state is None or state.attempts or state.finished is not None:
         return None
+    if any(stop.body.mode == "stop" for stop in state.stops):
+        return None
     declared = state.declared
+    refuse_withdrawn(
+        tracks, declared.snapshot, doing=f"The first attempt of {state.run_id} cannot be opened"
+    )
     opened = AttemptOpened(
         cause="first",
         decided_by=decided_by,
@@ -268,7 +278,8 @@ def _promotion(family: Family) -> PromotionRule:
 def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...]:
     if len(request.drills) > DRILLS_MAX:
         raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
-    return tuple(fit_drill(parse_drill(text), config) for text in request.drills)
+    drills = (parse_drill(text) for text in request.drills)
+    return tuple(fit_drill(drill, config, ranks=request.ranks) for drill in drills)
 
 
 def _trainer(request: RunRequest) -> str:

@@ -71,7 +71,7 @@ def find_snapshot(tracks: Tracks, dataset: str, snapshot_id: str | None = None) 
             f"There is no snapshot of dataset {dataset!r}; materialize the asset "
             f"{snapshot_asset(dataset)!r} in the UI, or let `tracks run` make it."
         )
-    found = state.newest_usable if snapshot_id is None else _by_prefix(state, snapshot_id)
+    found = state.newest_usable if snapshot_id is None else find_by_prefix(state, snapshot_id)
     if found is None:
         raise InvalidInput(
             f"Every snapshot of {dataset} is quarantined ({state.snapshots[-1].quarantined_why}); "
@@ -80,9 +80,32 @@ def find_snapshot(tracks: Tracks, dataset: str, snapshot_id: str | None = None) 
     if found.quarantined_why is not None:
         raise InvalidInput(
             f"Snapshot {found.body.snapshot_id} of {dataset} is quarantined "
-            f"({found.quarantined_why}); use another one, or release it."
+            f"({found.quarantined_why}); use another one, or release it with "
+            f"`tracks snapshots release {dataset} {found.body.snapshot_id[:12]}`."
         )
     return SnapshotRef(dataset=dataset, snapshot_id=found.body.snapshot_id)
+
+
+def find_by_prefix(state: DatasetState, prefix: str) -> SnapshotState:
+    """Return the snapshot whose id begins with `prefix`; raises UnknownRun and InvalidInput."""
+    dataset = state.declared.dataset
+    if len(prefix) < PREFIX_CHARACTERS_MIN:
+        raise InvalidInput(
+            f"{prefix!r} is too short for a snapshot id; give at least "
+            f"{PREFIX_CHARACTERS_MIN} of its 64 hex digits."
+        )
+    found = [s for s in state.snapshots if s.body.snapshot_id.startswith(prefix)]
+    if not found:
+        newest = [s.body.snapshot_id for s in state.snapshots[-SNAPSHOTS_NAMED_MAX:]]
+        raise UnknownRun(
+            f"There is no snapshot {prefix!r} of dataset {dataset}; the newest are: "
+            f"{', '.join(reversed(newest))}."
+        )
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{prefix!r} begins {len(found)} snapshot ids of {dataset}; give more digits."
+        )
+    return found[0]
 
 
 def _store(
@@ -132,24 +155,3 @@ def _unless_known(
 
 def _known(state: DatasetState | None, body: SnapshotCommitted) -> SnapshotState | None:
     return state.snapshot(body.snapshot_id) if state is not None else None
-
-
-def _by_prefix(state: DatasetState, prefix: str) -> SnapshotState:
-    dataset = state.declared.dataset
-    if len(prefix) < PREFIX_CHARACTERS_MIN:
-        raise InvalidInput(
-            f"{prefix!r} is too short for a snapshot id; give at least "
-            f"{PREFIX_CHARACTERS_MIN} of its 64 hex digits."
-        )
-    found = [s for s in state.snapshots if s.body.snapshot_id.startswith(prefix)]
-    if not found:
-        newest = [s.body.snapshot_id for s in state.snapshots[-SNAPSHOTS_NAMED_MAX:]]
-        raise UnknownRun(
-            f"There is no snapshot {prefix!r} of dataset {dataset}; the newest are: "
-            f"{', '.join(reversed(newest))}."
-        )
-    if len(found) > 1:
-        raise InvalidInput(
-            f"{prefix!r} begins {len(found)} snapshot ids of {dataset}; give more digits."
-        )
-    return found[0]

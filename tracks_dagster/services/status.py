@@ -14,7 +14,7 @@ from datetime import datetime
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
-from tracks_dagster.core.names import LAUNCH_ATTEMPTS, RUN_EVALS
+from tracks_dagster.core.names import ALERT_POOL_STORM, LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.core.policy import sensor_of
 from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.promotion import promotion_is_due
@@ -116,7 +116,20 @@ def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> 
         )
     if heartbeat.sensors.get(sensor) is False:
         return f"waiting: sensor {sensor} is off"
-    return None
+    return _storm(state, now)
+
+
+def _storm(state: RunState, now: datetime) -> str | None:
+    """Say that a storm in its pool puts off the next attempt, as the newest alert told."""
+    attempt = state.last_attempt
+    since = attempt.ended_seq if attempt is not None else None
+    if since is None:
+        return None
+    told = [a.body for a in state.alerts if a.seq > since and a.body.rule == ALERT_POOL_STORM]
+    if not told or now >= parse_time(told[-1].data["latest_at"]):
+        return None
+    pool, latest = told[-1].data["pool"], told[-1].data["latest_at"]
+    return f"waiting: a storm in pool {pool} pauses its retries, until {latest} at the latest"
 
 
 def next_sensor(state: RunState) -> str | None:

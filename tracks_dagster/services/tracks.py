@@ -28,7 +28,8 @@ Project = Callable[[str], None]  # brings one track's new records into the ledge
 class Tracks:
     """Reads, folds and appends; calls `project` with the track's name after each append.
 
-    Safe for several threads, one of which works at a time: sensors tick in threads of one process.
+    Safe for several threads, which do not wait for each other: sensors tick in threads of one process,
+    and a tick looks at several runs at once.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class Tracks:
         self.now = now
         self.new_uid = new_uid
         self._project = project
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # of the table of tracks; nothing is read or written under it
         self._tracks: dict[str, Track] = {}
         self._run_states: dict[str, RunState] = {}
 
@@ -48,9 +49,8 @@ class Tracks:
 
     def find_run(self, run_id: str) -> RunState | None:
         """Return the run's state now, or None when there is no such run."""
-        with self._lock:
-            track = self._track(run_track(run_id))
-            return self._folded(track.name, track.refresh())
+        track = self._track(run_track(run_id))
+        return self._folded(track.name, track.refresh())
 
     def run(self, run_id: str) -> RunState:
         """Return the run's state now; raises UnknownRun."""
@@ -61,8 +61,7 @@ class Tracks:
 
     def records(self, track_name: str) -> list[Record]:
         """Return every record of a track as it stands now."""
-        with self._lock:
-            return list(self._track(track_name).refresh())
+        return list(self._track(track_name).refresh())
 
     def decide_run(
         self, run_id: str, choose: Callable[[RunState | None], Draft | None]
@@ -79,9 +78,23 @@ class Tracks:
             draft = choose(state)
             return None if draft is None else run_fold.check(state, draft)
 
-        with self._lock:
-            record = self._track(name).decide(chosen)
-        return self._projected(name, record)
+        return self._projected(name, self._track(name).decide(chosen))
+
+    def append_to(self, state: RunState, draft: Draft) -> RunState | None:
+        """Append a decision that was made on `state`; return the state with it at its head.
+
+        None, with nothing written, when another record came first: then read and decide again.
+        It is not projected: whoever appends several in a row projects once, after the last. Raises
+        InvalidDecision when `state` does not allow it, and RecordTooLarge.
+        """
+        name = run_track(state.run_id)
+        run_fold.check(state, draft)
+        record = self._track(name).append_after(state.head, draft)
+        if record is None:
+            return None
+        state = run_fold.apply(state, record)
+        self._run_states[name] = state
+        return state
 
     def declare_run(self, declared: RunDeclared) -> Record | None:
         """Append `run_declared`; None when the run exists already."""
@@ -91,23 +104,20 @@ class Tracks:
     def note_run(self, run_id: str, draft: Draft) -> Record:
         """Append a note, an alert or the end of an eval; raises UnknownRun."""
         self.run(run_id)
-        with self._lock:
-            record = self._track(run_track(run_id)).note(draft)
+        record = self._track(run_track(run_id)).note(draft)
         self._project(run_track(run_id))
         return record
 
     def find_dataset(self, name: str) -> DatasetState | None:
         """Return the dataset's state now, or None."""
-        with self._lock:
-            return dataset_state.fold(self._track(dataset_track(name)).refresh())
+        return dataset_state.fold(self._track(dataset_track(name)).refresh())
 
     def decide_dataset(
         self, name: str, choose: Callable[[DatasetState | None], Draft | None]
     ) -> Record | None:
         """Append the decision that `choose` makes of the dataset's state; None when none."""
-        with self._lock:
-            track = self._track(dataset_track(name))
-            record = track.decide(lambda records: choose(dataset_state.fold(records)))
+        track = self._track(dataset_track(name))
+        record = track.decide(lambda records: choose(dataset_state.fold(records)))
         return self._projected(track.name, record)
 
     def project(self, track_name: str) -> None:
@@ -120,16 +130,20 @@ class Tracks:
         return record
 
     def _track(self, name: str) -> Track:
-        track = self._tracks.pop(name, None) or Track(self.store, name, now=self.now)
-        self._tracks[name] = track
-        if len(self._tracks) > TRACKS_CACHED_MAX:
-            oldest = next(iter(self._tracks))
-            del self._tracks[oldest]
-            self._run_states.pop(oldest, None)
-        return track
+        with self._lock:
+            track = self._tracks.pop(name, None) or Track(self.store, name, now=self.now)
+            self._tracks[name] = track
+            if len(self._tracks) > TRACKS_CACHED_MAX:
+                oldest = next(iter(self._tracks))
+                del self._tracks[oldest]
+                self._run_states.pop(oldest, None)
+            return track
 
     def _folded(self, name: str, records: list[Record]) -> RunState | None:
+        """Return the state after exactly `records`, going on from what was folded before."""
         state = self._run_states.get(name)
+        if state is not None and state.head.seq >= len(records):
+            state = None  # another thread has read and folded more than these
         known = state.head.seq + 1 if state is not None else 0
         state = run_fold.fold(records[known:], state)
         if state is not None:

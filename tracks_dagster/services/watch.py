@@ -6,80 +6,117 @@ waiting. Which attempts need a Dagster run is planned by `services.launch`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+import time
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from tracks_dagster.core import names
-from tracks_dagster.core.errors import TrackBroken, TracksError
-from tracks_dagster.core.lifecycle import RunLifecycle
+from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.evals import HAS_ALL_STEPS
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
-from tracks_dagster.core.ports import GangLauncher, Ledger, ObjectStore, Orchestrator
-from tracks_dagster.core.records import canonical_json, format_time, parse_time
+from tracks_dagster.core.ports import (
+    CheckpointReader,
+    GangLauncher,
+    Ledger,
+    ObjectStore,
+    Orchestrator,
+)
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Kind, canonical_json, format_time
 from tracks_dagster.core.redact import Redact
-from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt
-from tracks_dagster.services.launch import OpenAttempt, is_lost
-from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.retry import settle
-from tracks_dagster.services.runs import open_first_attempt
-from tracks_dagster.services.status import HEARTBEAT_KEY
+from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
+from tracks_dagster.services.first_attempts import open_or_tell
+from tracks_dagster.services.launch import OpenAttempt, is_lost, needs_supervisor
+from tracks_dagster.services.pools import Pools
+from tracks_dagster.services.remedying import Hands
+from tracks_dagster.services.retry import Settled, settle
+from tracks_dagster.services.status import HEARTBEAT_KEY, next_sensor
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.turns import Seconds, Turns
+from tracks_dagster.services.withdrawals import Withdrawals
 
-SCAN_EVERY = timedelta(days=1)  # a full scan finds tracks that no process of ours has projected
+LINES_MAX = 20  # runs that a skip reason names; a page of Dagster's UI shows it
+LINE_CHARACTERS_MAX = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Every open attempt as it stands, and the runs that could not be looked at, in words."""
+    """Every open attempt as it stands, and the runs that could not be looked at, in words.
+
+    cut_at: the run after which the next survey begins, where this one ran out of time.
+    """
 
     attempts: tuple[OpenAttempt, ...]
     problems: tuple[str, ...]
+    cut_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """What a tick did, and what it could not do, in words. closed: run id and attempt."""
+    """What a tick did, what waits, and what it could not do, in words. closed: run id and attempt.
+
+    cut_at: the run after which the next tick goes on, where this one ran out of time.
+    """
 
     closed: tuple[tuple[str, AttemptState], ...] = ()
     decided: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-
-
-def open_run_ids(ledger: Ledger) -> list[str]:
-    """Return the runs that are neither finished nor refused, oldest first."""
-    rows = ledger.query(
-        "select run_id from training_runs where state in (:running, :waiting) "
-        "order by declared_at, run_id",
-        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
-    )
-    return [row["run_id"] for row in rows]
+    cut_at: str | None = None
 
 
 def survey(
-    tracks: Tracks, ledger: Ledger, gangs: GangLauncher, orchestrator: Orchestrator
+    tracks: Tracks,
+    ledger: Ledger,
+    gangs: GangLauncher,
+    orchestrator: Orchestrator,
+    *,
+    after: str | None = None,
+    seconds: Seconds = time.monotonic,
 ) -> Survey:
     """Look at every open attempt: what its track, its gang and Dagster say of it now.
 
-    What ranks appended since reaches the ledger here.
+    What ranks appended since reaches the ledger here. after: the run that the last one was cut at.
     """
     attempts, problems = [], []
-    for run_id in open_run_ids(ledger):
+    turns = Turns(runs_with_open_attempts(ledger), after=after, seconds=seconds)
+    for run_id in turns:
         try:
             tracks.project(run_track(run_id))
-            attempt = tracks.run(run_id).open_attempt
-            if attempt is None:
-                continue
-            key = attempt_key(run_id, attempt.attempt_id)
-            runs = orchestrator.runs_of_attempt(key)
-            gang = gangs.observe(run_id, attempt.attempt_id)
+            state = tracks.run(run_id)
+            if state.open_attempt is not None:
+                attempts.append(_look(state, state.open_attempt, gangs, orchestrator))
         except TracksError as error:
             problems.append(f"{run_id}: {error}")
-            continue
-        attempts.append(OpenAttempt(run_id=run_id, attempt=attempt, runs=runs, gang=gang))
-    return Survey(attempts=tuple(attempts), problems=tuple(problems))
+    return Survey(attempts=tuple(attempts), problems=tuple(problems), cut_at=turns.cut_at)
+
+
+def _look(
+    state: RunState, attempt: AttemptState, gangs: GangLauncher, orchestrator: Orchestrator
+) -> OpenAttempt:
+    found = OpenAttempt(
+        run_id=state.run_id,
+        attempt=attempt,
+        runs=orchestrator.runs_of_attempt(attempt_key(state.run_id, attempt.attempt_id)),
+        gang=gangs.observe(state.run_id, attempt.attempt_id),
+    )
+    if not needs_supervisor(found):
+        return found
+    claims = [claim.body.dagster_run_id for each in state.attempts for claim in each.claims]
+    return replace(
+        found, parent=_known(reversed(claims), orchestrator), root=_known(claims, orchestrator)
+    )
+
+
+def _known(claims: Iterable[str], orchestrator: Orchestrator) -> str | None:
+    """Return the first that Dagster still has: it shows no group of a run that was deleted."""
+    return next((each for each in claims if orchestrator.find(each) is not None), None)
 
 
 def close_lost(
@@ -89,13 +126,17 @@ def close_lost(
     orchestrator: Orchestrator,
     *,
     clean: Redact,
+    rules: UserRules = NO_RULES,
+    after: str | None = None,
+    seconds: Seconds = time.monotonic,
 ) -> Tick:
     """Close every attempt whose gang is gone and that no Dagster run supervises."""
-    found = survey(tracks, ledger, gangs, orchestrator)
+    found = survey(tracks, ledger, gangs, orchestrator, after=after, seconds=seconds)
     closed, problems = [], list(found.problems)
-    for each in found.attempts:
-        if not is_lost(each):
-            continue
+    lost = {each.run_id: each for each in found.attempts if is_lost(each)}
+    closing = Turns(list(lost), seconds=seconds)
+    for run_id in closing:
+        each = lost[run_id]
         try:
             attempt = close_attempt(
                 tracks,
@@ -105,61 +146,118 @@ def close_lost(
                 each.attempt.attempt_id,
                 names.WATCH_ATTEMPTS,
                 clean=clean,
+                rules=rules,
             )
         except TracksError as error:
             problems.append(f"{each.key}: {error}")
             continue
         closed.append((each.run_id, attempt))
-    return Tick(closed=tuple(closed), problems=tuple(problems))
+    # What was not closed for lack of time is found lost again, first of all.
+    cut_at = closing.cut_at or found.cut_at
+    return Tick(closed=tuple(closed), problems=tuple(problems), cut_at=cut_at)
 
 
-def settle_open_runs(tracks: Tracks, ledger: Ledger, *, sensor: str, policy: RetryPolicy) -> Tick:
-    """Make the decisions that are due on every open run, for the reasons that `sensor` owns.
+def settle_open_runs(
+    tracks: Tracks,
+    ledger: Ledger,
+    *,
+    sensor: str,
+    policy: RetryPolicy,
+    decides: bool = True,
+    checkpoints: CheckpointReader | None = None,
+    off: Collection[str] = (),
+    after: str | None = None,
+    seconds: Seconds = time.monotonic,
+) -> Tick:
+    """Make every decision that is due for the reasons that `sensor` owns, the oldest end first.
 
-    The watcher also opens the first attempt of a run whose declaring process did not come to it.
+    The watcher also obeys stops whatever the reason, opens the first attempt of a run whose declaring
+    process did not come to it, and finishes runs that have all their steps. decides: False does only
+    that, where no policy is known by which a retry could be decided. off: sensors that are switched
+    off, for the words. after: the run that the last tick was cut at. Several runs are settled at once.
     """
-    decided, problems = [], []
-    for run_id in open_run_ids(ledger):
+    is_watcher = sensor == names.WATCH_ATTEMPTS
+    this = _Sensor(
+        tracks=tracks,
+        name=sensor,
+        reasons=reasons_of(sensor) if decides else reasons_of(sensor) & HAS_ALL_STEPS,
+        policy=policy,
+        hands=None if checkpoints is None else Hands(checkpoints=checkpoints, ledger=ledger),
+        pools=Pools(ledger, now=tracks.now(), window_s=policy.storm.window_s),
+        withdrawals=Withdrawals(tracks),
+        off=frozenset(off),
+    )
+    due = runs_between_attempts(ledger, None if is_watcher else reasons_of(sensor))
+    turns = Turns(due, after=after, seconds=seconds)
+    looked = turns.work(this.look)
+    return Tick(
+        decided=tuple(line for each in looked for line in each.decided),
+        waiting=tuple(line for each in looked for line in each.waiting),
+        problems=tuple(line for each in looked for line in each.problems),
+        cut_at=turns.cut_at,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sensor:
+    """One tick of a sensor that decides. Safe for several threads."""
+
+    tracks: Tracks
+    name: str
+    reasons: frozenset[TerminationReason]
+    policy: RetryPolicy
+    hands: Hands | None
+    pools: Pools
+    withdrawals: Withdrawals
+    off: frozenset[str]
+
+    def look(self, run_id: str) -> Tick:
+        """Decide what is due on one run; trouble with it is told and stays its own."""
         try:
-            if sensor == names.WATCH_ATTEMPTS:
-                first = open_first_attempt(tracks, run_id, decided_by=sensor)
-                decided += [] if first is None else [f"{run_id}: opened: its first attempt"]
-            settled = settle(
-                tracks, run_id, reasons=reasons_of(sensor), decided_by=sensor, policy=policy
-            )
+            settled = self._settle(run_id)
+            if settled.record is not None:
+                return Tick(decided=(f"{run_id}: {settled.what}: {settled.why}",))
+            if self.name == names.WATCH_ATTEMPTS:
+                state = self.tracks.run(run_id)
+                if not state.attempts:
+                    return self._first_attempt(run_id)
+                if not settled.is_ours and (whose := next_sensor(state)) in self.off:
+                    return Tick(waiting=(f"{run_id}: waiting: sensor {whose} is off",))
         except TracksError as error:
-            problems.append(f"{run_id}: {error}")
-            continue
-        if settled.record is not None:
-            decided.append(f"{run_id}: {settled.what}: {settled.why}")
-    return Tick(decided=tuple(decided), problems=tuple(problems))
+            return Tick(problems=(f"{run_id}: {error}",))
+        return Tick(waiting=(f"{run_id}: {settled.why}",)) if settled.is_ours else Tick()
+
+    def _settle(self, run_id: str) -> Settled:
+        return settle(
+            self.tracks,
+            run_id,
+            reasons=self.reasons,
+            decided_by=self.name,
+            policy=self.policy,
+            hands=self.hands,
+            pools=self.pools,
+            withdrawals=self.withdrawals,
+        )
+
+    def _first_attempt(self, run_id: str) -> Tick:
+        record, why = open_or_tell(self.tracks, run_id, decided_by=self.name)
+        if record is None:
+            return Tick(waiting=(f"{run_id}: {why}",))
+        what = "opened" if record.kind is Kind.ATTEMPT_OPENED else "paused"
+        return Tick(decided=(f"{run_id}: {what}: {why}",))
+
+
+def skip_reason(tick: Tick, *, idle: str) -> str:
+    """Return what a tick did and what it waits for, run by run, in bounded length; else `idle`."""
+    lines = [line[:LINE_CHARACTERS_MAX] for line in (*tick.decided, *tick.waiting)]
+    more = len(lines) - LINES_MAX
+    told = [*lines[:LINES_MAX], *([f"… and {more} more"] if more > 0 else [])]
+    if tick.cut_at is not None:
+        told.append(f"the next tick goes on after {tick.cut_at}")
+    return "; ".join(told) or idle
 
 
 def write_heartbeat(store: ObjectStore, now: datetime, sensors: Mapping[str, bool]) -> None:
     """Overwrite the daemon's heartbeat: when it ticked, and which sensors are on. For people only."""
     value = {"at": format_time(now), "sensors": dict(sensors)}
     store.put(HEARTBEAT_KEY, canonical_json(value))
-
-
-def scan_if_due(
-    projector: Projector, last_scan_at: str | None, now: datetime
-) -> tuple[str | None, tuple[str, ...]]:
-    """Scan the whole store once a day; return when it was last scanned, and in words what failed.
-
-    A broken track waits for a person and is met again tomorrow; what could not be reached is tried
-    again at the next tick. Neither keeps the runs waiting.
-    """
-    if not scan_is_due(last_scan_at, now):
-        return last_scan_at, ()
-    try:
-        projector.scan()
-    except TrackBroken as error:
-        return format_time(now), (str(error),)
-    except TracksError as error:
-        return last_scan_at, (str(error),)
-    return format_time(now), ()
-
-
-def scan_is_due(last_scan_at: str | None, now: datetime) -> bool:
-    """Whether the daily scan of the whole store is due; never scanned means yes."""
-    return last_scan_at is None or now - parse_time(last_scan_at) >= SCAN_EVERY

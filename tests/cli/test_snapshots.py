@@ -1,0 +1,61 @@
+"""`tracks snapshots`: a person quarantines a snapshot, sees what used it, and releases it."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.records import Kind
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
+
+
+def trained_on() -> tuple[str, str]:
+    """The dataset of the story, and the id of the snapshot that it trained on."""
+    snapshot = build(Settings.from_environment()).tracks.run(RUN_ID).declared.snapshot
+    return snapshot.dataset, snapshot.snapshot_id
+
+
+def kinds(dataset: str) -> list[Kind]:
+    tracks = build(Settings.from_environment()).tracks
+    return [record.kind for record in tracks.records(f"datasets/{dataset}")]
+
+
+def test_a_snapshot_is_quarantined_once_and_what_used_it_is_named(story: Story, call: Call) -> None:
+    dataset, snapshot_id = trained_on()
+    told = call(
+        "snapshots", "quarantine", dataset, snapshot_id[:8], "--why", "rows of another year"
+    )
+    assert told.exit_code == 0, told.output
+    assert f"It was used by 1 run ({RUN_ID})" in told.stdout
+    again = call("snapshots", "quarantine", dataset, snapshot_id, "--why", "as before", "--json")
+    value = json.loads(again.stdout)
+    assert (value["status"], value["seq"]) == ("quarantined", None)
+    assert value["consumers"]["attempt_count"] == len(story.history.state.attempts)
+    assert kinds(dataset).count(Kind.SNAPSHOT_QUARANTINED) == 1
+
+
+def test_it_is_listed_with_its_reason_until_it_is_released(story: Story, call: Call) -> None:
+    dataset, snapshot_id = trained_on()
+    call("snapshots", "quarantine", dataset, snapshot_id, "--why", "rows of another year")
+    rows = json.loads(call("snapshots", "list", dataset, "--json").stdout)
+    [row] = [row for row in rows if row["snapshot_id"] == snapshot_id]
+    assert (row["status"], row["quarantined_why"]) == ("quarantined", "rows of another year")
+    assert "rows of another year" in call("snapshots", "list").stdout
+    assert call("snapshots", "release", dataset, snapshot_id, "--why", "looked at").exit_code == 0
+    rows = json.loads(call("snapshots", "list", dataset, "--json").stdout)
+    assert {row["status"] for row in rows} == {"usable"}
+
+
+def test_what_is_not_there_is_told(story: Story, call: Call) -> None:
+    dataset, _ = trained_on()
+    for arguments, says in (
+        (("birds", "abcdef"), "There is no dataset 'birds'"),
+        ((dataset, "ffffffff"), "There is no snapshot 'ffffffff'"),
+        ((dataset, "ff"), "too short"),
+    ):
+        told = call("snapshots", "quarantine", *arguments, "--why", "x")
+        assert told.exit_code in (1, 2)
+        assert says in told.stderr
+    assert "There is no snapshot of dataset birds" in call("snapshots", "list", "birds").stdout

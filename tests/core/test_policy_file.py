@@ -1,0 +1,196 @@
+"""A person's policy file: what it changes, what stays, and every error of it with its line."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracks_dagster.adapters.yaml_nodes import parse_yaml
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.located import Problem
+from tracks_dagster.core.policy import Remedy, RetryPolicy
+from tracks_dagster.core.policy_file import read_policy
+from tracks_dagster.core.policy_words import limit_lines, rule_lines
+from tracks_dagster.core.reasons import TerminationReason as R
+
+HUGE = "9" * 400
+DAY = 86_400.0
+
+
+def read(text: str) -> tuple[RetryPolicy, list[Problem]]:
+    root, broken = parse_yaml(text)
+    policy, wrong = read_policy(root, DEFAULT_POLICY)
+    return policy, [*broken, *wrong]
+
+
+def good(text: str) -> RetryPolicy:
+    policy, problems = read(text)
+    assert problems == []
+    return policy
+
+
+def lines_of(text: str) -> list[int]:
+    return [problem.line for problem in sorted(read(text)[1])]
+
+
+def test_what_a_row_names_changes_and_everything_else_stays() -> None:
+    policy = good("reasons:\n  node_failure: {count: 8, backoff: 30s, backoff_max: 20 min}\n")
+    rule, before = policy.rule(R.NODE_FAILURE), DEFAULT_POLICY.rule(R.NODE_FAILURE)
+    assert (rule.count, rule.backoff_s, rule.backoff_s_max) == (8, 30.0, 1200.0)
+    assert (rule.window_s, rule.remedy) == (before.window_s, before.remedy)
+    others = [r for r in policy.rules if r.reason is not R.NODE_FAILURE]
+    assert others == [r for r in DEFAULT_POLICY.rules if r.reason is not R.NODE_FAILURE]
+    assert policy.version != DEFAULT_POLICY.version
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "{}", "reasons: {}", "limits: {}"])
+def test_a_file_that_says_nothing_is_the_default(text: str) -> None:
+    assert good(text) == DEFAULT_POLICY
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "field", "value"),
+    [
+        ("unknown", "count: none", "count", None),
+        ("unknown", "window: 7d", "window_s", 7 * DAY),
+        ("unknown", "window: 1.5h", "window_s", 5400.0),
+        ("unknown", "window: none", "window_s", None),
+        ("unknown", "window: 500 steps", "window_steps", 500),
+        ("unknown", "window: 500 steps", "window_s", None),
+        ("nan_loss", "window: 24h", "window_steps", None),
+        ("unknown", "refund: 50%", "refund", 0.5),
+        ("unknown", "refund: 0", "refund", 0.0),
+        ("unknown", "remedy: resume", "remedy", Remedy.RESUME),
+        ("unknown", "other_node_from: none", "other_node_from", None),
+        ("unknown", "fingerprint_limited: false", "fingerprint_limited", False),
+        ("rank_lost_secondary", "counts_as: none", "counts_as", None),
+        ("hang", "counts_as: unknown", "counts_as", R.UNKNOWN),
+        ("image_pull", "time: 3h", "time_s", 10_800.0),
+        ("code_error", "count_before_first_step: 1", "count_before_first_step", 1),
+    ],
+)
+def test_every_key_of_a_row_is_read(key: str, text: str, field: str, value: object) -> None:
+    policy = good(f"reasons: {{{key}: {{{text}}}}}")
+    assert getattr(policy.rule(R(key)), field) == value
+
+
+def test_limits_storms_environments_devices_and_pools_are_read() -> None:
+    policy = good(
+        """
+        limits: {fingerprint_limit: 4, device_time_floor: 2h, never_started_limit: 5}
+        storm: {ends: 20, window: 10min, share: 10%}
+        environment: {torch: 2, cuda: any, nccl: exact}
+        larger_devices: {a100-40: a100-80}
+        other_pools: {spot: on-demand}
+        """
+    )
+    assert (policy.fingerprint_limit, policy.device_s_floor) == (4, 7200.0)
+    assert policy.never_started_limit == 5
+    assert (policy.storm.ends, policy.storm.window_s, policy.storm.share) == (20, 600.0, 0.1)
+    assert policy.storm.runs == DEFAULT_POLICY.storm.runs
+    rules = {rule.key: rule.parts for rule in policy.environment}
+    assert rules == {"torch": 2, "python": 2, "numpy": 2, "nccl": None}
+    assert policy.larger_devices == {"a100-40": "a100-80"}
+    assert policy.other_pools == {"spot": "on-demand"}
+
+
+def test_the_storm_breaker_can_be_switched_off() -> None:
+    policy = good("storm: {ends: none}")
+    assert policy.storm.ends is None
+    assert any("never" in line for line in limit_lines(policy))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("reasons: {nod_failure: {count: 1}}", "did you mean node_failure?"),
+        ("reasons: {completed: {count: 1}}", "is never retried"),
+        ("reasons: {hang: {cout: 1}}", "did you mean count?"),
+        ("reasons: {hang: 3}", "keys with values"),
+        ("reasons: [hang]", "a list stands where"),
+        ("resons: {}", "did you mean reasons?"),
+        ("reasons: {hang: {count: -1}}", "-1 is no count"),
+        ("reasons: {hang: {count: 1.5}}", "1.5 is no count"),
+        ("reasons: {hang: {count: true}}", "true is no count"),
+        ("reasons: {hang: {count: '3'}}", "'3' is no count"),
+        ("reasons: {hang: {count: }}", "nothing is no count"),
+        ("reasons: {hang: {window: 24}}", "24 has no unit"),
+        ("reasons: {hang: {window: '24'}}", "'24' has no unit"),
+        ("reasons: {hang: {window: 24:00}}", "'24:00' is no window"),
+        ("reasons: {hang: {window: 10m}}", "has the unit 'm'"),
+        ("reasons: {hang: {window: -1h}}", "'-1h' is no window"),
+        ("reasons: {hang: {window: 0h}}", "a window is empty"),
+        ("reasons: {hang: {window: 99999d}}", "more than ten years"),
+        ("reasons: {hang: {window: 0 steps}}", "no number of steps"),
+        ("reasons: {hang: {window: 999999999999 days}}", "has the unit 'days'"),
+        ("reasons: {hang: {window: 999999999999 d}}", "more than ten years"),
+        (f"reasons: {{hang: {{window: {HUGE} d}}}}", "more than ten years"),
+        (f"reasons: {{hang: {{window: {HUGE} steps}}}}", "more than 1000000000000 steps"),
+        (f"reasons: {{hang: {{window: {HUGE}}}}}", "has no unit"),
+        (f"reasons: {{hang: {{refund: {HUGE}%}}}}", "is no share"),
+        (f"reasons: {{hang: {{count: {HUGE}}}}}", "is no count"),
+        ("reasons: {hang: {backoff: 5}}", "5 has no unit"),
+        ("reasons: {hang: {backoff: 11min}}", "a backoff grows from 660 s"),
+        ("reasons: {hang: {refund: 150%}}", "is no share"),
+        ("reasons: {hang: {refund: much}}", "is no share"),
+        ("reasons: {hang: {remedy: reboot}}", "'reboot' is no remedy"),
+        ("reasons: {hang: {counts_as: rank_lost_secondary}}", "share only the debits"),
+        ("reasons: {hang: {fingerprint_limited: no}}", "'no' is neither true nor false"),
+        ("reasons: {hang: {other_node_from: 0}}", "0th end"),
+        ("reasons: {image_pull: {count: 3}}", "`time: none` takes it away"),
+        ("limits: {fingerprint_limit: many}", "'many' is no count"),
+        ("limits: {device_time_floor: 1}", "1 has no unit"),
+        ("limits: {device_hours_factor: 0}", "above zero"),
+        ("limits: {memory_growth: 1GiB}", "is no number"),
+        ("storm: {ends: 1}", "at least 2 ends"),
+        ("storm: {pause: 2h}", "not above its maximum"),
+        ("environment: {torch: maybe}", "write exact, any"),
+        ("larger_devices: {a: 3}", "is no name"),
+    ],
+)
+def test_what_cannot_hold_is_refused_in_words(text: str, words: str) -> None:
+    _, [problem] = read(text)
+    assert words in problem.words
+    assert problem.line == 1
+
+
+def test_every_error_is_told_with_its_own_line() -> None:
+    text = """\
+reasons:
+  node_failure:
+    count: -1
+    window: 24
+    bakoff: 3s
+  nodefailure: {count: 3}
+  unknown:
+    count: 3
+    backoff: 10min
+    backoff_max: 1min
+limits:
+  fingerprint_limit: many
+  memory_growth: 0.5
+storm: {}
+storm: {}
+other: 3
+"""
+    assert lines_of(text) == [3, 4, 5, 6, 9, 12, 13, 15, 16]
+
+
+def test_two_values_that_hold_alone_but_not_together_are_told_with_the_line_of_their_row() -> None:
+    _, [problem] = read("reasons:\n  hang:\n    backoff: 9min\n    backoff_max: 8min\n")
+    assert (problem.line, "grows from 540 s" in problem.words) == (2, True)
+    assert good("reasons: {hang: {backoff: 20min, backoff_max: 1h}}").rule(R.HANG).backoff_s == 1200
+
+
+@given(st.text(max_size=200))
+def test_no_text_is_ever_more_than_refused(text: str) -> None:
+    policy, problems = read(text)
+    assert problems or isinstance(policy, RetryPolicy)
+
+
+def test_the_table_marks_what_differs_from_the_default() -> None:
+    policy = good("reasons: {hang: {count: 9}}")
+    changed = [line for line in rule_lines(policy, DEFAULT_POLICY) if line.is_changed]
+    assert [(line.reason, line.budget) for line in changed] == [("hang", "9 in 24 h")]
+    assert len(rule_lines(policy, DEFAULT_POLICY)) == len(DEFAULT_POLICY.rules)

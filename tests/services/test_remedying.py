@@ -1,0 +1,70 @@
+"""What is done before a decision is recorded: on a full disk, checkpoints are collected first."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeClock, FakeObjectStore, Fault
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.names import WATCH_ATTEMPTS
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.services.remedying import Hands
+from tracks_dagster.services.retry import Settled, settle
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
+
+
+@pytest.fixture
+def full(store: FakeObjectStore, clock: FakeClock) -> Story:
+    """A run with five checkpoints whose disk is full."""
+    story = Story(store)
+    story.attempt("disk_full", last_step=53, commits=(10, 20, 30, 40, 50))
+    story.write_tracks()
+    clock.at = story.history.at
+    clock.advance(60)
+    return story
+
+
+def settled(tracks: Tracks, ledger: Ledger) -> Settled:
+    hands = Hands(checkpoints=StoredCheckpoints(tracks.store), ledger=ledger)
+    return settle(
+        tracks,
+        RUN_ID,
+        reasons=None,
+        decided_by=WATCH_ATTEMPTS,
+        policy=DEFAULT_POLICY,
+        hands=hands,
+    )
+
+
+def test_superseded_checkpoints_go_before_the_retry_is_opened(
+    full: Story, tracks: Tracks, ledger: Ledger
+) -> None:
+    result = settled(tracks, ledger)
+    assert result.what == "opened"
+    assert "Before it 2 superseded checkpoints (steps 10, 20)" in result.why
+    state = tracks.run(RUN_ID)
+    assert [c.ref.step for c in state.checkpoints if c.deleted] == [10, 20]
+    assert all((c.deleted_seq or 0) < state.attempts[1].opened_seq for c in state.checkpoints)
+    opened = state.attempts[1].opened
+    assert opened.decision == result.why
+    assert opened.resume == state.checkpoints[4].ref
+
+
+def test_a_collection_that_fails_does_not_stop_the_retry(
+    full: Story, tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    tracks.run(RUN_ID)
+    store.fail("delete", 1, Fault.FAILS)
+    result = settled(tracks, ledger)
+    assert result.what == "opened"
+    assert "Collecting checkpoints first failed" in result.why
+
+
+def test_while_it_waits_nothing_is_collected(
+    full: Story, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    clock.at = full.history.at
+    assert settled(tracks, ledger).what == "waiting"
+    assert not any(c.superseded for c in tracks.run(RUN_ID).checkpoints)

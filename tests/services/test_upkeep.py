@@ -1,0 +1,121 @@
+"""What the watcher does for the whole store has a few seconds of each tick, and goes on in the next."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from tests.bodies import BEGIN
+from tests.fakes import FakeObjectStore, Fault
+from tests.histories import DatasetHistory, History
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import format_time
+from tracks_dagster.core.track import log_key
+from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.turns import UPKEEP_S_MAX
+from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
+
+CALL_S = 0.5
+COUNT = 20
+
+
+class Slow(FakeObjectStore):
+    """A store of which every read takes half a second of a clock of its own."""
+
+    now_s = 0.0
+
+    def get(self, key: str) -> bytes | None:
+        self.now_s += CALL_S
+        return super().get(key)
+
+
+def told(store: FakeObjectStore) -> None:
+    for number in range(COUNT):
+        History(f"r-{number:02d}").declare().open().write_to(store)
+    DatasetHistory().declare().commit().write_to(store)
+
+
+def test_a_scan_of_many_tracks_is_cut_and_comes_to_its_end_over_ticks(ledger: Ledger) -> None:
+    store = Slow()
+    told(store)
+    projector = Projector(store, ledger)
+    done, ticks = Upkeep(done_at=None), 0
+    while done.done_at is None:
+        began_s = store.now_s
+        done = scan_if_due(projector, None, BEGIN, after=done.after, seconds=lambda: store.now_s)
+        assert store.now_s - began_s <= UPKEEP_S_MAX + 10 * CALL_S  # and the track it was in
+        ticks += 1
+        assert ticks <= COUNT + 1
+    assert ticks > 5
+    assert (done.done_at, done.after) == (format_time(BEGIN), None)
+    rows = ledger.query("select count(*) as n from training_runs")
+    assert rows[0]["n"] == COUNT
+    assert ledger.query("select count(*) as n from snapshots")[0]["n"] == 1
+
+
+def test_a_run_whose_name_continues_anothers_is_not_left_out(ledger: Ledger) -> None:
+    store = Slow()
+    names = ["a", "a-0", "a-b", "ab", "b"]
+    for name in names:
+        History(name).declare().write_to(store)
+    projector, after = Projector(store, ledger), None
+    for _ in names:
+        part = projector.scan_part(after=after, has_time=lambda: False)
+        after = part.reached
+    assert {row["run_id"] for row in ledger.query("select run_id from training_runs")} == set(names)
+
+
+def test_a_track_that_cannot_be_taken_in_does_not_keep_those_after_it(ledger: Ledger) -> None:
+    store = Slow()
+    told(store)
+    store.put(log_key("runs/r-03", 0), b"no record")
+    done, problems = Upkeep(done_at=None), []
+    for _ in range(COUNT):
+        done = scan_if_due(
+            Projector(store, ledger), None, BEGIN, after=done.after, seconds=lambda: store.now_s
+        )
+        problems += done.problems
+        if done.done_at is not None:
+            break
+    assert len(problems) == 1
+    assert problems[0].startswith("runs/r-03: ")
+    assert ledger.query("select count(*) as n from training_runs")[0]["n"] == COUNT - 1
+
+
+def test_a_store_that_cannot_be_reached_is_asked_again_where_the_scan_was(ledger: Ledger) -> None:
+    store = FakeObjectStore()
+    told(store)
+    store.fail("get", 60, Fault.FAILS)
+    first = scan_if_due(Projector(store, ledger), None, BEGIN)
+    assert (first.done_at, len(first.problems)) == (None, 1)
+    assert first.after is not None
+    second = scan_if_due(Projector(store, ledger), None, BEGIN, after=first.after)
+    assert second == Upkeep(done_at=format_time(BEGIN))
+    assert ledger.query("select count(*) as n from training_runs")[0]["n"] == COUNT
+
+
+def test_runs_that_wait_for_a_person_have_their_turn_over_several_visits(
+    ledger: Ledger, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    for number in range(COUNT):
+        drained = History(f"r-{number:02d}").declare().open().stop("drain").end("user_cancelled")
+        drained.write_to(store)
+    Projector(store, ledger).scan()
+    for number in range(COUNT):  # and each was retried by a command that died before it projected
+        history = History(f"r-{number:02d}").declare().open().stop("drain").end("user_cancelled")
+        history.open(cause="manual_retry").write_to(store)
+    now_s = 0.0
+
+    def slow() -> float:
+        nonlocal now_s
+        now_s += 1.0
+        return now_s
+
+    done, now = Upkeep(done_at=None), BEGIN
+    for _ in range(COUNT):
+        done = revisit_if_due(tracks, ledger, done.done_at, now, after=done.after, seconds=slow)
+        now += timedelta(minutes=5)
+        if done.after is None:
+            break
+    waiting = ledger.query("select count(*) as n from training_attempts where attempt_id = 2")
+    assert waiting[0]["n"] == COUNT

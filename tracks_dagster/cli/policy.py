@@ -1,0 +1,71 @@
+"""`tracks policy`: the retry policy that holds, and whether a file would be taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.policy_words import RuleLine, limit_lines, rule_lines
+from tracks_dagster.settings import (
+    POLICY_FILE,
+    Settings,
+    find_policy_file,
+    load_policy,
+    read_policy_file,
+)
+
+
+@click.command("policy")
+@click.option(
+    "--check",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Show what would hold with FILE; exit code 2 and every error with its line if it is wrong.",
+)
+@as_json
+def command(check: Path | None, as_json: bool) -> None:
+    """Show how often, how soon and with which change each kind of failure is retried."""
+    settings = Settings.from_environment()
+    path = check or find_policy_file(settings)
+    policy = read_policy_file(check) if check is not None else load_policy(settings)
+    lines = rule_lines(policy, DEFAULT_POLICY)
+    if as_json:
+        changed = [line.reason for line in lines if line.is_changed]
+        head = {"version": policy.version, "file": str(path) if path else None}
+        print_json({**head, "changed_reasons": changed, **to_json(policy)})
+        return
+    print_table(_table(lines))
+    click.echo()
+    for line in limit_lines(policy):
+        click.echo(line)
+    click.echo(_source(policy, path, settings))
+
+
+def _table(lines: list[RuleLine]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "reason", "retries", "refund by progress", "backoff", "remedy", "sensor"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        table.add_row(
+            "*" if line.is_changed else "",
+            line.reason,
+            line.budget,
+            line.refund,
+            line.backoff,
+            line.remedy,
+            line.sensor,
+        )
+    return table
+
+
+def _source(policy: RetryPolicy, path: Path | None, settings: Settings) -> str:
+    if path is None:
+        own = settings.home / POLICY_FILE
+        return f"version {policy.version}, as shipped; {own} or TRACKS_POLICY changes it"
+    return f"version {policy.version}; {path} changes what is marked *"

@@ -1,0 +1,116 @@
+"""`tracks snapshots`: the snapshots of datasets, and whether anybody may train on them."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    print_json,
+    print_table,
+    why_option,
+)
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.records import Json
+from tracks_dagster.services.runs import check_words
+from tracks_dagster.services.snapshot_quarantine import (
+    consumers,
+    find_any_snapshot,
+    quarantine_snapshot,
+    release_snapshot,
+    short_id,
+)
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import open_ledger_to_read
+
+
+@click.group("snapshots")
+def command() -> None:
+    """List the snapshots of datasets, quarantine and release them."""
+
+
+@command.command("list")
+@click.argument("dataset", required=False)
+@as_json
+def list_snapshots(dataset: str | None, as_json: bool) -> None:
+    """List the snapshots of DATASET, or of all datasets, oldest first."""
+    ledger = open_ledger_to_read(Settings.from_environment())
+    rows = ledger.query(
+        "select dataset, snapshot_id, status, quarantined_why, row_count, total_bytes, source, "
+        "committed_at from snapshots where cast(:dataset as text) is null or dataset = :dataset "
+        "order by dataset, committed_at, snapshot_id",
+        {"dataset": dataset},
+    )
+    if as_json:
+        print_json([{**row, "committed_at": str(row["committed_at"])} for row in rows])
+    elif not rows:
+        of = "" if dataset is None else f" of dataset {dataset}"
+        click.echo(f"There is no snapshot{of} yet; `tracks run` makes one.")
+    else:
+        print_table(_table(rows))
+
+
+@command.command("quarantine")
+@click.argument("dataset")
+@click.argument("snapshot")
+@why_option
+@by_option
+@as_json
+def quarantine(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> None:
+    """Refuse every new attempt on SNAPSHOT of DATASET, and name what has used it.
+
+    Attempts that run go on. SNAPSHOT: the first digits of its id.
+    """
+    check_words({"why": why, "by": by})
+    app = open_app()
+    ref = find_any_snapshot(app.tracks, dataset, snapshot)
+    record = quarantine_snapshot(app.tracks, ref, by=by, why=why)
+    used = consumers(app.ledger, ref)
+    if as_json:
+        told = {"snapshot": to_json(ref), "status": "quarantined", "consumers": to_json(used)}
+        print_json({**told, "seq": record.seq if record else None})
+        return
+    where = f"record {record.seq}" if record else "as it was already"
+    click.echo(f"Snapshot {short_id(ref)} of {dataset} is quarantined: {where}. {used.sentence}")
+
+
+@command.command("release")
+@click.argument("dataset")
+@click.argument("snapshot")
+@why_option
+@by_option
+@as_json
+def release(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> None:
+    """Let attempts train on SNAPSHOT of DATASET again; a refused run needs `tracks retry` as well."""
+    check_words({"why": why, "by": by})
+    app = open_app()
+    ref = find_any_snapshot(app.tracks, dataset, snapshot)
+    record = release_snapshot(app.tracks, ref, by=by, why=why)
+    if as_json:
+        print_json(
+            {"snapshot": to_json(ref), "status": "usable", "seq": record.seq if record else None}
+        )
+        return
+    where = f"record {record.seq}" if record else "as it was already"
+    click.echo(f"Snapshot {short_id(ref)} of {dataset} may be trained on: {where}.")
+
+
+def _table(rows: list[dict[str, Json]]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for title in ("dataset", "snapshot", "status", "rows", "bytes", "committed", "from", "why"):
+        table.add_column(title, justify="right" if title in ("rows", "bytes") else "left")
+    for row in rows:
+        table.add_row(
+            row["dataset"],
+            row["snapshot_id"][:12],
+            row["status"],
+            str(row["row_count"]),
+            str(row["total_bytes"]),
+            str(row["committed_at"])[:19],
+            row["source"],
+            row["quarantined_why"] or "",
+        )
+    return table

@@ -1,0 +1,92 @@
+"""What may follow on the state of a run: a retry, a wait, a refusal, or its end. Plain values.
+
+`decide` gives one of them, `services.retry` makes a record of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.core.bodies import (
+    Alert,
+    CheckpointCadence,
+    ComputeRequest,
+    ConfigChange,
+    Debit,
+    SnapshotRef,
+)
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Json
+from tracks_dagster.core.rollback import Quarantine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Open the next attempt; everything that its `attempt_opened` holds, and what comes before it.
+
+    quarantine: a record each, in this order; what stands in the track already is not named again.
+    collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
+    """
+
+    decision: str
+    debit: Debit
+    remediation: tuple[ConfigChange, ...]
+    config: Mapping[str, Json]
+    compute: ComputeRequest
+    snapshot: SnapshotRef
+    resume: CheckpointRef | None
+    counted_seqs: tuple[int, ...]
+    allows_environment_change: bool
+    cadence: CheckpointCadence | None = None
+    quarantine: tuple[Quarantine, ...] = ()
+    collects_first: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing is decided now. until: when to decide again by itself; None: something has to happen.
+
+    verify: a checkpoint whose bytes have to be read first: if they are right, a limit is not exhausted.
+    alert: what a person should be told, once.
+    """
+
+    why: str
+    until: datetime | None = None
+    verify: CheckpointRef | None = None
+    alert: Alert | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """No automatic retry. limit: as in `RetryRefused`, the first of those that are exhausted.
+
+    quarantine: checkpoints that a person's retry may not resume from either, a record each before.
+    quarantines_snapshot: the snapshot that it trained on is quarantined before, whose rows are bad.
+    """
+
+    reason: TerminationReason
+    limit: str
+    decision: str
+    what_to_do: str
+    counted_seqs: tuple[int, ...]
+    quarantine: tuple[Quarantine, ...] = ()
+    quarantines_snapshot: SnapshotRef | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The run is over. stop_cause: as in `RunFinished`.
+
+    quarantine: what was saved after the numbers of a stopped run went wrong, a record each before.
+    """
+
+    stop_cause: str
+    why: str
+    final: CheckpointRef | None
+    quarantine: tuple[Quarantine, ...] = ()
+
+
+Decision = Retry | Wait | Refuse | Finish

@@ -1,0 +1,106 @@
+"""Why a retry that may be made is not made yet: its backoff, a storm in its pool, an unread checkpoint.
+
+Each is bounded or names what ends it. Whether a retry may be made at all is for `limits` to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tracks_dagster.core.bodies import Alert
+from tracks_dagster.core.limits import backoff_s, in_a_row, limits
+from tracks_dagster.core.names import ALERT_POOL_STORM
+from tracks_dagster.core.policy import RetryPolicy, RetryRule
+from tracks_dagster.core.progress import may_prove_right
+from tracks_dagster.core.records import format_time, sha256_hex
+from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
+from tracks_dagster.core.spending import is_free, unread
+from tracks_dagster.core.storm import PoolView, find_storm, latest_at, pause_ends_at
+
+AHEAD_S_MAX = 600.0  # an end that lies further ahead was written by a clock that is wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """A pause that is not over. alert: what a person should be told, once; None: told already."""
+
+    why: str
+    until: datetime
+    alert: Alert | None = None
+
+
+def backing_off(
+    state: RunState,
+    failed: AttemptState,
+    rule: RetryRule,
+    policy: RetryPolicy,
+    now: datetime,
+) -> Pause | None:
+    """Return the backoff of the next attempt, or None once it is over.
+
+    base × 2^n, at most the maximum, times 0.5 to 1 by a hash of run and attempt: all runs that one
+    outage ended do not come back in one moment. n: retries in a row without progress. Counted from
+    the end of `failed`; nothing is waited for that a wrong clock puts far ahead.
+    """
+    first_s, max_s = rule.backoff_s, rule.backoff_s_max
+    if is_free(failed, rule):
+        first_s, max_s = policy.never_started_backoff_s, policy.never_started_backoff_s_max
+    delay_s = backoff_s(first_s, max_s, in_a_row(state, failed, rule, policy))
+    until = _ended_at(failed) + timedelta(seconds=delay_s * spread(state, failed))
+    if now >= until or _is_far_ahead(failed, now):
+        return None
+    return Pause(
+        why=f"attempt {failed.attempt_id + 1} is opened after its backoff, at {format_time(until)}.",
+        until=until,
+    )
+
+
+def weathering(
+    state: RunState, failed: AttemptState, policy: RetryPolicy, view: PoolView | None, now: datetime
+) -> Pause | None:
+    """Return the wait for a pool in a storm to calm down, or None. Bounded for each attempt."""
+    storm = find_storm(view, policy.storm, now) if view is not None else None
+    if storm is None or _is_far_ahead(failed, now):
+        return None
+    until = pause_ends_at(storm, policy.storm, _ended_at(failed), spread(state, failed))
+    if now >= until:
+        return None
+    latest = format_time(latest_at(policy.storm, _ended_at(failed)))
+    why = (
+        f"retries into pool {storm.pool} pause: {storm.words}. Attempt {failed.attempt_id + 1} is "
+        f"opened at {format_time(until)} if nothing else ends there, at {latest} at the latest."
+    )
+    data = {"pool": storm.pool, "latest_at": latest}
+    alert = Alert(rule=ALERT_POOL_STORM, text=why[0].upper() + why[1:], data=data)
+    return Pause(why=why, until=until, alert=None if _is_told(state, failed) else alert)
+
+
+def unproven(
+    counted: RunState, failed: AttemptState, rule: RetryRule, policy: RetryPolicy, now: datetime
+) -> CheckpointState | None:
+    """Return the checkpoint whose bytes decide whether a limit is exhausted; None when none does.
+
+    The next attempt would restore it, and so read it, but may not be opened before.
+    """
+    best = limits(counted, failed, rule, policy, now, trust=may_prove_right)
+    return None if any(limit.is_exhausted for limit in best) else unread(counted)
+
+
+def spread(state: RunState, failed: AttemptState) -> float:
+    """Return 0.5 to 1, always the same for one attempt of one run."""
+    digest = sha256_hex(f"{state.run_id}/{failed.attempt_id}".encode())
+    return 0.5 + int(digest[:8], 16) / 2**33
+
+
+def _ended_at(failed: AttemptState) -> datetime:
+    return failed.ended_at or failed.opened_at
+
+
+def _is_far_ahead(failed: AttemptState, now: datetime) -> bool:
+    return _ended_at(failed) > now + timedelta(seconds=AHEAD_S_MAX)
+
+
+def _is_told(state: RunState, failed: AttemptState) -> bool:
+    since = failed.ended_seq or 0
+    return any(a.body.rule == ALERT_POOL_STORM and a.seq > since for a in state.alerts)

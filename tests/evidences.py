@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.bodies import BEGIN
+from tracks_dagster.core.cases import evidence_of
 from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.core.records import format_time
 
@@ -77,3 +78,8 @@ def evidence(*ranks: RankEnd, **changes: Any) -> Evidence:
         "placed": True,
     }
     return Evidence(**fields | changes)
+
+
+def case(log: str = "", **told: Any) -> Evidence:
+    """Return the evidence of a case as `tracks classify` reads it, with this log tail."""
+    return evidence_of({"id": "a case", "evidence": {"log_tail": log or None, **told}})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import Counter
@@ -14,6 +15,7 @@ from tracks_dagster.adapters.stores.keys import check_key
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import GangError, OutcomeUnknown, StoreUnavailable
 from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.ports import (
     LEFTOVER_AGE_S,
     EvalOutcome,
@@ -169,11 +171,10 @@ class SequentialUids:
     """Uids in order, 32 hex digits each: 000…1, 000…2."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self._numbers = itertools.count(1)  # safe from several threads
 
     def __call__(self) -> str:
-        self._count += 1
-        return f"{self._count:032x}"
+        return f"{next(self._numbers):032x}"
 
 
 class FakeEvaluator:
@@ -246,6 +247,7 @@ class FakeGangs:
         self.start_problem: str | None = None
         self.asked_to_save: list[RankPlace] = []
         self.listens = True
+        self.dumps: tuple[StackDump, ...] = ()
 
     def start(self, spec: GangSpec) -> bool:
         key = (spec.run_id, spec.attempt_id)
@@ -269,6 +271,10 @@ class FakeGangs:
     def ask_to_save(self, place: RankPlace) -> bool:
         self.asked_to_save.append(place)
         return self.listens
+
+    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        self.calls.append(("dump_stacks", run_id, attempt_id))
+        return self.dumps
 
     def kill(self, run_id: str, attempt_id: int) -> None:
         self.calls.append(("kill", run_id, attempt_id))

@@ -22,6 +22,7 @@ from tracks_dagster.core.bodies import (
     AttemptSupervised,
     CheckpointCommitted,
     CheckpointDecision,
+    CheckpointVerified,
     DatasetDeclared,
     EvalEnded,
     EvalOpened,
@@ -190,12 +191,29 @@ class History(Grown):
         """`stop_requested`."""
         return self.add(Kind.STOP_REQUESTED, StopRequested(by="ann", why="enough", mode=mode))
 
-    def decide_checkpoint(self, kind: Kind, ref: CheckpointRef, *, pin: str | None = None) -> Self:
+    def decide_checkpoint(
+        self,
+        kind: Kind,
+        ref: CheckpointRef,
+        *,
+        pin: str | None = None,
+        is_passed_over: bool = False,
+    ) -> Self:
         """`checkpoint_quarantined`, `_superseded`, `_deleted`, `_pinned` or `_unpinned`."""
         body = CheckpointDecision(
-            manifest_sha256=ref.manifest_sha256, by="tests", why="for the test", pin=pin
+            manifest_sha256=ref.manifest_sha256,
+            by="tests",
+            why="for the test",
+            pin=pin,
+            is_passed_over=is_passed_over,
         )
         return self.add(kind, body)
+
+    def verify(self, ref: CheckpointRef | None = None) -> Self:
+        """`checkpoint_verified` of `ref`, by default of the newest commit."""
+        ref = ref or self.state.checkpoints[-1].ref
+        body = CheckpointVerified(manifest_sha256=ref.manifest_sha256, by="tests", total_bytes=1000)
+        return self.add(Kind.CHECKPOINT_VERIFIED, body)
 
     def open_eval(self, ref: CheckpointRef, *, suite: str = "heldout-loss") -> Self:
         """`eval_opened`: the next attempt at the eval of `ref`."""

@@ -1,4 +1,4 @@
-"""Settings are read once, and what cannot be used is refused in words before anything is written."""
+"""What cannot be used or reached is refused in words, before anything is written."""
 
 from __future__ import annotations
 
@@ -9,39 +9,40 @@ from pathlib import Path
 
 import pytest
 
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import LedgerError, SettingsError, StoreUnavailable
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.user_rules import NO_RULES
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
-def test_everything_lives_beside_workspace_yaml_by_default() -> None:
-    settings = Settings.from_environment({"TRACKS_HOME": "", "TRACKS_STORE": ""})
-    root = Path(__file__).resolve().parents[1]
-    assert settings.home == root / ".tracks"
-    assert settings.store_url == str(root / ".tracks" / "store")
-    assert settings.ledger_url == f"sqlite:///{root}/.tracks/ledger.db"
-
-
-def test_paths_mean_the_same_in_processes_that_start_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rules_with_errors_stop_nothing_and_a_mended_file_is_read_at_the_next_use(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = Settings.from_environment({"TRACKS_HOME": "home", "TRACKS_STORE": "objects"})
-    assert settings.environment["TRACKS_HOME"] == str(tmp_path / "home")
-    assert settings.environment["TRACKS_STORE"] == str(tmp_path / "objects")
-    assert Settings.from_environment(settings.environment).home == settings.home
+    rules_file = tmp_path / "rules.yaml"
+    rules_file.write_text("- {name: a}\n")
+    home = tmp_path / "home"
+    app = build(Settings(home=home, store_url=str(home / "store"), rules_file=rules_file))
+    rules, problem = app.usable_rules()
+    assert (rules, "2 error" in (problem or "")) == (NO_RULES, True)
+    rules_file.write_text("- {name: a, reason: storage_io, pattern: lustre}\n")
+    rules, problem = app.usable_rules()
+    assert (len(rules.rules), problem) == (1, None)
 
 
-@pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg2"])
-def test_the_driver_of_postgres_is_named(scheme: str) -> None:
-    settings = Settings.from_environment({"TRACKS_POSTGRES_URL": f"{scheme}://u:pw@h/d"})
-    assert settings.ledger_url == "postgresql+psycopg2://u:pw@h/d"
-    assert "pw" not in repr(settings)
-
-
-@pytest.mark.parametrize("url", ["mysql://h/d", "host=h dbname=d", "postgresql+psycopg://h/d"])
-def test_another_database_is_refused_with_an_example(url: str) -> None:
-    with pytest.raises(SettingsError, match="write postgresql://user:password@host:port/database"):
-        Settings.from_environment({"TRACKS_POSTGRES_URL": url})
+def test_a_policy_with_errors_stops_only_what_asks_for_it(tmp_path: Path) -> None:
+    policy_file = tmp_path / "policy.yaml"
+    policy_file.write_text("reasons: {hang: {cuont: 3}}\n")
+    home = tmp_path / "home"
+    app = build(Settings(home=home, store_url=str(home / "store"), policy_file=policy_file))
+    with pytest.raises(SettingsError, match="'cuont' is no key"):
+        _ = app.policy
+    policy, problem = app.usable_policy()
+    assert (policy, "'cuont' is no key" in (problem or "")) == (DEFAULT_POLICY, True)
+    policy_file.write_text("reasons: {hang: {count: 9}}\n")
+    assert app.policy.rule(TerminationReason.HANG).count == 9
+    assert app.usable_policy() == (app.policy, None)
 
 
 def test_a_home_of_a_newer_version_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
@@ -87,7 +88,8 @@ def test_an_application_is_built_on_an_empty_home_and_again_on_the_same(tmp_path
 def test_building_loads_neither_dagster_nor_torch(tmp_path: Path) -> None:
     script = (
         "import sys\n"
-        "from tracks_dagster.wiring import Settings, build\n"
+        "from tracks_dagster.settings import Settings\n"
+        "from tracks_dagster.wiring import build\n"
         "build(Settings.from_environment())\n"
         "print([name for name in ('dagster', 'torch', 'duckdb') if name in sys.modules])"
     )

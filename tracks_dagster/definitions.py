@@ -19,8 +19,12 @@ from assets.promotions import promotions
 from assets.snapshots import SNAPSHOTS
 from resources.tracks import RESOURCES
 from sensors.launch_attempts import launch_attempts
-from sensors.retry_oom import retry_oom
-from sensors.retry_preempted import retry_preempted
+from sensors.retries import (
+    retry_infrastructure,
+    retry_numerics,
+    retry_oom,
+    retry_preempted,
+)
 from sensors.run_evals import run_evals
 from sensors.watch_attempts import watch_attempts
 
@@ -34,6 +38,14 @@ defs = Definitions(
         collect_checkpoints,
     ],
     schedules=[weekly_retraining, collect_checkpoints_every_15_minutes],
-    sensors=[launch_attempts, retry_oom, retry_preempted, run_evals, watch_attempts],
+    sensors=[
+        launch_attempts,
+        retry_infrastructure,
+        retry_numerics,
+        retry_oom,
+        retry_preempted,
+        run_evals,
+        watch_attempts,
+    ],
     resources=RESOURCES,
 )

@@ -1,17 +1,15 @@
 """Builds the application: from settings to ports. The one place that constructs adapters.
 
-Used by the command line and by Dagster's resources. Beside the trainer's `join` this is the only
-reader of the environment. Nothing happens at import, and adapters are imported where they are built,
-so that a reading command loads neither Dagster nor torch.
+Used by the command line and by Dagster's resources; what they were told is in `settings`. Nothing
+happens at import, and adapters are imported where they are built, so that a reading command loads
+neither Dagster nor torch.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import uuid
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -30,70 +28,27 @@ from tracks_dagster.core.ports import (
     NewUid,
     ObjectStore,
 )
-from tracks_dagster.core.redact import Redact, redact, secrets_of
+from tracks_dagster.core.redact import Redact, redact
+from tracks_dagster.settings import LEDGER_FILE, Settings, load_policy, usable_rules
 
 if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
     from tracks_dagster.core.policy import RetryPolicy
+    from tracks_dagster.core.user_rules import UserRules
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
 
-LEDGER_FILE = "ledger.db"
 HOME_FORMAT = 1  # of TRACKS_HOME's layout; a home of a greater one is refused
-POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Where everything lives. postgres_url: for psycopg2, or None for SQLite under `home`.
-
-    root: the checkout, which holds workspace.yaml. secrets: values that no text may show.
-    """
-
-    home: Path
-    store_url: str
-    postgres_url: str | None = field(default=None, repr=False)
-    root: Path = Path()
-    secrets: tuple[str, ...] = field(default=(), repr=False)
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL; an empty value counts as unset.
-
-        Touches nothing. Raises SettingsError for a value that cannot be used.
-        """
-        given = os.environ if environment is None else environment
-        root = find_root()
-        home = Path(given.get("TRACKS_HOME") or root / ".tracks").expanduser().absolute()
-        postgres_url = given.get("TRACKS_POSTGRES_URL") or None
-        return cls(
-            home=home,
-            store_url=_absolute(given.get("TRACKS_STORE") or str(home / "store")),
-            postgres_url=None if postgres_url is None else _for_psycopg2(postgres_url),
-            root=root,
-            secrets=secrets_of(given),
-        )
-
-    @property
-    def ledger_url(self) -> str:
-        """The SQLAlchemy URL of the ledger."""
-        return self.postgres_url or f"sqlite:///{self.home / LEDGER_FILE}"
-
-    @property
-    def work(self) -> Path:
-        """Where local gangs keep their files."""
-        return self.home / "work"
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """These settings for another process, whatever folder it starts in."""
-        given = {"TRACKS_HOME": str(self.home), "TRACKS_STORE": self.store_url}
-        return {**given, "TRACKS_POSTGRES_URL": self.postgres_url or ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class App:
-    """Everything that services need, built once per process."""
+    """Everything that services need, built once per process.
+
+    The retry policy and the classifier's rules come from files that a person may change, and break, at
+    any time. They are read at each use, so ask once for what has to hold together; a file with an
+    error stops what needs it and nothing else.
+    """
 
     settings: Settings
     store: ObjectStore
@@ -106,10 +61,29 @@ class App:
     foresee: ForeseeEnvironment
     evaluator: Evaluator
     datasets: Datasets
-    policy: RetryPolicy
     redact: Redact
     now: Clock
     new_uid: NewUid
+
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy as its file says now; raises SettingsError naming every error of it."""
+        return load_policy(self.settings)
+
+    def usable_policy(self) -> tuple[RetryPolicy, str | None]:
+        """Return the policy for what decides no retry, and None; or the shipped one and what is wrong
+        with the file: a run is started and stopped all the same."""
+        from tracks_dagster.core.default_policy import DEFAULT_POLICY
+
+        try:
+            return self.policy, None
+        except SettingsError as error:
+            return DEFAULT_POLICY, str(error)
+
+    def usable_rules(self) -> tuple[UserRules, str | None]:
+        """Return the user's rules and None; or no rules and what is wrong with their file: an attempt
+        is classified all the same, and `tracks reclassify` asks the mended file."""
+        return usable_rules(self.settings)
 
 
 def build(settings: Settings) -> App:
@@ -124,7 +98,6 @@ def build(settings: Settings) -> App:
     from tracks_dagster.adapters.local_launcher import LocalLauncher
     from tracks_dagster.adapters.stores import open_store
     from tracks_dagster.adapters.worker_environment import worker_environment
-    from tracks_dagster.core.default_policy import DEFAULT_POLICY
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
     from tracks_dagster.training.software import foresee_software
@@ -152,7 +125,6 @@ def build(settings: Settings) -> App:
         foresee=lambda: foresee_software(worker_environment()),  # gangs start where this runs
         evaluator=LocalEvaluator(settings.work, clean=clean),
         datasets=ShippedDatasets(settings.work),
-        policy=DEFAULT_POLICY,
         redact=clean,
         now=utc_now,
         new_uid=new_uid,
@@ -244,12 +216,6 @@ def new_uid() -> str:
     return uuid.uuid4().hex
 
 
-def find_root() -> Path:
-    """Return the folder of workspace.yaml: the checkout, or the current folder outside of one."""
-    checkout = Path(__file__).resolve().parents[1]
-    return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
-
-
 def check_home(home: Path) -> None:
     """Raise SettingsError when `home` cannot be used; a home that is not there yet can be."""
     if home.exists() and not home.is_dir():
@@ -289,19 +255,3 @@ def _read_format(path: Path) -> int | None:
             f"{path} does not say which format this home has ({error}); it is a TRACKS_HOME of "
             "ours only with one. Restore the file, or choose another TRACKS_HOME."
         ) from error
-
-
-def _absolute(store_url: str) -> str:
-    """Return a URL as it is, and a path so that it means the same to processes that run elsewhere."""
-    return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
-
-
-def _for_psycopg2(url: str) -> str:
-    """Name the driver: SQLAlchemy's default for `postgresql://` differs between its versions."""
-    scheme, separator, rest = url.partition("://")
-    if not separator or scheme not in POSTGRES_SCHEMES:
-        raise SettingsError(
-            f"TRACKS_POSTGRES_URL begins with {scheme.split(':')[0]!r}; write "
-            "postgresql://user:password@host:port/database."
-        )
-    return f"postgresql+psycopg2://{rest}"

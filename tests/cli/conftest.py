@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from tests.stories import Story
 from tracks_dagster.cli import main
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 Call = Callable[..., Result]
 
@@ -20,7 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """TRACKS_HOME, a folder that is not there yet."""
     path = tmp_path / "home"
     monkeypatch.setenv("TRACKS_HOME", str(path))
-    for variable in ("TRACKS_STORE", "TRACKS_POSTGRES_URL"):
+    for variable in ("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY", "TRACKS_RULES"):
         monkeypatch.delenv(variable, raising=False)
     return path
 

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.records import Kind
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from tests.histories import History
 from tracks_dagster.adapters.processes import this_process
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 @pytest.fixture

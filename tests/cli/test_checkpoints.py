@@ -16,7 +16,8 @@ from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.verification import Verified
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 @pytest.fixture

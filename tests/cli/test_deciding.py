@@ -7,7 +7,8 @@ import pytest
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.records import Kind, Record
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ READING = (
     ("explain", f"{RUN_ID}/a02"),
     ("checkpoints", "list", RUN_ID),
     ("checkpoints", "advise", RUN_ID),
+    ("snapshots", "list"),
     ("sql", "select run_id, state from training_runs"),
     ("fsck",),
 )

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance
 
-from tracks_dagster.wiring import App, Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ from dagster import DagsterInstance, RunRequest, build_schedule_context
 
 from assets.collection import collect_checkpoints, collect_checkpoints_every_15_minutes
 from tests.stories import RUN_ID, Story
-from tracks_dagster.wiring import Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 def test_the_job_collects_every_run_and_says_what_it_did(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ from tracks_dagster.core import names
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.snapshots import find_snapshot
-from tracks_dagster.wiring import App, Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build
 
 EVAL = "r-1/heldout-loss@40"
 

@@ -48,6 +48,8 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
     } <= set(repository.job_names)
     assert {sensor.name for sensor in repository.sensor_defs} == {
         names.LAUNCH_ATTEMPTS,
+        names.RETRY_INFRASTRUCTURE,
+        names.RETRY_NUMERICS,
         names.RETRY_OOM,
         names.RETRY_PREEMPTED,
         names.RUN_EVALS,

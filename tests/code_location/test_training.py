@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from dagster import (
@@ -18,9 +19,9 @@ from dagster import (
 
 from assets.attempts import training_attempts
 from assets.declarations import declare_training_run
+from resources.orchestrator import DagsterOrchestrator
 from sensors.launch_attempts import launch_attempts
-from sensors.retry_oom import retry_oom
-from sensors.retry_preempted import retry_preempted
+from sensors.retries import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import DatasetHistory, History
@@ -31,6 +32,7 @@ from tracks_dagster.core.bodies import (
     RetentionRule,
     SnapshotRef,
 )
+from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ports import GangPhase, GangReport
@@ -206,6 +208,8 @@ def test_the_watcher_leaves_a_heartbeat_with_the_switches(
     assert heartbeat is not None
     assert set(heartbeat.sensors) == {
         names.LAUNCH_ATTEMPTS,
+        names.RETRY_INFRASTRUCTURE,
+        names.RETRY_NUMERICS,
         names.RETRY_OOM,
         names.RETRY_PREEMPTED,
         names.RUN_EVALS,
@@ -214,7 +218,13 @@ def test_the_watcher_leaves_a_heartbeat_with_the_switches(
 
 
 @pytest.mark.parametrize(
-    ("sensor", "reason"), [(retry_preempted, "preempted"), (retry_oom, "gpu_oom")]
+    ("sensor", "reason"),
+    [
+        (retry_preempted, "preempted"),
+        (retry_oom, "gpu_oom"),
+        (retry_numerics, "loss_divergence"),
+        (retry_infrastructure, "walltime_timeout"),
+    ],
 )
 def test_a_retry_sensor_opens_the_next_attempt_once_and_requests_nothing(
     app: App,
@@ -233,6 +243,105 @@ def test_a_retry_sensor_opens_the_next_attempt_once_and_requests_nothing(
         TerminationReason(reason),
         None,
     ]
+
+
+def test_a_broken_policy_file_fails_the_ticks_that_decide_retries_and_no_other(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator, tmp_path: Path
+) -> None:
+    policy_file = tmp_path / "policy.yaml"
+    policy_file.write_text("reasons: {preempted: {cuont: 3}}\n")
+    app = replace(app, settings=replace(app.settings, policy_file=policy_file))
+    failed = History("r-1").declare().open().supervise().place().restore().commit(10)
+    write(app, failed.end("preempted", last_step=12))
+    unknown = History("r-2").declare().open().place().restore().commit(10)
+    write(app, unknown.end("unknown", last_step=12))
+    write(app, History("r-3").declare().stop())
+    write(app, History("r-4").declare())
+    done = History("r-5").declare(evals=(), promotion=None).open().place().restore().commit(10)
+    write(app, done.end("completed", last_step=10))
+    with pytest.raises(SettingsError, match="'cuont' is no key"):
+        tick(retry_preempted, app, instance, dagster_runs)
+    result = tick(watch_attempts, app, instance, dagster_runs)
+    assert isinstance(result, SensorResult)
+    assert result.skip_reason is not None
+    assert "'cuont' is no key" in (result.skip_reason.skip_message or "")
+    assert app.tracks.run("r-3").finished is not None
+    assert len(app.tracks.run("r-4").attempts) == 1
+    assert app.tracks.run("r-5").finished is not None
+    assert [len(app.tracks.run(run_id).attempts) for run_id in ("r-1", "r-2")] == [1, 1]
+    assert isinstance(tick(launch_attempts, app, instance, dagster_runs), SensorResult)
+    policy_file.write_text("")
+    tick(watch_attempts, app, instance, dagster_runs)
+    tick(retry_preempted, app, instance, dagster_runs)
+    assert [len(app.tracks.run(run_id).attempts) for run_id in ("r-1", "r-2")] == [2, 2]
+
+
+def test_a_sensor_that_waits_says_for_what_run_by_run(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    history = History("r-1", begin=app.now()).declare().open().place().restore().commit(10)
+    write(app, history.end("node_failure", last_step=12))
+    waits = tick(retry_infrastructure, app, instance, dagster_runs)
+    assert isinstance(waits, SkipReason)
+    assert "r-1: Attempt 1 ended as node_failure" in (waits.skip_message or "")
+    assert "after its backoff" in (waits.skip_message or "")
+    idle = tick(retry_numerics, app, instance, dagster_runs)
+    assert isinstance(idle, SkipReason)
+    assert idle.skip_message == "no run with wrong numbers or bad data waits for a decision"
+
+
+def test_a_retry_is_requested_as_a_run_of_the_group_of_the_first(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    history = History("r-1").declare().open()
+    for number in (1, 2):
+        history.supervise(f"dagster-{number}").end("preempted").open()
+        dagster_runs.put(f"r-1/a{number:02d}", f"dagster-{number}", is_finished=True)
+    write(app, history)
+    requested = tick(launch_attempts, app, instance, dagster_runs)
+    assert isinstance(requested, SensorResult)
+    (request,) = requested.run_requests or ()
+    assert request.partition_key == "r-1/a03"
+    assert request.tags["dagster/parent_run_id"] == "dagster-2"
+    assert request.tags["dagster/root_run_id"] == "dagster-1"
+
+
+def test_a_run_that_was_deleted_from_dagster_is_nobodys_parent(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    history = History("r-1").declare().open().supervise("deleted").end("preempted").open()
+    write(app, history)
+    requested = tick(launch_attempts, app, instance, dagster_runs)
+    assert isinstance(requested, SensorResult)
+    (request,) = requested.run_requests or ()
+    assert "dagster/root_run_id" not in request.tags
+
+
+def test_dagster_groups_the_attempts_of_a_run_under_the_first_and_reexecutes_nothing(
+    app: App, instance: DagsterInstance
+) -> None:
+    history = write(app, History("r-1").declare().open().end("preempted"))
+    first = supervise(app, instance).dagster_run
+    write(app, history.open().supervise(first.run_id))
+    requested = tick(launch_attempts, app, instance, DagsterOrchestrator(instance))
+    assert isinstance(requested, SensorResult)
+    (request,) = requested.run_requests or ()
+    write(app, history.end("preempted"))
+    instance.add_dynamic_partitions(names.ATTEMPT_PARTITIONS, ["r-1/a02"])
+    second = materialize(
+        [training_attempts],
+        instance=instance,
+        resources={"app": app, "orchestrator": FakeOrchestrator()},
+        partition_key="r-1/a02",
+        tags=request.tags,
+        raise_on_error=False,
+    ).dagster_run
+    root, group = instance.get_run_group(first.run_id)
+    assert root == first.run_id
+    assert sorted(run.run_id for run in group) == sorted([first.run_id, second.run_id])
+    run = instance.get_run_by_id(second.run_id)
+    assert run is not None
+    assert run.parent_run_id is None  # a parent in the run itself would make it a re-execution
 
 
 @pytest.mark.usefixtures("snapshots")

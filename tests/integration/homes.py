@@ -18,7 +18,8 @@ import boto3
 
 from tracks_dagster.core.records import Json
 from tracks_dagster.services.status import RunLine, read_status
-from tracks_dagster.wiring import App, Settings, build, open_dagster_home
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build, open_dagster_home
 
 TRACKS = (sys.executable, "-c", "from tracks_dagster.cli import main; main()")
 COMMAND_S_MAX = 900.0  # of one command; a busy machine was twenty times slower than an idle one

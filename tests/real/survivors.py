@@ -13,7 +13,8 @@ from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import log_key, read_records, run_track
-from tracks_dagster.training.manifest import MEMBERS, read_manifest, read_tensors
+from tracks_dagster.training.manifest import MEMBERS
+from tracks_dagster.training.verifying import read_manifest, read_tensors
 
 
 def problems(store: ObjectStore, said: Said) -> Iterator[str]:

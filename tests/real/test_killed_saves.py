@@ -22,6 +22,9 @@ from tests.real.planted_faults import PLANTED
 SEED = int(os.environ.get("TRACKS_KILL_SEED", "1"))  # chooses the sample of the default suite
 ON_DISK, ON_S3 = 188, 12  # points of the default suite
 FULL_MIN = 1_000
+# A life may make fewer calls than the one that was counted, most of all on a busy machine, where its
+# threads meet otherwise: then nobody is killed, and another point is drawn. So many are, per kill.
+DRAWS_MAX = 3
 # After one of these, the world is as it is before the call that follows.
 READS = frozenset({"open to read", "read", "stat", "fstat", "scandir", "close", "GET", "HEAD"})
 ASKED_OF_A_DISK = frozenset(
@@ -43,21 +46,25 @@ def points(calls: Sequence[str]) -> list[Point]:
 def kill_everywhere(
     folder: Path, *, s3: bool, asked: frozenset[str], sample: int | None = None
 ) -> int:
-    """Kill at every point, or at a sample by the seed; return how many lives were killed."""
-    killed = 0
+    """Kill at every point, or at so many drawn by the seed; return how many lives were killed."""
+    killed = drawn = 0
     with killed_lives(folder, s3=s3) as lives:
         whole = lives.kill(0, BEFORE)
         assert whole.problems == []
         assert asked <= set(whole.calls)
         chosen = points(whole.calls)
-        if sample is not None:
-            chosen = sorted(random.Random(SEED).sample(chosen, sample))
         print(f"seed {SEED}: {len(chosen)} points of {len(whole.calls)} calls")
+        if sample is not None:
+            random.Random(SEED).shuffle(chosen)
+            chosen = chosen[: DRAWS_MAX * sample]
         for at, moment in chosen:
+            if killed == sample:
+                break
             told = lives.kill(at, moment)
             assert told.problems == [], f"killed {moment} call {at} (seed {SEED})"
             killed += told.was_killed
-    print(f"{killed} lives were killed, the others ended before")
+            drawn += 1
+    print(f"{killed} lives were killed, {drawn - killed} ended before")
     return killed
 
 
@@ -66,7 +73,7 @@ def test_a_kill_at_any_call_to_the_disk_leaves_the_checkpoint_before_or_the_new_
     tmp_path: Path,
 ) -> None:
     killed = kill_everywhere(tmp_path, s3=False, asked=ASKED_OF_A_DISK, sample=ON_DISK)
-    assert killed > 0.9 * ON_DISK  # a life may make some calls fewer than the one that was counted
+    assert killed == ON_DISK
 
 
 @pytest.mark.timeout(1200)
@@ -75,7 +82,7 @@ def test_a_kill_around_any_request_to_s3_leaves_the_checkpoint_before_or_the_new
     tmp_path: Path,
 ) -> None:
     killed = kill_everywhere(tmp_path, s3=True, asked=ASKED_OF_S3, sample=ON_S3)
-    assert killed > 0.9 * ON_S3
+    assert killed == ON_S3
 
 
 @pytest.mark.full

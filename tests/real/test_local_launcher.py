@@ -23,8 +23,10 @@ from tracks_dagster.adapters.processes import (
     write_json,
     write_process,
 )
+from tracks_dagster.core import names
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import GangError
+from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.training import gang_parent
 
@@ -53,6 +55,18 @@ def launcher(tmp_path: Path) -> Iterator[LocalLauncher]:
     yield launcher
     for folder in tmp_path.glob("*/a*"):
         launcher.kill(folder.parent.name, int(folder.name.removeprefix("a")))
+
+
+@pytest.fixture
+def sigterm_ends() -> Iterator[None]:
+    """As in a parent's own process: ranks inherit no ignored SIGTERM.
+
+    Started in the background of a script, a process ignores SIGINT, and Dagster, where a test has used
+    it in this process, then lets SIGTERM be ignored as well.
+    """
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 def test_every_exit_code_and_signal_of_the_ranks_is_seen(launcher: LocalLauncher) -> None:
@@ -268,14 +282,65 @@ def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
     assert asked == [signal.SIGTERM]
 
 
+@pytest.mark.usefixtures("sigterm_ends")
 def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path: Path) -> None:
     (tmp_path / "trainer.py").write_text(SAVES_ON_SIGTERM)
     gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=2))
-    gang.drain(grace_s=20)
+    gang.drain(grace_s=WAIT_S_MAX)
     gang.start()
     gang.watch()
     written = json.loads((tmp_path / "gang_exit.json").read_text())
     assert [rank["signal"] for rank in written["ranks"]] != [signal.SIGKILL, signal.SIGKILL]
+
+
+@pytest.mark.usefixtures("sigterm_ends")
+def test_a_start_that_takes_longer_than_the_grace_leaves_the_ranks_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to end before they began, they hear of it only then."""
+    (tmp_path / "trainer.py").write_text(SAVES_ON_SIGTERM)
+    gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=1))
+    gang.drain(grace_s=WAIT_S_MAX)
+    gang._kill_at = 0.0  # as after a start that took longer
+    gang.start()
+    gang.watch()
+    written = json.loads((tmp_path / "gang_exit.json").read_text())
+    assert [rank["signal"] for rank in written["ranks"]] != [signal.SIGKILL]
+
+
+@pytest.mark.parametrize("code", [names.EXIT_DRAINED, names.EXIT_FENCED])
+def test_a_rank_that_ends_as_all_agreed_leaves_the_others_time_for_their_last_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int
+) -> None:
+    script = f"""
+import os, time
+time.sleep(0 if os.environ["RANK"] == "1" else 1.0)
+raise SystemExit({code})
+"""
+    monkeypatch.setattr(gang_parent, "SURVIVORS_S_MAX", 0.1)
+    (tmp_path / "trainer.py").write_text(script)
+    gang = gang_parent.Gang(tmp_path, spec(script, ranks=2))
+    gang.start()
+    gang.watch()
+    written = json.loads((tmp_path / "gang_exit.json").read_text())
+    assert [rank["exit_code"] for rank in written["ranks"]] == [code, code]
+
+
+def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
+    """Half a line would hide what a secret in it is called, and nobody would redact it."""
+    log = tmp_path / "rank-0.log"
+    secret = b"PASSWORD=" + b"x" * LOG_TAIL_BYTES_MAX
+    log.write_bytes(b"first\n" + secret + b"\nlast \xff line\n")
+    assert local_launcher._tail(log) == "last \ufffd line\n"
+    log.write_bytes(secret + b" the end of a line of ten megabytes")
+    assert local_launcher._tail(log) == "the end of a line of ten megabytes"
+    log.write_bytes(b"short")
+    assert local_launcher._tail(log) == "short"
+
+
+def test_a_condition_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
+    (tmp_path / "conditions.jsonl").write_text('{"type": "Disrup')
+    assert local_launcher._conditions(tmp_path) == ()
 
 
 def test_ends_that_a_full_disk_did_not_take_are_written_down_later(

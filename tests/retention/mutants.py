@@ -27,12 +27,12 @@ def shared_chunks_go_too(patch: pytest.MonkeyPatch) -> None:
     """A deletion takes every chunk of the manifest, whoever else names it."""
     real = retention.plan_deletions
 
-    def plan(state: RunState, now: datetime, named: Named) -> Plans:
+    def plan(state: RunState, now: datetime, named: Named, *, ignores_grace: bool) -> Plans:
         return tuple(
             replace(each, chunks=named.get(each.ref.manifest_sha256, {}))
             if isinstance(each, Deletion)
             else each
-            for each in real(state, now, named)
+            for each in real(state, now, named, ignores_grace=ignores_grace)
         )
 
     patch.setattr(service, "plan_deletions", plan)
@@ -42,10 +42,10 @@ def quarantined_manifests_do_not_count(patch: pytest.MonkeyPatch) -> None:
     """A chunk that only a quarantined checkpoint needs is taken."""
     real = retention.plan_deletions
 
-    def plan(state: RunState, now: datetime, named: Named) -> Plans:
+    def plan(state: RunState, now: datetime, named: Named, *, ignores_grace: bool) -> Plans:
         quarantined = {c.ref.manifest_sha256 for c in state.checkpoints if c.quarantined}
         counted = {sha: {} if sha in quarantined else own for sha, own in named.items()}
-        return real(state, now, counted)
+        return real(state, now, counted, ignores_grace=ignores_grace)
 
     patch.setattr(service, "plan_deletions", plan)
 
@@ -89,11 +89,15 @@ def there_is_no_grace(patch: pytest.MonkeyPatch) -> None:
     real = retention._judge
 
     def judge(
-        state: RunState, checkpoint: CheckpointState, wanted: tuple[str, ...], now: datetime
+        state: RunState,
+        checkpoint: CheckpointState,
+        wanted: tuple[str, ...],
+        now: datetime,
+        ignores_grace: bool,
     ) -> Judged:
         rule = replace(state.declared.retention, delete_after_s=0.0)
         declared = replace(state.declared, retention=rule)
-        return real(replace(state, declared=declared), checkpoint, wanted, now)
+        return real(replace(state, declared=declared), checkpoint, wanted, now, ignores_grace)
 
     patch.setattr(retention, "_judge", judge)
 
@@ -109,10 +113,11 @@ def bytes_go_before_the_record(patch: pytest.MonkeyPatch) -> None:
         *,
         by: str,
         now: datetime,
+        ignores_grace: bool,
     ) -> bool:
         for key in (*planned.chunks, manifest_key(planned.ref)):
             tracks.store.delete(key)
-        return real(tracks, planned, named, by=by, now=now)
+        return real(tracks, planned, named, by=by, now=now, ignores_grace=ignores_grace)
 
     patch.setattr(service, "decide_deletion", decide)
 
@@ -151,6 +156,7 @@ def a_commit_in_between_is_not_seen(patch: pytest.MonkeyPatch) -> None:
         *,
         by: str,
         now: datetime,
+        ignores_grace: bool,
     ) -> bool:
         body = deletion._decision(tracks.store, planned, by=by, now=now)
         draft = tracks.draft(deletion.Kind.CHECKPOINT_DELETED, body)

@@ -24,6 +24,7 @@ from tracks_dagster.core.errors import (
 COMMANDS = {  # in the order that `tracks --help` lists them
     "up": "tracks_dagster.cli.up",
     "run": "tracks_dagster.cli.run",
+    "drill": "tracks_dagster.cli.drill",
     "status": "tracks_dagster.cli.status",
     "explain": "tracks_dagster.cli.explain",
     "report": "tracks_dagster.cli.report",
@@ -32,8 +33,13 @@ COMMANDS = {  # in the order that `tracks --help` lists them
     "drain": "tracks_dagster.cli.drain",
     "note": "tracks_dagster.cli.note",
     "promote": "tracks_dagster.cli.promote",
+    "policy": "tracks_dagster.cli.policy",
+    "simulate": "tracks_dagster.cli.simulate",
     "waive": "tracks_dagster.cli.waive",
+    "classify": "tracks_dagster.cli.classify",
+    "reclassify": "tracks_dagster.cli.reclassify",
     "checkpoints": "tracks_dagster.cli.checkpoints",
+    "snapshots": "tracks_dagster.cli.snapshot_decisions",
     "sql": "tracks_dagster.cli.sql",
     "fsck": "tracks_dagster.cli.fsck",
     "reindex": "tracks_dagster.cli.reindex",
@@ -78,5 +84,6 @@ def fail(error: TracksError) -> int:
 def main() -> None:
     """Training runs that survive preemption and failure, kept as records and run by Dagster.
 
-    TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL say where everything lives.
+    TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL say where everything lives, TRACKS_POLICY which
+    file changes the retry policy, TRACKS_RULES which one adds rules to the classifier.
     """

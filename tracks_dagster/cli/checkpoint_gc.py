@@ -16,7 +16,8 @@ from tracks_dagster.core.records import Json
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import fallback_words
-from tracks_dagster.wiring import Settings, open_dry_run, open_store_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import open_dry_run, open_store_to_read
 
 BY = "tracks checkpoints gc"
 

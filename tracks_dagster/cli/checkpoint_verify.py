@@ -14,7 +14,8 @@ from tracks_dagster.core.errors import CheckpointMismatch, InvalidInput, StoreUn
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.run_state import RunState, find_at
 from tracks_dagster.services.verification import Verified, fallback_words, verify
-from tracks_dagster.wiring import App, Settings, open_store_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, open_store_to_read
 
 
 @click.command("verify")

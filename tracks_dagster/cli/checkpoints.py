@@ -20,7 +20,8 @@ from tracks_dagster.core.protection import newest, pins_of
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.retention import judge
 from tracks_dagster.core.run_state import CheckpointState, RunState
-from tracks_dagster.wiring import Settings, open_tracks_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import open_tracks_to_read
 
 
 @click.group("checkpoints")

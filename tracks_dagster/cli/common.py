@@ -16,7 +16,8 @@ from rich.table import Table
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id, parse_attempt_key
 from tracks_dagster.core.records import Json
-from tracks_dagster.wiring import App, Settings, build
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

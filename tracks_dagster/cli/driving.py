@@ -6,6 +6,9 @@ The sensors of the daemon decide and launch. What is here could be killed at any
 
 from __future__ import annotations
 
+import os
+import signal
+
 import click
 
 from tracks_dagster.adapters.dagster_home import DagsterHome
@@ -14,7 +17,8 @@ from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View, open_view
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.retry import retry_by_person
+from tracks_dagster.services.manual_retry import retry_by_person
+from tracks_dagster.services.outside_drills import claim_outside_drill, steps_done
 from tracks_dagster.wiring import App
 
 
@@ -27,7 +31,7 @@ def take_up(app: App, run_id: str, *, by: str) -> RunState | None:
     click.echo(f"{run_id} exists and is taken up as it was declared: {status.why}", err=True)
     if status.state == RunLifecycle.WAITING:
         why = "Taken up again by `tracks run`."
-        retry_by_person(app.tracks, run_id, by=by, why=why, changes={})
+        retry_by_person(app.tracks, run_id, by=by, why=why, changes={}, policy=app.policy)
     return state
 
 
@@ -52,7 +56,7 @@ def drive(
                 wait_s=wait_s,
                 by=by,
                 told=told,
-                check=lambda: _keep_daemon(home, view),
+                check=lambda: _look_after_daemon(app, home, run_id, view),
             )
             try:
                 followed = follower.to_the_end()
@@ -60,6 +64,23 @@ def drive(
                 followed = _end_at_once(app, run_id, view)
         _say_how_to_go_on(app, run_id, followed)  # before the daemon takes its time to stop
     return followed
+
+
+def _look_after_daemon(app: App, home: DagsterHome, run_id: str, view: View) -> None:
+    play_daemon_death(app, home, run_id)
+    _keep_daemon(home, view)
+
+
+def play_daemon_death(app: App, home: DagsterHome, run_id: str) -> None:
+    """Kill the daemon where a drill of the run says so, once."""
+    state = app.tracks.run(run_id)
+    if not any(drill.kind == "kill_daemon" for drill in state.declared.drills):
+        return
+    done = steps_done(app.tracks, state)
+    daemon = home.find_daemon()
+    if daemon is None or claim_outside_drill(app.tracks, state, "kill_daemon", done) is None:
+        return
+    os.kill(daemon.pid, signal.SIGKILL)
 
 
 def _keep_daemon(home: DagsterHome, view: View) -> None:

@@ -8,8 +8,9 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.services.fsck import Checked, fsck
-from tracks_dagster.training.manifest import verify_checkpoint
-from tracks_dagster.wiring import Settings, open_ledger_to_read, open_store_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.training.verifying import verify_checkpoint
+from tracks_dagster.wiring import open_ledger_to_read, open_store_to_read
 
 
 @click.command("fsck")

@@ -21,7 +21,10 @@ def command(run_id: str) -> None:
 
 def write_report(app: App, run_id: str) -> Path:
     """Write the report of a run as it stands now; return its path."""
-    html = render_report(app.tracks, run_id)
+    rules, problem = app.usable_rules()
+    if problem is not None:
+        click.echo(problem, err=True)
+    html = render_report(app.tracks, run_id, rules)
     path = app.settings.home / "reports" / f"{run_id}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(html, encoding="utf-8")

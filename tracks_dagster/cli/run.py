@@ -30,10 +30,10 @@ from tracks_dagster.services.runs import (
     declare,
     new_run_id,
 )
-from tracks_dagster.training.manifest import weights_sha256
+from tracks_dagster.settings import Settings
+from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import (
     App,
-    Settings,
     build,
     check_home,
     new_uid,

@@ -7,7 +7,8 @@ import threading
 import click
 
 from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.wiring import Settings, build, open_dagster_home
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build, open_dagster_home
 
 LOOK_EVERY_S = 2.0
 

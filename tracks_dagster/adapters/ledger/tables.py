@@ -154,6 +154,9 @@ training_attempts = Table(
     ),
     # added later
     _may("resumed_from_run_id", Text),  # its own run, or the one that it branched from
+    _may("pool", Text),  # the compute pool that it was asked for
+    # "What ended in this pool in the last minutes?"
+    Index("ix_training_attempts_pool_ends", "pool", "ended_at"),
 )
 
 checkpoints = Table(

@@ -1,0 +1,160 @@
+"""What a person told the application: the environment, the policy file and the rules file.
+
+Beside the trainer's `join` this is the only reader of the environment. Nothing is made or opened
+here; `wiring` builds on the answers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracks_dagster.core.errors import InvalidInput, SettingsError
+from tracks_dagster.core.redact import secrets_of
+
+if TYPE_CHECKING:
+    from tracks_dagster.core.policy import RetryPolicy
+    from tracks_dagster.core.user_rules import UserRules
+
+LEDGER_FILE = "ledger.db"
+POLICY_FILE = "policy.yaml"
+POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Where everything lives. postgres_url: for psycopg2, or None for SQLite under `home`.
+
+    policy_file: a person's own retry policy; None where it would lie in `home`, if there is one.
+    rules_file: a user's own rules of the classifier. root: the checkout, which holds workspace.yaml.
+    secrets: values that no text may show.
+    """
+
+    home: Path
+    store_url: str
+    postgres_url: str | None = field(default=None, repr=False)
+    policy_file: Path | None = None
+    root: Path = Path()
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    rules_file: Path | None = None
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY and TRACKS_RULES.
+
+        An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
+        be used.
+        """
+        given = os.environ if environment is None else environment
+        root = find_root()
+        home = Path(given.get("TRACKS_HOME") or root / ".tracks").expanduser().absolute()
+        postgres_url = given.get("TRACKS_POSTGRES_URL") or None
+        policy_file = given.get("TRACKS_POLICY") or None
+        rules = given.get("TRACKS_RULES")
+        return cls(
+            home=home,
+            store_url=_absolute(given.get("TRACKS_STORE") or str(home / "store")),
+            postgres_url=None if postgres_url is None else _for_psycopg2(postgres_url),
+            policy_file=None if policy_file is None else Path(_absolute(policy_file)),
+            root=root,
+            secrets=secrets_of(given),
+            rules_file=None if not rules else Path(rules).expanduser().absolute(),
+        )
+
+    @property
+    def ledger_url(self) -> str:
+        """The SQLAlchemy URL of the ledger."""
+        return self.postgres_url or f"sqlite:///{self.home / LEDGER_FILE}"
+
+    @property
+    def work(self) -> Path:
+        """Where local gangs keep their files."""
+        return self.home / "work"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """These settings for another process, whatever folder it starts in."""
+        given = {"TRACKS_HOME": str(self.home), "TRACKS_STORE": self.store_url}
+        return {
+            **given,
+            "TRACKS_POSTGRES_URL": self.postgres_url or "",
+            "TRACKS_POLICY": "" if self.policy_file is None else str(self.policy_file),
+            "TRACKS_RULES": "" if self.rules_file is None else str(self.rules_file),
+        }
+
+
+def find_policy_file(settings: Settings) -> Path | None:
+    """Return the file that changes the default retry policy, or None when there is none."""
+    if settings.policy_file is not None:
+        return settings.policy_file
+    path = settings.home / POLICY_FILE
+    return path if path.exists() else None
+
+
+def load_policy(settings: Settings) -> RetryPolicy:
+    """Return the retry policy that holds: the default, as a person's file changes it.
+
+    Raises SettingsError naming every error of the file with its line.
+    """
+    from tracks_dagster.core.default_policy import DEFAULT_POLICY
+
+    path = find_policy_file(settings)
+    return DEFAULT_POLICY if path is None else read_policy_file(path)
+
+
+def read_policy_file(path: Path) -> RetryPolicy:
+    """Return the default policy as the file changes it; raises SettingsError as `load_policy`."""
+    from tracks_dagster.adapters.yaml_nodes import read_yaml
+    from tracks_dagster.core.default_policy import DEFAULT_POLICY
+    from tracks_dagster.core.located import told
+    from tracks_dagster.core.policy_file import read_policy
+
+    root, broken = read_yaml(path)
+    policy, wrong = read_policy(root, DEFAULT_POLICY)
+    if broken or wrong:
+        raise SettingsError(told(f"The policy file {path}", [*broken, *wrong]))
+    return policy
+
+
+def read_rules(settings: Settings) -> UserRules:
+    """Return the user's own rules of the classifier; raises InvalidInput with every error of them."""
+    from tracks_dagster.adapters import rules_file
+    from tracks_dagster.core.user_rules import NO_RULES
+
+    return NO_RULES if settings.rules_file is None else rules_file.read_rules(settings.rules_file)
+
+
+def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
+    """Return the user's rules and None; or no rules and what is wrong with their file, for what may
+    not stop because of it."""
+    from tracks_dagster.core.user_rules import NO_RULES
+
+    try:
+        return read_rules(settings), None
+    except InvalidInput as error:
+        return NO_RULES, str(error)
+
+
+def find_root() -> Path:
+    """Return the folder of workspace.yaml: the checkout, or the current folder outside of one."""
+    checkout = Path(__file__).resolve().parents[1]
+    return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
+
+
+def _absolute(store_url: str) -> str:
+    """Return a URL as it is, and a path so that it means the same to processes that run elsewhere."""
+    return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
+
+
+def _for_psycopg2(url: str) -> str:
+    """Name the driver: SQLAlchemy's default for `postgresql://` differs between its versions."""
+    scheme, separator, rest = url.partition("://")
+    if not separator or scheme not in POSTGRES_SCHEMES:
+        raise SettingsError(
+            f"TRACKS_POSTGRES_URL begins with {scheme.split(':')[0]!r}; write "
+            "postgresql://user:password@host:port/database."
+        )
+    return f"postgresql+psycopg2://{rest}"

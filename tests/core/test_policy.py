@@ -44,7 +44,7 @@ TABLE: dict[R, tuple[int | None, float | None, float | None, float]] = {
     R.NATIVE_CRASH: (2, DAY, None, 1),
     R.UNKNOWN: (2, DAY, None, 1),
     R.RANK_LOST_SECONDARY: (2, DAY, None, 1),
-    R.SILENT_CORRUPTION: (1, None, None, 0),
+    R.SILENT_CORRUPTION: (1, 7 * DAY, None, 0),  # the table has no window: docs/simulation.md
     R.GPU_OOM: (3, None, None, 0),
     R.HOST_OOM: (3, None, None, 0),
     R.SHM_EXHAUSTED: (3, None, None, 0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import threading
 import time
 from collections import Counter
 from multiprocessing.synchronize import Barrier
@@ -226,3 +227,18 @@ def test_the_seven_day_query_reads_the_covering_index_alone(tmp_path: Path) -> N
         "where model_family = 'reasoning' and started_at >= '2026-01-01'"
     )
     assert "COVERING INDEX ix_training_attempts_cost_by_reason" in plan["detail"]
+
+
+def test_a_new_file_that_another_process_writes_is_waited_for(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'ledger.sqlite'}"
+    other = sqlite3.connect(
+        tmp_path / "ledger.sqlite", isolation_level=None, check_same_thread=False
+    )
+    other.execute("CREATE TABLE another_process_was_first (at TEXT)")
+    other.execute("BEGIN IMMEDIATE")  # what SQLite calls locked at once, whatever the time-out
+    release = threading.Timer(0.3, other.close)
+    release.start()
+    try:
+        assert len(open_ledger(url).dump()) == len(metadata.tables)
+    finally:
+        release.join(PROCESS_S_MAX)

@@ -7,6 +7,8 @@ and a forked worker inherits none.
 
 from __future__ import annotations
 
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +24,7 @@ from tracks_dagster.core.errors import LedgerError, SettingsError
 
 CONNECT_S_MAX = 10  # for a Postgres to answer
 BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite file
+BUSY_POLL_S = 0.01  # between two tries where SQLite does not wait by itself
 READ_S_MAX = 60  # for one reading query on Postgres
 
 
@@ -95,7 +98,7 @@ def _sqlite_engine(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: object) -> None:
         connection.isolation_level = None  # the driver begins no transaction of its own: we do
-        connection.execute("PRAGMA journal_mode = WAL")  # readers and a writer work side by side
+        _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")  # a reindex restores what a crash takes
 
     @event.listens_for(engine, "begin")
@@ -108,6 +111,22 @@ def _sqlite_engine(url: URL) -> Engine:
             connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Let readers and a writer work side by side, from the file's first connection on.
+
+    SQLite does not wait for a process that is turning the same new file around: it calls it locked.
+    """
+    deadline = time.monotonic() + BUSY_S_MAX
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(BUSY_POLL_S)
 
 
 def _limit_postgres(connection: Connection, *, write: bool) -> None:

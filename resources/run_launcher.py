@@ -5,14 +5,20 @@
 A run that is declared dead while it lives does no harm: it finds a newer claim in the track and goes.
 """
 
+import time
+
 from dagster import DagsterRun, DefaultRunLauncher
 from dagster._core.errors import (
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
 )
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
+from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.types import GetCurrentRunsResult
 from dagster._serdes import deserialize_value
+
+TRIES = 3  # a code server that is busy may refuse a connection; one that is gone refuses every one
+TRY_AGAIN_S = 1.0
 
 
 class CheckedRunLauncher(DefaultRunLauncher):
@@ -29,7 +35,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
         if client is None:
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run has ended.")
         try:
-            answer = deserialize_value(client.get_current_runs(), GetCurrentRunsResult)
+            answer = _current_runs(client)
         except DagsterUserCodeUnreachableTimeoutError:
             return CheckRunHealthResult(WorkerStatus.RUNNING, "Its code server is busy.")
         except DagsterUserCodeUnreachableError:
@@ -37,3 +43,17 @@ class CheckedRunLauncher(DefaultRunLauncher):
         if run.run_id in answer.current_runs:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
+
+
+def _current_runs(client: DagsterGrpcClient) -> GetCurrentRunsResult:
+    """Return the runs whose processes the code server knows; raises what the last of TRIES raised."""
+    for left in reversed(range(TRIES)):
+        try:
+            return deserialize_value(client.get_current_runs(), GetCurrentRunsResult)
+        except DagsterUserCodeUnreachableTimeoutError:
+            raise
+        except DagsterUserCodeUnreachableError:
+            if not left:
+                raise
+            time.sleep(TRY_AGAIN_S)
+    raise AssertionError("every try returns or raises")

@@ -1,0 +1,76 @@
+"""Whether the worker of a run lives, as its code server tells; the server's client is played."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from dagster import DagsterRun
+from dagster._core.errors import (
+    DagsterUserCodeUnreachableError,
+    DagsterUserCodeUnreachableTimeoutError,
+)
+from dagster._core.launcher.base import WorkerStatus
+from dagster._grpc.types import GetCurrentRunsResult
+from dagster._serdes import serialize_value
+
+from resources import run_launcher
+from resources.run_launcher import TRIES, CheckedRunLauncher
+
+
+class Client:
+    """A code server's client that fails `failures` times with `error`, then knows `runs`."""
+
+    def __init__(self, *runs: str, error: Exception | None = None, failures: int = 0) -> None:
+        self.runs, self.error, self.failures, self.calls = runs, error, failures, 0
+
+    def get_current_runs(self) -> str:
+        self.calls += 1
+        if self.error is not None and self.calls <= self.failures:
+            raise self.error
+        return serialize_value(
+            GetCurrentRunsResult(current_runs=list(self.runs), serializable_error_info=None)
+        )
+
+
+Check = Callable[[Client | None], WorkerStatus]
+
+
+@pytest.fixture
+def check(monkeypatch: pytest.MonkeyPatch) -> Check:
+    def found(client: Client | None) -> WorkerStatus:
+        launcher = CheckedRunLauncher()
+        monkeypatch.setattr(launcher, "_get_grpc_client_for_termination", lambda _: client)
+        monkeypatch.setattr(run_launcher.time, "sleep", lambda _: None)
+        return launcher.check_run_worker_health(DagsterRun(job_name="a_job", run_id="r")).status
+
+    return found
+
+
+def test_a_run_that_its_code_server_knows_runs(check: Check) -> None:
+    assert check(Client("other", "r")) is WorkerStatus.RUNNING
+
+
+def test_a_run_that_its_code_server_does_not_know_is_gone(check: Check) -> None:
+    assert check(Client("other")) is WorkerStatus.NOT_FOUND
+
+
+def test_a_run_that_has_ended_has_no_server_to_ask(check: Check) -> None:
+    assert check(None) is WorkerStatus.NOT_FOUND
+
+
+def test_a_code_server_that_once_refuses_a_connection_is_asked_again(check: Check) -> None:
+    client = Client("r", error=DagsterUserCodeUnreachableError("refused"), failures=TRIES - 1)
+    assert check(client) is WorkerStatus.RUNNING
+
+
+def test_a_code_server_that_always_refuses_is_gone(check: Check) -> None:
+    client = Client("r", error=DagsterUserCodeUnreachableError("refused"), failures=TRIES)
+    assert check(client) is WorkerStatus.NOT_FOUND
+    assert client.calls == TRIES
+
+
+def test_a_code_server_that_does_not_answer_in_time_is_busy(check: Check) -> None:
+    client = Client("r", error=DagsterUserCodeUnreachableTimeoutError("late"), failures=1)
+    assert check(client) is WorkerStatus.RUNNING
+    assert client.calls == 1

@@ -123,4 +123,4 @@ def test_lines_are_bounded_in_number_and_length() -> None:
 
 def test_half_characters_of_a_log_do_not_reach_the_verdict() -> None:
     verdict = classify(case("ValueError: \ud800 is no character"))
-    verdict.lines[0].encode("utf-8")
+    assert verdict.lines[0].encode("utf-8")  # a half character cannot be

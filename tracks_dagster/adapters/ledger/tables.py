@@ -83,6 +83,8 @@ training_runs = Table(
     _may("branched_from_run_id", Text),  # null where the run began afresh
     _may("branched_from_step", BigInteger),
     _may("branched_from_manifest_sha256", Text),
+    # "Which runs are not over?" at every tick, beside however many that are.
+    Index("ix_training_runs_state", "state"),
 )
 
 training_attempts = Table(
@@ -263,6 +265,39 @@ snapshots = Table(
     _must("checks_json", Text),
     _may("dagster_run_id", Text),
     _must("committed_at", UtcTime),
+)
+
+node_strikes = Table(
+    "node_strikes",
+    metadata,
+    _key("pool", Text),
+    _key("seq", BigInteger),
+    _must("node", Text),
+    _must("run_id", Text),
+    _must("attempt_id", BigInteger),
+    _must("reason", Text),
+    _must("why", Text),
+    _must("decided_by", Text),
+    _must("exposure_s", Double),  # of the node, inside the policy's window
+    _must("pool_exposure_s", Double),
+    _must("pool_node_count", BigInteger),
+    _must("struck_at", UtcTime),  # when the attempt ended
+)
+
+node_quarantines = Table(  # of a node the newest row counts: it replaces one that holds
+    "node_quarantines",
+    metadata,
+    _key("pool", Text),
+    _key("seq", BigInteger),
+    _must("node", Text),
+    _must("decided_by", Text),
+    _must("why", Text),
+    _must("strike_count", BigInteger),  # that a rule counted; 0: a person decided
+    _must("quarantined_at", UtcTime),
+    _must("until_at", UtcTime),
+    _may("released_at", UtcTime),
+    _may("released_by", Text),
+    _may("released_why", Text),
 )
 
 notes = Table(

@@ -123,6 +123,12 @@ HISTORIES: dict[str, tuple[list[Json], str]] = {
         watch(status(terminated(137, "OOMKilled", 10), terminated(0, "Completed", 50))),
         "host_oom",
     ),
+    "an init container that could not do its work": (
+        watch(
+            {"initContainerStatuses": [{"name": "i", "state": terminated(137, "OOMKilled")}]},
+        ),
+        "host_oom",
+    ),
     "nothing": ([], "unknown"),
 }
 
@@ -161,3 +167,12 @@ def test_in_a_gang_the_pod_that_was_out_of_memory_is_blamed_not_the_one_removed_
 )  # fmt: skip
 def test_a_history_of_another_shape_is_not_known_and_never_an_error(broken: list[Json]) -> None:
     assert classify(evidence_of({"pod_history": broken})).reason == "unknown"
+
+
+def test_what_init_containers_and_sidecars_did_well_ends_no_trainer() -> None:
+    done = terminated(0, "Completed", 5)
+    beside = status(done, RUNNING, initContainerStatuses=[{"name": "i", "state": done}])
+    end = read_pod(watch(beside), 0).end
+    assert end is not None
+    assert not end.has_ended
+    assert end.started_at == f"{MINUTE}00.000000Z"

@@ -194,3 +194,51 @@ def test_the_table_marks_what_differs_from_the_default() -> None:
     changed = [line for line in rule_lines(policy, DEFAULT_POLICY) if line.is_changed]
     assert [(line.reason, line.budget) for line in changed] == [("hang", "9 in 24 h")]
     assert len(rule_lines(policy, DEFAULT_POLICY)) == len(DEFAULT_POLICY.rules)
+
+
+def test_the_rule_on_nodes_is_read() -> None:
+    rule = good(
+        """
+        nodes:
+          reasons: [node_failure, hang]
+          at_once: [hang]
+          strikes: 3
+          window: 14d
+          rate_factor: 5
+          share: 10%
+          quarantine: 6h
+          quarantine_max: 3d
+          memory: 30d
+        """
+    ).nodes
+    assert (rule.reasons, rule.at_once) == ((R.NODE_FAILURE, R.HANG), (R.HANG,))
+    assert (rule.strikes, rule.window_s, rule.rate_factor, rule.share) == (3, 14 * DAY, 5.0, 0.1)
+    assert (rule.quarantine_s, rule.quarantine_s_max) == (21_600.0, 3 * DAY)
+    assert rule.memory_s == 30 * DAY
+    off = good("nodes: {strikes: none}")
+    assert off.nodes.strikes is None
+    assert "a node's quarantine: by a person only" in list(limit_lines(off))
+    assert any("2 strikes in 7 d" in line for line in limit_lines(DEFAULT_POLICY))
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("nodes:\n  strikes: 0", 2, "from 1 strike on"),
+        ("nodes:\n  window: 7", 2, "has no unit"),
+        ("nodes:\n  share: 3", 2, "is no share"),
+        ("nodes:\n  reasons: node_failure", 2, "is no list"),
+        ("nodes:\n  reasons: [hagn]", 2, "did you mean hang"),
+        ("nodes:\n  reasons: [[hang]]", 2, "each of the list is one"),
+        ("nodes:\n  strikes: 2\n  reasons: [hang]", 3, "must be one of its reasons"),
+        ("nodes:\n  quarantine: 30d", 2, "not above its maximum"),
+        ("nodes:\n  strike: 2", 2, "did you mean strikes"),
+        ("nodes: 3", 1, "keys with values"),
+    ],
+)
+def test_what_is_wrong_with_the_rule_on_nodes_is_told_with_its_line(
+    text: str, line: int, words: str
+) -> None:
+    [problem] = read(text)[1]
+    assert problem.line == line
+    assert words in problem.words

@@ -38,6 +38,10 @@ class ComputeRequest:
     """What an attempt asks a launcher for.
 
     ranks: processes, one device each. pool: the compute pool to run in; None: the launcher's own.
+    What follows concerns a cluster, and overrides what its settings say. ranks_per_node: processes of
+    each pod, a divisor of `ranks`; memory_bytes, cpus: of each pod; node_selector: labels of a node;
+    tolerations: as in a pod's spec; topology_key: the node label of which all pods have to share one
+    value; queue: Kueue's local queue.
     """
 
     launcher: str = "local"
@@ -46,6 +50,13 @@ class ComputeRequest:
     memory_bytes: int | None = None
     excluded_nodes: tuple[str, ...] = ()
     pool: str | None = None
+    ranks_per_node: int = 1
+    cpus: float | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Json], ...] = ()
+    priority_class: str | None = None
+    topology_key: str | None = None
+    queue: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,6 +189,8 @@ class AttemptOpened:
     None: as the run was declared.
     allows_environment_change: a person lets it resume with other libraries than those that wrote the
     checkpoint; a retry from the same checkpoint keeps that.
+    avoided_nodes: those of `compute.excluded_nodes` that are excluded for this attempt alone, because
+    they were in quarantine when it was opened, each with the reason.
     """
 
     cause: str
@@ -193,6 +206,7 @@ class AttemptOpened:
     policy_version: str = ""
     allows_environment_change: bool = False
     cadence: CheckpointCadence | None = None
+    avoided_nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,7 +219,10 @@ class AttemptSupervised:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlace:
-    """Where one rank runs. `device` is "cpu" or the GPU's UUID; `pid_started` tells pids apart."""
+    """Where one rank runs. `device` is "cpu" or the GPU's UUID; `pid_started` tells pids apart.
+
+    pod: its name on Kubernetes, where pid and boot_id are those that the rank sees in its container.
+    """
 
     rank: int
     node: str
@@ -214,12 +231,15 @@ class RankPlace:
     boot_id: str
     device: str
     accelerator: str
+    pod: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlaced:
     """`attempt_placed`: rank 0 of a launch has its gang together. At most one per attempt.
 
+    ranks: by rank; of a gang too large for a record only rank 0's. Then pod_nodes tells the node of
+    each pod, and places_sha256 names the object with all places (`core.placement`).
     environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
     code; digest: sha256 of them.
     """
@@ -230,6 +250,8 @@ class AttemptPlaced:
     image: str | None
     environment: Mapping[str, Json]
     environment_sha256: str
+    pod_nodes: tuple[str, ...] = ()
+    places_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,9 +355,13 @@ class RetryRefused:
     policy_version: str = ""
 
 
+MOVE = "move"  # the mode of a stop that empties a node
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """`stop_requested`: mode "stop" ends the run, "drain" ends only the open attempt."""
+    """`stop_requested`: mode "stop" ends the run, "drain" only the open attempt, and the run waits for
+    a person; MOVE ends the open attempt, and the run goes on elsewhere by itself."""
 
     by: str
     why: str
@@ -510,5 +536,55 @@ class SnapshotDecision:
     """`snapshot_quarantined`, `snapshot_released`."""
 
     snapshot_id: str
+    by: str
+    why: str
+
+
+# --- a compute pool's track -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStruck:
+    """`node_struck`: an attempt ended for a fault of the node that its first failed rank ran on.
+
+    struck_at: when the attempt ended. exposure_s: for how long attempts that ended inside the policy's
+    window had run on the node, this one included; pool_exposure_s: the same over all nodes of the
+    pool; pool_node_count: how many nodes these were.
+    """
+
+    pool: str
+    node: str
+    run_id: str
+    attempt_id: int
+    reason: str
+    struck_at: str
+    exposure_s: float
+    pool_exposure_s: float
+    pool_node_count: int
+    why: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeQuarantined:
+    """`node_quarantined`: no attempt is opened onto the node before `until_at`.
+
+    counted_seqs: the strikes that a rule counted; empty for what a person decided.
+    """
+
+    pool: str
+    node: str
+    until_at: str
+    by: str
+    why: str
+    counted_seqs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReleased:
+    """`node_released`: a person ends the node's quarantine; strikes before it count no more."""
+
+    pool: str
+    node: str
     by: str
     why: str

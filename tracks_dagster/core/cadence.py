@@ -52,11 +52,15 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """How long one placed attempt was exposed to interruptions. reason: None while it is open."""
+    """How long one placed attempt was exposed to interruptions. reason: None while it is open.
+
+    is_planned: a person asked it to leave its node; it had saved, and that is no interruption.
+    """
 
     run_id: str
     exposed_s: float
     reason: TerminationReason | None
+    is_planned: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +194,22 @@ def mean_time_between(pool: PoolRecord) -> MeanTime | None:
 def pool_record(launcher: str, device_class: str, exposures: Iterable[Exposure]) -> PoolRecord:
     """Return what `exposures`, the newest first, add up to."""
     known = list(exposures)
-    reasons = Counter(exposure.reason for exposure in known if exposure.reason is not None)
+    reasons = Counter(
+        exposure.reason for exposure in known if exposure.reason and not exposure.is_planned
+    )
+    planned = Counter(
+        exposure.reason for exposure in known if exposure.reason and exposure.is_planned
+    )
     run_ids = tuple(dict.fromkeys(exposure.run_id for exposure in known))
     return PoolRecord(
         launcher=launcher,
         device_class=device_class,
         exposure_s=sum((exposure.exposed_s for exposure in known), start=0.0),
         interruptions={r.value: n for r, n in sorted(reasons.items()) if interrupts(r)},
-        other_ends={r.value: n for r, n in sorted(reasons.items()) if not interrupts(r)},
+        other_ends={
+            **{r.value: n for r, n in sorted(reasons.items()) if not interrupts(r)},
+            **{f"{r.value} (planned)": n for r, n in sorted(planned.items())},
+        },
         attempt_count=len(known),
         run_count=len(run_ids),
         run_ids=run_ids[:RUNS_NAMED_MAX],

@@ -21,7 +21,7 @@ from tracks_dagster.core.readable import readable
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 
-CLASSIFIER_VERSION = "3"
+CLASSIFIER_VERSION = "4"
 
 AGAINST_MAX = 5
 

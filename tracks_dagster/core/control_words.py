@@ -39,6 +39,15 @@ CONDITIONS = _words(
      r"|NotEnoughResources|/OutOf(cpu|memory|pods|nvidia|\w+\.com)|exceeded quota: )",
      _R.SCHEDULING_TIMEOUT),
     (r"no healthy devices present|cannot allocate unhealthy devices", _R.GPU_HARDWARE),
+    # A gang that the API server refused.
+    (r"^StartFailed/.*exceeds the quota", _R.SCHEDULING_TIMEOUT),
+    (r"^StartFailed/.*(may not \w+|credentials|forbids it)", _R.PERMISSION_DENIED),
+    (r"^StartFailed/.*(there is no namespace|refuses what was sent|its request has"
+     r"|is there already)", _R.CONFIG_ERROR),
+    (r"^GangCannotStart/FailedCreate:.*(forbidden|violates PodSecurity)", _R.PERMISSION_DENIED),
+    # A Job that may make no pod; for want of quota: above.
+    (r"^Event/FailedCreate: .*(error looking up service account|\bnot found\b)", _R.CONFIG_ERROR),
+    (r"^Event/FailedCreate: .*\bforbidden\b", _R.PERMISSION_DENIED),
     (r"^Event/Preempted\b|^Event/EvictedDueToPreempt|^Event/(Spot\w*Interrupt|Preempti\w*ion\b)",
      _R.PREEMPTED),
     (r"\b(was|were|been|being|got) pre-?empted\b|^[^:]*:\s*Pre-?empted (by|to accommodate)"

@@ -106,7 +106,7 @@ def _finish(state: RunState, last: AttemptState, policy: RetryPolicy) -> Wait | 
 def _held_by_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     """Return the wait for a person, who ended the attempt or whom a refusal waits for."""
     go_on = f'`tracks retry {state.run_id} --why "…"` goes on'
-    stop = state.stop_for(failed)
+    stop = None if state.is_moved(failed) else state.stop_for(failed)
     if stop is not None or failed.reason is _R.USER_CANCELLED:
         by = f"{stop.body.by} (record {stop.seq}: {stop.body.why})" if stop else "A person"
         return Wait(why=f"{by} ended attempt {failed.attempt_id}; {go_on}.")

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.core.bodies import (
@@ -29,6 +29,7 @@ class Retry:
 
     quarantine: a record each, in this order; what stands in the track already is not named again.
     collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
+    avoided_nodes: as in `AttemptOpened`, once the pool's quarantines were looked at.
     """
 
     decision: str
@@ -43,6 +44,7 @@ class Retry:
     cadence: CheckpointCadence | None = None
     quarantine: tuple[Quarantine, ...] = ()
     collects_first: bool = False
+    avoided_nodes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

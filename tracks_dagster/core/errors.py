@@ -171,5 +171,9 @@ class GangError(TracksError):
     """A gang cannot be started, found or signalled."""
 
 
+class GangUnreachable(GangError):
+    """Where gangs run cannot be asked now: nobody refused, and the same request may succeed later."""
+
+
 class OrchestratorError(TracksError):
     """Dagster's daemon, web server or storage cannot be set up, started or stopped."""

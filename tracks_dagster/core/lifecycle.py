@@ -91,7 +91,8 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
     if state.refusal is not None:
         refusal = state.refusal.body
         return _status(RunLifecycle.REFUSED, f"{refusal.decision} {refusal.what_to_do}")
-    if attempt.reason is TerminationReason.USER_CANCELLED or state.stop_for(attempt) is not None:
+    is_held = state.stop_for(attempt) is not None and not state.is_moved(attempt)
+    if attempt.reason is TerminationReason.USER_CANCELLED or is_held:
         how = f'`tracks retry {state.run_id} --why "…"` goes on from its newest checkpoint'
         return _status(RunLifecycle.WAITING, f"{ended}, as a person asked; {how}.")
     return _status(RunLifecycle.RUNNING, f"{ended}; the decision about a retry is due.")

@@ -35,6 +35,20 @@ def told(what: str, problems: Sequence[Problem]) -> str:
     return "\n".join([f"{what} cannot be used; it has {count}:", *lines])
 
 
+def entries(node: Node, what: str, problems: list[Problem]) -> list[tuple[str, Node]]:
+    """Return the keys of a mapping with their values; anything else is a problem."""
+    if isinstance(node.value, Mapping):
+        return list(node.value.items())
+    words = f"{shown(node.value)} stands where keys with values belong."
+    problems.append(problem(node, what, words))
+    return []
+
+
+def problem(node: Node, path: str, words: str) -> Problem:
+    """Return what is wrong with the value at `path`."""
+    return Problem(line=node.line, words=f"{path}: {words}")
+
+
 def unknown(what: str, given: str, valid: Sequence[str]) -> str:
     """Say that `given` is no such thing, what it may have meant, and what there is."""
     close = get_close_matches(given, valid, n=1)

@@ -12,6 +12,10 @@ from tracks_dagster.core.errors import InvalidInput
 RUN_ID_PATTERN = re.compile(r"[a-z0-9-]{1,40}")
 _ATTEMPT_KEY = re.compile(r"(?P<run_id>[a-z0-9-]{1,40})/a(?P<number>0*[1-9][0-9]*)")
 
+# Launchers, as `ComputeRequest.launcher` names them
+LOCAL = "local"
+KUBERNETES = "kubernetes"
+
 # Dagster jobs
 TRAIN_ATTEMPT_JOB = "train_attempt"
 EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
@@ -37,6 +41,7 @@ ALERT_POOL_STORM = "pool_storm"
 ALERT_LOSS_SPIKE = "loss_spike"
 ALERT_CHECKPOINT_UNREAD = "checkpoint_unread"
 ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
+ALERT_NO_NODE_LEFT = "no_node_left"
 
 # Dagster partition sets (dynamic)
 ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
@@ -51,6 +56,7 @@ TAG_TRAINING_RUN = "tracks/training_run_id"
 TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
 TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
 TAG_REASON = "tracks/termination_reason"
+TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
 TAG_PARENT_RUN = (
     "dagster/parent_run_id"  # Dagster's own: it shows runs that name a root as its group
 )
@@ -65,6 +71,26 @@ ENV_ATTEMPT_ID = "TRACKS_ATTEMPT_ID"
 ENV_OPENED_SEQ = "TRACKS_OPENED_SEQ"
 ENV_WORK = "TRACKS_WORK"  # the gang's folder on this machine
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
+ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
+ENV_POD = "TRACKS_POD"
+ENV_POD_UID = "TRACKS_POD_UID"
+
+# And for a pod, which starts the ranks of one node
+ENV_INDEX = "JOB_COMPLETION_INDEX"  # Kubernetes' own, in every pod of an Indexed Job
+ENV_TRAINER = "TRACKS_TRAINER"  # TRAINER_FAMILY or TRAINER_SCRIPT
+ENV_TRAINER_KEY = "TRACKS_TRAINER_KEY"  # of the script in the store
+ENV_NODES = "TRACKS_NODES"
+ENV_RANKS_PER_NODE = "TRACKS_RANKS_PER_NODE"
+ENV_MASTER_ADDR = "TRACKS_MASTER_ADDR"
+ENV_MASTER_PORT = "TRACKS_MASTER_PORT"
+ENV_TERMINATION_GRACE_S = "TRACKS_TERMINATION_GRACE_S"
+TRAINER_FAMILY, TRAINER_SCRIPT = "family", "script"
+
+# Labels and annotations of what a gang is on Kubernetes
+LABEL_APP = "app.kubernetes.io/managed-by"  # always MANAGED_BY
+MANAGED_BY = "tracks-dagster"
+LABEL_RUN = "tracks/training-run-id"
+LABEL_ATTEMPT = "tracks/attempt-id"
 
 # Exit code of a local gang's parent
 EXIT_STARTED_BEFORE = 3  # the attempt has had its gang; the caller adopts what there is

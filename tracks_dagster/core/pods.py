@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.core.records import Json
 
 EVENTS_MAX = 1000  # of one pod that are read
 OOM_KILLED = "OOMKilled"
@@ -59,8 +59,8 @@ def _status(event: Json) -> Mapping[str, Json]:
 
 def _conditions(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
     """Yield what a control plane said of the pod: the conditions that are true, and its own reason."""
-    for each in _mappings(status.get("conditions")):
-        kind = _text(each.get("type"))
+    for each in mappings(status.get("conditions")):
+        kind = text(each.get("type"))
         if kind not in _PROGRESS and each.get("status", "True") in _TRUE:
             yield _condition(kind, each, each.get("lastTransitionTime"), rank)
     if status.get("reason"):
@@ -70,21 +70,21 @@ def _conditions(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
 def _waits(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
     """Yield what a pod that never ran waits for: a node, or its containers' images."""
     for each in _container_statuses(status):
-        waiting = _mapping(_mapping(each.get("state")).get("waiting"))
+        waiting = mapping(mapping(each.get("state")).get("waiting"))
         if waiting.get("reason"):
             yield _condition("ContainerWaiting", waiting, None, rank)
-    for each in _mappings(status.get("conditions")):
+    for each in mappings(status.get("conditions")):
         if each.get("type") == "PodScheduled" and each.get("status") not in _TRUE:
-            reason = _text(each.get("reason")) or "Unschedulable"
+            reason = text(each.get("reason")) or "Unschedulable"
             yield _condition("PodScheduled", {**each, "reason": reason}, None, rank)
 
 
 def _condition(kind: str, told: Mapping[str, Json], at: Json, rank: int) -> Condition:
     return Condition(
         type=kind,
-        reason=_text(told.get("reason")),
-        message=_text(told.get("message")),
-        at=_time(at),
+        reason=text(told.get("reason")),
+        message=text(told.get("message")),
+        at=time_text(at),
         source="kubernetes",
         rank=rank,
     )
@@ -92,63 +92,44 @@ def _condition(kind: str, told: Mapping[str, Json], at: Json, rank: int) -> Cond
 
 def _end(status: Mapping[str, Json], rank: int, before: RankEnd | None) -> RankEnd | None:
     """Return how the pod's containers stand: the one that failed first, else the last known."""
-    ends = [
-        (terminated, running)
-        for each in _container_statuses(status)
-        for terminated, running in [_states(each)]
-        if terminated or running
-    ]
-    if not ends:
-        return before
-    dead = [terminated for terminated, _ in ends if terminated]
+    inits = [_states(each) for each in mappings(status.get("initContainerStatuses"))]
+    mains = [_states(each) for each in mappings(status.get("containerStatuses"))]
+    running = [running for _, running in mains if running]
+    # What an init container did well is over; a sidecar's good end says nothing of the trainer.
+    dead = [terminated for terminated, _ in (*inits, *mains) if _has_failed(terminated)]
+    if not dead and running:
+        return RankEnd(rank=rank, started_at=time_text(running[0].get("startedAt")))
+    dead = dead or [terminated for terminated, _ in mains if terminated]
     if not dead:
-        started_at = _time(ends[0][1].get("startedAt"))
-        return RankEnd(rank=rank, started_at=started_at)
+        return before
     # Sidecars end after the container that matters, and mostly well.
-    told = min(dead, key=lambda t: (t.get("exitCode") == 0, _text(t.get("finishedAt")) or "~"))
+    told = min(dead, key=lambda t: (t.get("exitCode") == 0, text(t.get("finishedAt")) or "~"))
     oom_killed = any(t.get("reason") == OOM_KILLED for t in dead)
     code = told.get("exitCode")
     return RankEnd(
         rank=rank,
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
-        started_at=_time(told.get("startedAt")),
-        ended_at=_time(told.get("finishedAt")),
+        started_at=time_text(told.get("startedAt")),
+        ended_at=time_text(told.get("finishedAt")),
         oom_killed=oom_killed,
     )
 
 
+def _has_failed(terminated: Mapping[str, Json]) -> bool:
+    """Whether a container ended, and not well; one with exit code 0 may be OOM-killed all the same."""
+    well = terminated.get("exitCode") == 0 and terminated.get("reason") != OOM_KILLED
+    return bool(terminated) and not well
+
+
 def _states(container: Mapping[str, Json]) -> tuple[Mapping[str, Json], Mapping[str, Json]]:
     """Return (terminated, running) of a container; a restarted one counts by its last end."""
-    state, last = _mapping(container.get("state")), _mapping(container.get("lastState"))
-    terminated = _mapping(state.get("terminated")) or _mapping(last.get("terminated"))
-    return terminated, _mapping(state.get("running"))
+    state, last = mapping(container.get("state")), mapping(container.get("lastState"))
+    terminated = mapping(state.get("terminated")) or mapping(last.get("terminated"))
+    return terminated, mapping(state.get("running"))
 
 
 def _container_statuses(status: Mapping[str, Json]) -> list[Mapping[str, Json]]:
     return [
-        *_mappings(status.get("initContainerStatuses")),
-        *_mappings(status.get("containerStatuses")),
+        *mappings(status.get("initContainerStatuses")),
+        *mappings(status.get("containerStatuses")),
     ]
-
-
-def _mappings(value: Json) -> list[Mapping[str, Json]]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
-
-
-def _mapping(value: Json) -> Mapping[str, Json]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _text(value: Json) -> str:
-    return "" if value is None else str(value)
-
-
-def _time(value: Json) -> str | None:
-    """Return Kubernetes' time in the form of our records; None for anything that is no time."""
-    if not isinstance(value, str):
-        return None
-    try:
-        at = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return format_time(at if at.tzinfo else at.replace(tzinfo=UTC))

@@ -19,6 +19,7 @@ from tracks_dagster.core.names import (
     RETRY_PREEMPTED,
     WATCH_ATTEMPTS,
 )
+from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import canonical_json, sha256_hex
 from tracks_dagster.core.storm import StormRule
@@ -110,7 +111,7 @@ class RetryPolicy:
     is "<launcher>/<device class>".
     environment: which differences between the libraries that wrote a checkpoint and those of the gang
     that would resume from it refuse the resume; all others are only said.
-    storm: when the retries in a pool pause.
+    storm: when the retries in a pool pause. nodes: what strikes a node, and when it is quarantined.
     """
 
     rules: tuple[RetryRule, ...]
@@ -126,6 +127,7 @@ class RetryPolicy:
     other_pools: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[EnvironmentRule, ...] = ()
     storm: StormRule = field(default_factory=StormRule)
+    nodes: NodeRule = field(default_factory=NodeRule)
 
     def __post_init__(self) -> None:
         reasons = [rule.reason for rule in self.rules]

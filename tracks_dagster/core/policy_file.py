@@ -7,6 +7,7 @@ collected, each with its line, and a file with one error changes nothing.
       node_failure: {count: 8, window: 7d, backoff: 30s, backoff_max: 20min}
     limits: {fingerprint_limit: 4}
     storm: {ends: 20}
+    nodes: {strikes: 3, window: 14d}
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Any
 
 from tracks_dagster.core import units
 from tracks_dagster.core.environments import EnvironmentRule
-from tracks_dagster.core.located import Node, Problem, shown, unknown
+from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.storm import StormRule
 
 Fields = Mapping[str, Any]  # fields of a dataclass, by name
 Read = Callable[[object], Fields]
+Held = RetryRule | RetryPolicy | StormRule | NodeRule
 
 ANY, EXACT = "any", "exact"  # of an environment's key: a difference is only said, or refuses
 
@@ -37,10 +40,10 @@ def read_policy(root: Node | None, base: RetryPolicy) -> tuple[RetryPolicy, list
         return base, []
     problems: list[Problem] = []
     changes: dict[str, Any] = {}
-    for key, node in _entries(root, "The file", problems):
+    for key, node in entries(root, "The file", problems):
         section = _SECTIONS.get(key)
         if section is None:
-            problems.append(_problem(node, key, unknown("section", key, list(_SECTIONS))))
+            problems.append(problem(node, key, unknown("section", key, list(_SECTIONS))))
             continue
         changes |= section(key, node, base, problems)
     try:
@@ -53,10 +56,10 @@ def read_policy(root: Node | None, base: RetryPolicy) -> tuple[RetryPolicy, list
 def _reasons(key: str, node: Node, base: RetryPolicy, problems: list[Problem]) -> Fields:
     valid = sorted(reason.value for reason in NEED_A_RULE)
     rows = {rule.reason: rule for rule in base.rules}
-    for reason, row in _entries(node, key, problems):
+    for reason, row in entries(node, key, problems):
         path = f"{key}.{reason}"
         if reason not in valid:
-            problems.append(_problem(row, path, _no_row(reason, valid)))
+            problems.append(problem(row, path, _no_row(reason, valid)))
             continue
         found = TerminationReason(reason)
         changes = _changes(path, row, _ROW, problems)
@@ -82,9 +85,25 @@ def _storm(key: str, node: Node, base: RetryPolicy, problems: list[Problem]) -> 
     return {"storm": dataclasses.replace(base.storm, **changed)}
 
 
+def _nodes(key: str, node: Node, base: RetryPolicy, problems: list[Problem]) -> Fields:
+    changes = _changes(key, node, _NODES, problems)
+    changed = _holding(base.nodes, key, node, changes, problems)
+    return {"nodes": dataclasses.replace(base.nodes, **changed)}
+
+
+def _failures(value: object) -> tuple[TerminationReason, ...]:
+    """Read a list of termination reasons."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"{shown(value)} is no list; write for example [node_failure].")
+    if any(not isinstance(each.value, str) for each in value):
+        raise ValueError("each of the list is one termination reason; write for example [hang].")
+    read = units.one_of("termination reason", _FAILURES)
+    return tuple(dict.fromkeys(read(each.value) for each in value))
+
+
 def _environment(key: str, node: Node, base: RetryPolicy, problems: list[Problem]) -> Fields:
     rules = {rule.key: rule for rule in base.environment}
-    for name, given in _entries(node, key, problems):
+    for name, given in entries(node, key, problems):
         if given.value == ANY:
             rules.pop(name, None)
         elif given.value == EXACT:
@@ -96,18 +115,18 @@ def _environment(key: str, node: Node, base: RetryPolicy, problems: list[Problem
                 f"{shown(given.value)} says not what must be the same; write {EXACT}, {ANY}, or how "
                 "many leading parts of the version, for example 2."
             )
-            problems.append(_problem(given, f"{key}.{name}", words))
+            problems.append(problem(given, f"{key}.{name}", words))
     return {"environment": tuple(rules.values())}
 
 
 def _names(key: str, node: Node, base: RetryPolicy, problems: list[Problem]) -> Fields:
     """Read a mapping of names to names, which adds to the default's."""
     found: dict[str, str] = {**getattr(base, key)}
-    for name, given in _entries(node, key, problems):
+    for name, given in entries(node, key, problems):
         try:
             found[name] = units.name(given.value)
         except ValueError as error:
-            problems.append(_problem(given, f"{key}.{name}", str(error)))
+            problems.append(problem(given, f"{key}.{name}", str(error)))
     return {key: found}
 
 
@@ -116,19 +135,19 @@ def _changes(
 ) -> dict[str, Fields]:
     """Return the fields that each key of a mapping sets."""
     changes: dict[str, Fields] = {}
-    for key, given in _entries(node, path, problems):
+    for key, given in entries(node, path, problems):
         if key not in keys:
-            problems.append(_problem(given, path, unknown("key", key, list(keys))))
+            problems.append(problem(given, path, unknown("key", key, list(keys))))
             continue
         try:
             changes[key] = keys[key](given.value)
         except ValueError as error:
-            problems.append(_problem(given, f"{path}.{key}", str(error)))
+            problems.append(problem(given, f"{path}.{key}", str(error)))
     return changes
 
 
 def _holding(
-    before: RetryRule | RetryPolicy | StormRule,
+    before: Held,
     path: str,
     node: Node,
     changes: Mapping[str, Fields],
@@ -145,32 +164,20 @@ def _holding(
         return together
     lines = node.value if isinstance(node.value, Mapping) else {}
     alone = [
-        _problem(lines[key], f"{path}.{key}", words)
+        problem(lines[key], f"{path}.{key}", words)
         for key, fields in changes.items()
         if (words := _objection(before, fields)) is not None
     ]
-    problems.extend(alone or [_problem(node, path, broken)])
+    problems.extend(alone or [problem(node, path, broken)])
     return {}
 
 
-def _objection(before: RetryRule | RetryPolicy | StormRule, fields: Fields) -> str | None:
+def _objection(before: Held, fields: Fields) -> str | None:
     try:
         dataclasses.replace(before, **fields)
     except ValueError as error:
         return str(error)
     return None
-
-
-def _entries(node: Node, what: str, problems: list[Problem]) -> list[tuple[str, Node]]:
-    if isinstance(node.value, Mapping):
-        return list(node.value.items())
-    words = f"{shown(node.value)} stands where keys with values belong."
-    problems.append(_problem(node, what, words))
-    return []
-
-
-def _problem(node: Node, path: str, words: str) -> Problem:
-    return Problem(line=node.line, words=f"{path}: {words}")
 
 
 def _to(field: str, read: Callable[[object], Any]) -> Read:
@@ -219,10 +226,22 @@ _STORM: Mapping[str, Read] = {
     "pause": _to("pause_s", units.duration_s),
     "pause_max": _to("pause_s_max", units.duration_s),
 }
+_NODES: Mapping[str, Read] = {
+    "reasons": _to("reasons", _failures),
+    "at_once": _to("at_once", _failures),
+    "strikes": _to("strikes", units.or_none(units.count)),
+    "window": _to("window_s", units.duration_s),
+    "rate_factor": _to("rate_factor", units.number),
+    "share": _to("share", units.share),
+    "quarantine": _to("quarantine_s", units.duration_s),
+    "quarantine_max": _to("quarantine_s_max", units.duration_s),
+    "memory": _to("memory_s", units.duration_s),
+}
 _SECTIONS = {
     "reasons": _reasons,
     "limits": _limits,
     "storm": _storm,
+    "nodes": _nodes,
     "environment": _environment,
     "larger_devices": _names,
     "other_pools": _names,

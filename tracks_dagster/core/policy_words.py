@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import RetryPolicy, RetryRule, sensor_of
 from tracks_dagster.core.units import UNITS_S
 
@@ -52,6 +53,7 @@ def limit_lines(policy: RetryPolicy) -> Iterator[str]:
         f"attempts that never started: {policy.never_started_limit} free retries, after "
         f"{duration(policy.never_started_backoff_s)} to {duration(policy.never_started_backoff_s_max)}"
     )
+    yield _nodes(policy.nodes)
     storm = policy.storm
     if storm.ends is None:
         yield "a storm in a pool: never"
@@ -60,6 +62,19 @@ def limit_lines(policy: RetryPolicy) -> Iterator[str]:
         f"a storm in a pool: {storm.ends} ends of {storm.runs} runs or more, which are "
         f"{storm.share:.0%} of the pool's, in {duration(storm.window_s)}; its retries pause until it "
         f"was quiet for {duration(storm.pause_s)}, each for {duration(storm.pause_s_max)} at most"
+    )
+
+
+def _nodes(rule: NodeRule) -> str:
+    if rule.strikes is None:
+        return "a node's quarantine: by a person only"
+    at_once = ", ".join(reason.value for reason in rule.at_once)
+    first = f", {at_once} from the first on" if at_once else ""
+    return (
+        f"a node's quarantine: {rule.strikes} strikes in {duration(rule.window_s)} at "
+        f"{rule.rate_factor:g} times the rate of its pool's others{first}; "
+        f"{duration(rule.quarantine_s)} to {duration(rule.quarantine_s_max)}, at most "
+        f"{rule.share:.0%} of the pool's nodes"
     )
 
 

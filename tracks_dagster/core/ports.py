@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tracks_dagster.core.beats import Beat
-from tracks_dagster.core.bodies import DatasetDeclared, RankPlace, SnapshotRef
+from tracks_dagster.core.bodies import ComputeRequest, DatasetDeclared, RankPlace, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
@@ -192,6 +192,7 @@ class GangPhase(Enum):
 class GangSpec:
     """What to start: one gang of `ranks` processes for one attempt.
 
+    compute: what the attempt asks for.
     trainer: "family", or the name of a trainer of one's own; `script` is its source then.
     opened_seq: the seq of the attempt's `attempt_opened`, for the trainer's walk.
     environment: more variables for each rank (never secrets: these stay in the parent's own).
@@ -200,19 +201,24 @@ class GangSpec:
     run_id: str
     attempt_id: int
     opened_seq: int
-    ranks: int
-    device_class: str
+    compute: ComputeRequest
     store_url: str
     trainer: str
     script: str | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many processes there are."""
+        return self.compute.ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangReport:
     """What a launcher knows of a gang now; ranks and conditions grow as things happen.
 
-    where: the node that was asked; boot_ids: node → the identity of its boot now.
+    where: the node that was asked; sees_all_nodes: the answer holds on every other node too.
+    boot_ids: node → the identity of its boot now.
     beats: where each rank that started stood last; a rank that has not begun stands at its start.
     cgroup, kernel_lines: what the machine told at the newest end of a rank, as evidence.
     """
@@ -223,6 +229,7 @@ class GangReport:
     started_at: str | None = None
     ended_at: str | None = None
     where: str = ""
+    sees_all_nodes: bool = False
     boot_ids: Mapping[str, str] = field(default_factory=dict)
     beats: tuple[Beat, ...] = ()
     cgroup: Mapping[str, Json] = field(default_factory=dict)
@@ -234,7 +241,21 @@ class GangReport:
 ForeseeEnvironment = Callable[[], Mapping[str, Json]]
 
 
-class GangLauncher(Protocol):
+class RankSignals(Protocol):
+    """What the ranks of a living gang can be asked for; it never ends one. May raise GangError."""
+
+    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+        """Ask a rank to save at the end of its running step, without waiting for that; bounded. False
+        when that very process does not live where it could be asked, or does not listen: then it was
+        sent nothing."""
+        ...
+
+    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        """Let every rank that lives write down where it stands; bounded, and ends none of them."""
+        ...
+
+
+class GangLauncher(RankSignals, Protocol):
     """Starts and watches the gang of an attempt; at most one gang per attempt, ever.
 
     Every method may raise GangError and is safe from two processes at once.
@@ -244,22 +265,19 @@ class GangLauncher(Protocol):
         """Start the gang; False when one of this attempt was started before (adopt it)."""
         ...
 
+    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+        """Return the phase and where it was looked for, up to seconds old. Cheap for any number of
+        gangs, one after the other: every tick of a sensor asks for each open attempt."""
+        ...
+
     def observe(self, run_id: str, attempt_id: int) -> GangReport:
-        """Return what is known now. Cheap: called every second or so."""
+        """Return all that is known now, and from now on keep what happens to the gang, as long as
+        this process lives. Cheap from the second call on: called every second or so."""
         ...
 
     def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
         """Ask every rank to save and end (SIGTERM); what lives after `grace_s` is killed. Returns
         at once; idempotent."""
-        ...
-
-    def ask_to_save(self, place: RankPlace) -> bool:
-        """Ask a rank to save at the end of its running step (SIGUSR1), and return at once. False when
-        that very process does not live here, or does not listen: then it was sent nothing."""
-        ...
-
-    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
-        """Let every rank that lives write down where it stands; bounded, and ends none of them."""
         ...
 
     def kill(self, run_id: str, attempt_id: int) -> None:
@@ -269,6 +287,10 @@ class GangLauncher(Protocol):
     def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
         """Bring what a gone gang left on its machine (the journals' tails) into the store."""
         ...
+
+
+# The launcher of that name (`ComputeRequest.launcher`); raises GangError where it is not set up.
+LauncherOf = Callable[[str], GangLauncher]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from tracks_dagster.core.accounting import StepAccount, kept_and_lost
 from tracks_dagster.core.bodies import RunDeclared
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.ports import Row
 from tracks_dagster.core.projection_values import json_text, row_of, time_of
 from tracks_dagster.core.records import Json, canonical_json, sha256_hex
@@ -83,7 +84,7 @@ def _placement(attempt: AttemptState) -> dict[str, Json]:
         "dagster_run_id": attempt.claims[-1].body.dagster_run_id if attempt.claims else None,
         "launch_id": placed.launch_id if placed else None,
         "ranks": placed.world_size if placed else compute.ranks,
-        "nodes_json": json_text(sorted({rank.node for rank in ranks})),
+        "nodes_json": json_text(list(nodes_of(placed)) if placed else []),
         "devices_json": json_text([rank.device for rank in ranks]),
         "accelerator": seen or (ranks[0].accelerator if ranks else compute.device_class),
         "image": placed.image if placed else None,

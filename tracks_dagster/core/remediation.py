@@ -16,6 +16,7 @@ from tracks_dagster.core.bodies import (
     ComputeRequest,
     ConfigChange,
 )
+from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.records import Json, canonical_json
 from tracks_dagster.core.skip_windows import SKIP_WINDOWS, WINDOWS_MAX
 from tracks_dagster.core.storm import pool_of
@@ -132,7 +133,7 @@ def leave_node(tried: Tried, placed: AttemptPlaced | None, blamed: str | None = 
     blamed: the node that failed first, of a gang on several; without it only a gang on one node tells
     which one is to blame. A local gang has one machine and stays on it.
     """
-    nodes = {place.node for place in placed.ranks} if placed else set()
+    nodes = set(nodes_of(placed)) if placed else set()
     left = {blamed} if blamed is not None else nodes
     before = tried.compute.excluded_nodes
     if tried.compute.launcher == "local" or len(left) != 1 or left <= set(before):

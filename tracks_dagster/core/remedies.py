@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from tracks_dagster.core.avoidance import own_compute
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.remediation import (
@@ -59,7 +60,7 @@ def remedy(
                 onset=rollback.onset,
             )
         case Remedy.OTHER_NODE | Remedy.ROLL_BACK_ELSEWHERE if _leaves_node(
-            state, rule, policy, now
+            state, failed, rule, policy, now
         ):
             blamed = failed.ended.blamed_node if failed.ended else None
             return leave_node(tried, failed.placed, blamed)
@@ -68,9 +69,9 @@ def remedy(
 
 
 def tried_by(attempt: AttemptState) -> Tried:
-    """Return what an attempt ran with."""
+    """Return what an attempt ran with, the nodes apart that it avoided only for a while."""
     opened = attempt.opened
-    return Tried(config=opened.config, compute=opened.compute, cadence=opened.cadence)
+    return Tried(config=opened.config, compute=own_compute(opened), cadence=opened.cadence)
 
 
 def _saved(state: RunState, failed: AttemptState) -> bool:
@@ -81,9 +82,14 @@ def _saved(state: RunState, failed: AttemptState) -> bool:
     return any(c.ref.attempt_id == failed.attempt_id for c in state.checkpoints)
 
 
-def _leaves_node(state: RunState, rule: RetryRule, policy: RetryPolicy, now: datetime) -> bool:
-    """Whether this is the end, of those inside the window, from which on the node is left."""
-    if rule.other_node_from is None:
+def _leaves_node(
+    state: RunState, failed: AttemptState, rule: RetryRule, policy: RetryPolicy, now: datetime
+) -> bool:
+    """Whether this is the end, of those inside the window, from which on the node is left.
+
+    A node that a person emptied is none to leave for good: its quarantine ends.
+    """
+    if rule.other_node_from is None or state.is_moved(failed):
         return False
     window_s = rule.other_node_window_s
     since = now - timedelta(seconds=window_s) if window_s is not None else None
@@ -92,6 +98,7 @@ def _leaves_node(state: RunState, rule: RetryRule, policy: RetryPolicy, now: dat
         for attempt in state.attempts
         if attempt.reason is not None
         and attempt.ended_at is not None
+        and not state.is_moved(attempt)
         and policy.rule(attempt.reason).budget is rule.budget
         and (since is None or attempt.ended_at > since)
     ]

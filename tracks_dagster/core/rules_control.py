@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracks_dagster.core import hangs
+from tracks_dagster.core.bodies import MOVE
 from tracks_dagster.core.confidence import CERTAIN, LEANING, LIKELY, MEASURED, NAMED, STATED
 from tracks_dagster.core.control_words import (
     BEFORE_THE_START,
@@ -41,6 +42,7 @@ from tracks_dagster.core.finding import Finding
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.rules_scheduler import told_by_schedulers
+from tracks_dagster.core.start_budget import CANNOT_START
 
 _R = TerminationReason
 
@@ -51,7 +53,8 @@ def stop_requested(evidence: Evidence) -> Finding | None:
         return None
     stop = evidence.stop
     words = f"{stop.get('mode')} requested by {stop.get('by')}: {stop.get('why')}"
-    return _finding(_R.USER_CANCELLED, CERTAIN, words)
+    reason = _R.NODE_DRAINED if stop.get("mode") == MOVE else _R.USER_CANCELLED
+    return _finding(reason, CERTAIN, words)
 
 
 def dagster_cancelled(evidence: Evidence) -> Finding | None:
@@ -84,10 +87,12 @@ def oom_first(evidence: Evidence) -> Finding | None:
 
     Where the order is not known the OOM counts: a container that a control plane ends says Error.
     """
-    if not any(_condition_reason(c) for c in evidence.conditions):
+    # That a Job was suspended before its start, or a pod waited for a node, came before and is over.
+    told = [c for c in evidence.conditions if _condition_reason(c) not in (None, *BEFORE_THE_START)]
+    if not told:
         return None
     for rank in evidence.ranks:
-        if rank.oom_killed and not any(_came_before(c, rank) for c in evidence.conditions):
+        if rank.oom_killed and not any(_came_before(c, rank) for c in told):
             return _finding(_R.HOST_OOM, MEASURED, f"rank {rank.rank} had been OOM-killed before")
     return None
 
@@ -97,7 +102,11 @@ def condition(evidence: Evidence) -> Finding | None:
     known = [(c, reason) for c in evidence.conditions if (reason := _condition_reason(c))]
     known = [(c, reason) for c, reason in known if not _came_after_all(c, evidence.ranks)]
     if any(rank.has_ended or rank.started_at for rank in evidence.ranks):
-        known = [(c, reason) for c, reason in known if reason not in BEFORE_THE_START]
+        known = [
+            (c, reason)
+            for c, reason in known
+            if reason not in BEFORE_THE_START or c.type == CANNOT_START
+        ]
     if not known:
         return None
     told, reason = min(known, key=lambda pair: pair[0].at or "")
@@ -200,6 +209,13 @@ def hung(evidence: Evidence) -> Finding | None:
 
 def _condition_text(told: Condition) -> str:
     return f"{told.type}/{told.reason}: {told.message}"
+
+
+def blamed_rank(evidence: Evidence, reason: str) -> int | None:
+    """Return the rank whose end a control plane gives as `reason`, the earliest; None: of no single
+    one. Of a lost node, only the others say anything themselves: that they lost a peer."""
+    told = [c for c in evidence.conditions if c.rank is not None and _condition_reason(c) == reason]
+    return min(told, key=lambda c: (c.at or "", c.rank or 0)).rank if told else None
 
 
 def _condition_reason(told: Condition) -> TerminationReason | None:

@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Generic, TypeVar
 
 from tracks_dagster.core.bodies import (
+    MOVE,
     Alert,
     AttemptEnded,
     AttemptOpened,
@@ -252,10 +253,19 @@ class RunState:
         return next((c for c in self.checkpoints if c.ref.manifest_sha256 == manifest_sha256), None)
 
     def stop_for(self, attempt: AttemptState) -> Dated[StopRequested] | None:
-        """Return the stop that concerns `attempt`: asked for after it, and before the next, opened."""
+        """Return the stop that concerns `attempt`: asked for after it, and before the next, opened.
+
+        One that leaves the run to a person comes before one that only moves it.
+        """
         following = self.attempt(attempt.attempt_id + 1)
         until = following.opened_seq if following else self.head.seq + 1
-        return next((s for s in self.stops if attempt.opened_seq < s.seq < until), None)
+        asked = [stop for stop in self.stops if attempt.opened_seq < stop.seq < until]
+        return min(asked, key=lambda stop: (stop.body.mode == MOVE, stop.seq), default=None)
+
+    def is_moved(self, attempt: AttemptState) -> bool:
+        """Whether the attempt was asked to leave its node, and nothing more: the run goes on."""
+        stop = self.stop_for(attempt)
+        return stop is not None and stop.body.mode == MOVE
 
 
 def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:

@@ -7,6 +7,7 @@ appends, which can be fenced, is `trainer_track`.
 
 from __future__ import annotations
 
+import re
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -48,6 +49,19 @@ def run_track(run_id: str) -> str:
 def dataset_track(name: str) -> str:
     """Return the name of a dataset's track."""
     return f"datasets/{name}"
+
+
+def pool_track(name: str) -> str:
+    """Return the name of a compute pool's track.
+
+    What a key cannot hold is written as =XX: `kubernetes/h100` is `pools/kubernetes=2Fh100`.
+    """
+    kept = _NOT_IN_A_KEY.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), name)
+    return f"{POOLS}{kept}"
+
+
+_NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
+POOLS = "pools/"
 
 
 class Track:

@@ -1,4 +1,4 @@
-"""Values that a person writes into a settings file: durations, counts, shares, words.
+"""Values that a person writes into a settings file: durations, sizes, counts, shares, words.
 
 Each reader takes the parsed value and returns what the code works with, or raises ValueError in words
 that name the value, what is valid and an example. A duration has a unit, always: 24 is nobody's guess.
@@ -22,6 +22,11 @@ DURATION_S_MAX = 3650 * 86_400.0  # ten years; a time minus more than that may b
 STEPS_MAX = 10**12  # no training run has more
 
 UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+UNITS_BYTES = {
+    **{name: 1024**power for power, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))},
+    **{name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1)},
+}
+SIZE_BYTES_MAX = 1024**5  # a PiB; no pod has more memory
 
 _AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-zµ%]*)")
 
@@ -50,6 +55,28 @@ def window(value: object) -> tuple[float | None, int | None]:
     if number != int(number) or number < 1:
         raise ValueError(f"{shown(value)} is no number of steps; write for example 10000 steps.")
     return None, int(number)
+
+
+def size_bytes(value: object) -> int:
+    """Return whole bytes, 1 or more: "1GiB", "512 MiB", or as a manifest has it, "1.5Gi"."""
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match["unit"] not in UNITS_BYTES:
+        raise ValueError(
+            f"{shown(value)} is no size; write a number and its unit (KiB, MiB, GiB, TiB), for "
+            "example 16GiB."
+        )
+    found = float(match["number"]) * UNITS_BYTES[match["unit"]]
+    if not 1 <= found <= SIZE_BYTES_MAX:
+        raise ValueError(f"{shown(value)} is out of range; write 1B to 1024TiB.")
+    return int(found)
+
+
+def whole_seconds(value: object) -> int:
+    """Return a duration of whole seconds, 1 or more: "90s", "2min"."""
+    seconds = duration_s(value)
+    if seconds != int(seconds) or seconds < 1:
+        raise ValueError(f"{shown(value)} is no whole number of seconds; write for example 90s.")
+    return int(seconds)
 
 
 def count(value: object) -> int:

@@ -1,0 +1,186 @@
+"""What the pods of a gang and whoever watches them tell each other through the object store. Pure.
+
+Below `runs/<run_id>/attempts/<attempt_id>/gang/`; every object is small, written whole and replaced
+whole. Pods have no way to each other's control plane, and the watcher may not enter a pod: so a pod
+leaves where its ranks stand and how they ended, and looks for what it is asked.
+
+    <pod uid>/beat.json              where the ranks stand, at most every BEAT_EVERY_S, when it changed,
+                                     and every ALIVE_EVERY_S: who is silent may only not reach the store
+    <pod uid>/end.json               how they ended: put at each end; each rank has one at the last
+    failed.json                      that a rank failed; the other pods look every ASK_EVERY_S
+    ask.json                         the newest wish; pods look every ASK_EVERY_S
+    <pod uid>/stacks-<ask uid>.json  a pod's answer to STACKS
+    <pod uid>/save-<ask uid>.json    the answer to SAVE, of the pod that holds rank 0 only
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tracks_dagster.core.beats import Beat, Phase
+from tracks_dagster.core.body_json import from_json, to_json
+from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.evidence import Condition, RankEnd
+from tracks_dagster.core.hangs import StackDump
+from tracks_dagster.core.records import Json, canonical_json
+
+BEAT_EVERY_S = 5.0
+ALIVE_EVERY_S = 15.0
+ASK_EVERY_S = 5.0
+SAVE, STACKS = "save", "stacks"  # what a pod can be asked for
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodBeat:
+    """Where the ranks of one pod stand. index: the pod's in its Job, which is its node rank; at: when
+    the pod put it, empty where it does not say."""
+
+    pod: str
+    node: str
+    boot_id: str
+    index: int
+    ranks: tuple[Beat, ...]
+    at: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEnd:
+    """How the ranks of one pod ended, by their true exit codes and signals; log tails are cleaned.
+
+    ranks: all of the pod; one without an end still runs, or was never started when it has no
+    started_at. cgroup, kernel_lines: as in `GangReport`. conditions: what a drill played.
+    problem: why ranks were not started, or what went wrong beside them; empty when nothing did.
+    """
+
+    pod: str
+    node: str
+    boot_id: str
+    index: int
+    ranks: tuple[RankEnd, ...]
+    cgroup: Mapping[str, Json] = field(default_factory=dict)
+    kernel_lines: tuple[str, ...] = ()
+    problem: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A wish to a gang. uid: a fresh one, of `[A-Za-z0-9-]`; what: SAVE or STACKS."""
+
+    uid: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SaveAnswer:
+    """Whether a rank was asked to save; problem: why not, when it was not."""
+
+    is_asked: bool
+    problem: str = ""
+
+
+def gang_prefix(run_id: str, attempt_id: int) -> str:
+    """Return what all keys of a gang begin with; what follows up to "/" is a pod's uid."""
+    return f"runs/{run_id}/attempts/{attempt_id}/gang/"
+
+
+def beat_key(run_id: str, attempt_id: int, pod_uid: str) -> str:
+    """Return where a pod's beats stand."""
+    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/beat.json"
+
+
+def end_key(run_id: str, attempt_id: int, pod_uid: str) -> str:
+    """Return where a pod tells how its ranks ended."""
+    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/end.json"
+
+
+def ask_key(run_id: str, attempt_id: int) -> str:
+    """Return where a gang's pods look for what they are asked."""
+    return f"{gang_prefix(run_id, attempt_id)}ask.json"
+
+
+def failed_key(run_id: str, attempt_id: int) -> str:
+    """Return where a pod tells the others that the gang has failed; that it is there says so."""
+    return f"{gang_prefix(run_id, attempt_id)}failed.json"
+
+
+def stacks_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
+    """Return where a pod answers STACKS."""
+    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/stacks-{ask_uid}.json"
+
+
+def save_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
+    """Return where the pod of rank 0 answers SAVE."""
+    return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/save-{ask_uid}.json"
+
+
+def encode_beat(beat: PodBeat) -> bytes:
+    """Return a pod's beat as it is stored; the phase by its name."""
+    told = to_json(beat)
+    ranks = [{**to_json(rank), "phase": rank.phase.name} for rank in beat.ranks]
+    return canonical_json({**told, "ranks": ranks})
+
+
+def decode_beat(data: bytes | None) -> PodBeat | None:
+    """Return the beat; None where there is none, or where it cannot be read."""
+    return _decoded(data, _beat)
+
+
+def encode_end(end: PodEnd) -> bytes:
+    """Return a pod's end as it is stored."""
+    return canonical_json(to_json(end))
+
+
+def decode_end(data: bytes | None) -> PodEnd | None:
+    """Return the end; None where there is none, or where it cannot be read."""
+    return _decoded(data, lambda told: from_json(PodEnd, told))
+
+
+def encode_ask(ask: Ask) -> bytes:
+    """Return a wish as it is stored."""
+    return canonical_json(to_json(ask))
+
+
+def decode_ask(data: bytes | None) -> Ask | None:
+    """Return the wish; None where there is none, or where it cannot be read."""
+    return _decoded(data, lambda told: from_json(Ask, told))
+
+
+def encode_stacks(dumps: Sequence[StackDump]) -> bytes:
+    """Return the dumps of a pod's ranks as they are stored."""
+    return canonical_json([to_json(dump) for dump in dumps])
+
+
+def decode_stacks(data: bytes | None) -> tuple[StackDump, ...] | None:
+    """Return the dumps; None where there are none, or where they cannot be read."""
+    return _decoded(data, lambda told: tuple(from_json(StackDump, each) for each in told))
+
+
+def encode_save(answer: SaveAnswer) -> bytes:
+    """Return the answer to SAVE as it is stored."""
+    return canonical_json(to_json(answer))
+
+
+def decode_save(data: bytes | None) -> SaveAnswer | None:
+    """Return the answer; None where there is none, or where it cannot be read."""
+    return _decoded(data, lambda told: from_json(SaveAnswer, told))
+
+
+def _beat(told: Json) -> PodBeat:
+    ranks = [{**rank, "phase": Phase[rank["phase"]]} for rank in told["ranks"]]
+    return from_json(PodBeat, {**told, "ranks": ranks})
+
+
+def _decoded(data: bytes | None, read: Callable[[Json], T]) -> T | None:
+    """Return what `read` makes of the JSON; another version's, or a torn one, is no error here."""
+    if data is None:
+        return None
+    try:
+        return read(json.loads(data))
+    except (ValueError, KeyError, TypeError, AttributeError, TrackBroken):
+        return None

@@ -41,7 +41,8 @@ class AttemptPlace:
 class RankEnvironment:
     """One rank of a gang. attempt: None when no launcher started it (a notebook, plain torchrun).
 
-    threads: how many the rank computes with on the CPU.
+    threads: how many the rank computes with on the CPU. node, pod: what a cluster calls them; None:
+    the host's own name, and no pod.
     """
 
     rank: int
@@ -50,6 +51,8 @@ class RankEnvironment:
     threads: int
     image: str | None
     attempt: AttemptPlace | None
+    node: str | None = None
+    pod: str | None = None
 
 
 def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
@@ -71,6 +74,8 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         threads=_number(environ, "OMP_NUM_THREADS", THREADS_DEFAULT),
         image=environ.get(names.ENV_IMAGE),
         attempt=attempt,
+        node=environ.get(names.ENV_NODE) or None,
+        pod=environ.get(names.ENV_POD) or None,
     )
 
 
@@ -91,8 +96,10 @@ def device_of(rank: RankEnvironment) -> torch.device:
     return torch.device("cpu")
 
 
-def describe_place(rank: int, device: torch.device) -> RankPlace:
-    """Return where this process runs."""
+def describe_place(
+    rank: int, device: torch.device, *, node: str | None = None, pod: str | None = None
+) -> RankPlace:
+    """Return where this process runs; node, pod: as in `RankEnvironment`."""
     process = this_process()
     name, accelerator = "cpu", "cpu"
     if device.type == "cuda":
@@ -100,12 +107,13 @@ def describe_place(rank: int, device: torch.device) -> RankPlace:
         name, accelerator = f"GPU-{properties.uuid}", properties.name
     return RankPlace(
         rank=rank,
-        node=socket.gethostname(),
+        node=node or socket.gethostname(),
         pid=process.pid,
         pid_started=process.started,
         boot_id=process.boot_id,
         device=name,
         accelerator=accelerator,
+        pod=pod,
     )
 
 

@@ -120,7 +120,13 @@ def join_launch(
     store = open_store(where.store_url, probe=False)
     farewell.know_place(store, where)
     farewell.launch = place(
-        store, where, ranks, image=told.image, on_launch_id=farewell.know_launch_id
+        store,
+        where,
+        ranks,
+        image=told.image,
+        on_launch_id=farewell.know_launch_id,
+        node=told.node,
+        pod=told.pod,
     )
     return farewell.launch
 

@@ -15,6 +15,7 @@ from tracks_dagster.core.append import Authority
 from tracks_dagster.core.bodies import AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.core.body_json import body_of, from_json, to_json
 from tracks_dagster.core.errors import SettingsError, TrackBroken
+from tracks_dagster.core.placement import compacted, places_key
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Draft, Json, Kind, Record, parse
 from tracks_dagster.core.track import Track, log_key, run_track
@@ -75,12 +76,14 @@ def place(
     *,
     image: str | None,
     on_launch_id: Callable[[str], None],
+    node: str | None = None,
+    pod: str | None = None,
 ) -> Launch:
     """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
 
-    on_launch_id is told the id as soon as it is known. Raises Fenced on every rank when another
-    launch was placed or the attempt is over, SettingsError when the gang has another size than the
-    attempt was opened with.
+    on_launch_id is told the id as soon as it is known. node, pod: as in `RankEnvironment`. Raises
+    Fenced on every rank when another launch was placed or the attempt is over, SettingsError when the
+    gang has another size than the attempt was opened with.
     """
     launch_id = ranks.from_first(lambda: uuid.uuid4().hex)
     on_launch_id(launch_id)
@@ -93,7 +96,8 @@ def place(
             f"{ranks.world_size} were started; WORLD_SIZE must be {opened.compute.ranks}."
         )
     software = describe_software()
-    places = ranks.gather(to_json(describe_place(ranks.rank, ranks.device)))
+    here = describe_place(ranks.rank, ranks.device, node=node, pod=pod)
+    places = ranks.gather(to_json(here))
     placed = AttemptPlaced(
         launch_id=launch_id,
         world_size=ranks.world_size,
@@ -106,12 +110,12 @@ def place(
 
     def append() -> Json:
         if track is not None:
-            track.append(_draft(Kind.ATTEMPT_PLACED, placed, where.attempt_id))
+            body = _stored_places(store, where, placed)
+            track.append(_draft(Kind.ATTEMPT_PLACED, body, where.attempt_id))
         return None
 
     ranks.from_first(append)
     journal = _journal(store, where, launch_id, ranks.rank)
-    here = placed.ranks[ranks.rank]
     journal.write("start", pid=here.pid, boot_id=here.boot_id)
     return Launch(
         store=store,
@@ -124,6 +128,15 @@ def place(
         environment_sha256=placed.environment_sha256,
         journal=journal,
     )
+
+
+def _stored_places(store: ObjectStore, where: AttemptPlace, placed: AttemptPlaced) -> AttemptPlaced:
+    """Return what the record may hold, once the object that it names is there."""
+    body, places = compacted(placed)
+    if places is not None and body.places_sha256 is not None:
+        sha256 = body.places_sha256
+        store.put(places_key(where.run_id, where.attempt_id, placed.launch_id, sha256), places)
+    return body
 
 
 def _trainer_track(store: ObjectStore, where: AttemptPlace, launch_id: str) -> TrainerTrack:

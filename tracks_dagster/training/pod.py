@@ -1,0 +1,129 @@
+"""The main process of a gang's pod: `python -m tracks_dagster.training.pod`.
+
+It runs torchrun's machinery in its own process, as torchrun itself cannot say what has to be known:
+how each rank truly ended, with which signal, while the pod's own status knows one exit code and goes
+with its pod. SIGTERM, the notice that a pod gets before its end, is passed on to the ranks once; they
+finish their step, save and end by themselves as long as the grace lasts.
+
+The pod ends with 0 when its ranks are done, EXIT_DRAINED when they saved and ended on SIGTERM,
+EXIT_FENCED when another launch took over, else with the code of the rank that failed first (128 + n
+for signal n); EXIT_PROBLEM when no rank could be started, EXIT_SETTINGS when its variables are wrong.
+
+It talks to the object store only. What it leaves there: `core.pod_files`, and the journals' tails.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from tracks_dagster.adapters.journal_shipping import ship_journals
+from tracks_dagster.adapters.processes import write_json
+from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import SettingsError, StoreError, TracksError
+from tracks_dagster.core.pod_files import ASK_EVERY_S, BEAT_EVERY_S
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.redact import redact
+from tracks_dagster.training.pod_asks import Asks
+from tracks_dagster.training.pod_environment import PodEnvironment, read_pod_environment
+from tracks_dagster.training.pod_failure import GangFailure
+from tracks_dagster.training.pod_gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
+from tracks_dagster.training.pod_reports import Beats, Ends, Repeat
+
+EXIT_SETTINGS = 2
+TELL_S_MAX = 5.0  # that the gang has failed
+END_PUT_S_MAX = 20.0  # for the store to take how the ranks ended
+SHIP_S_MAX = 20.0  # and their journals
+
+
+def main() -> int:
+    """Run the pod of which the environment tells; returns its exit code."""
+    notice = Notice()
+    # First of all: process 1 of a container is not ended by a signal that it does not handle.
+    signal.signal(signal.SIGTERM, notice.hear)
+    try:
+        told = read_pod_environment(os.environ)
+        store = open_store(told.store_url, probe=False)
+        prepare(store, told)
+    except TracksError as error:
+        print(error, file=sys.stderr, flush=True)
+        return EXIT_SETTINGS if isinstance(error, SettingsError) else EXIT_PROBLEM
+    return run(store, told, notice)
+
+
+def prepare(store: ObjectStore, told: PodEnvironment) -> None:
+    """Lay out the pod's folder: the script, when there is one, and what starts each rank.
+
+    Raises StoreError, SettingsError when the script is not there.
+    """
+    told.work.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "tracks_dagster.training.main"]
+    if told.trainer_key is not None:
+        script = store.get(told.trainer_key)
+        if script is None:
+            raise SettingsError(
+                f"The trainer's script {told.trainer_key} is not in {store.url}; the launcher puts it "
+                "there before it makes the Job."
+            )
+        (told.work / "trainer.py").write_bytes(script)
+        command = [sys.executable, str(told.work / "trainer.py")]
+    write_json(
+        told.work / "pod.json",
+        {"first_rank": told.first_rank, "ranks": told.ranks, "command": command},
+    )
+
+
+def run(store: ObjectStore, told: PodEnvironment, notice: Notice) -> int:
+    """Run the ranks to their ends, tell how they ended, and return the pod's exit code."""
+    clean = partial(redact, secrets=told.secrets)
+    ends = Ends(store, told, clean=clean)
+    beats = Beats(store, told)
+    Repeat("cannot put a beat", beats.put, every_s=BEAT_EVERY_S)
+    Repeat("cannot answer", Asks(store, told, clean=clean).look, every_s=ASK_EVERY_S)
+    torchrun = Torchrun(told)
+    failure = GangFailure(store, told)
+    Repeat("cannot see whether the gang failed", failure.look, every_s=ASK_EVERY_S)
+    gang = PodGang(told, ends, torchrun, notice, failure)
+    if not notice.is_heard:
+        torchrun.start()
+    gang.watch()
+    if gang.has_failed:
+        _within(TELL_S_MAX, "cannot tell the other pods", failure.tell)
+    if not ends.settle(END_PUT_S_MAX):
+        print("the store has not taken how the ranks ended", file=sys.stderr, flush=True)
+    if gang.exit_code != names.EXIT_FENCED:  # a fenced launch writes nothing more
+        prefix = f"runs/{told.run_id}/attempts/{told.attempt_id}/"
+        ship = partial(ship_journals, store, told.work, prefix=prefix)
+        _within(SHIP_S_MAX, "journals stay unshipped", ship)
+    return gang.exit_code
+
+
+def _within(limit_s: float, complaint: str, action: Callable[[], None]) -> None:
+    """Do something with the store, for so long at most; what it does not take is told in the log."""
+
+    def act() -> None:
+        try:
+            action()
+        except (StoreError, OSError) as error:
+            print(f"{complaint}: {error}", file=sys.stderr, flush=True)
+
+    thread = threading.Thread(target=act, name=complaint, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+
+
+def _leave(code: int) -> None:
+    """End the process, whatever a thread still waits for: a rendezvous, a store."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    _leave(main())

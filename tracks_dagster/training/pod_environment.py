@@ -1,0 +1,127 @@
+"""What a gang's pod is told by its manifest. Imports no torch: a pod has to hear SIGTERM at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import InvalidInput, SettingsError
+from tracks_dagster.core.redact import secrets_of
+
+PORT_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEnvironment:
+    """One pod of a gang of `pods` pods with `ranks` ranks each. index: this pod's, from 0.
+
+    trainer_key: of the script in the store, None for a family. work: the pod's own folder.
+    grace_s: from SIGTERM until the kubelet kills. secrets: values that no text may show.
+    """
+
+    store_url: str
+    run_id: str
+    attempt_id: int
+    work: Path
+    node: str
+    pod: str
+    pod_uid: str
+    index: int
+    pods: int
+    ranks: int
+    master_addr: str
+    master_port: int
+    grace_s: float
+    trainer_key: str | None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+
+    @property
+    def first_rank(self) -> int:
+        """The first of this pod's ranks."""
+        return self.index * self.ranks
+
+    @property
+    def all_ranks(self) -> range:
+        """This pod's ranks, which follow one another."""
+        return range(self.first_rank, self.first_rank + self.ranks)
+
+
+def read_pod_environment(environ: Mapping[str, str]) -> PodEnvironment:
+    """Return what `environ` says; raises SettingsError naming every variable that is missing or bad."""
+    given = _Reader(environ)
+    pods = given.number(names.ENV_NODES, at_least=1)
+    index = given.number(names.ENV_INDEX, default=0 if pods == 1 else None)
+    if pods and index >= pods:
+        given.problems.append(
+            f"{names.ENV_INDEX} is {index} and {names.ENV_NODES} is {pods}: 0 to {pods - 1}"
+        )
+    script = given.text(names.ENV_TRAINER)
+    if script not in ("", names.TRAINER_FAMILY, names.TRAINER_SCRIPT):
+        given.problems.append(
+            f"{names.ENV_TRAINER} is {script!r}: {names.TRAINER_FAMILY} or {names.TRAINER_SCRIPT}"
+        )
+    port = given.number(names.ENV_MASTER_PORT, at_least=1)
+    if port > PORT_MAX:
+        given.problems.append(f"{names.ENV_MASTER_PORT} is {port}: 1 to {PORT_MAX}")
+    told = PodEnvironment(
+        store_url=given.text(names.ENV_STORE),
+        run_id=given.run_id(),
+        attempt_id=given.number(names.ENV_ATTEMPT_ID, at_least=1),
+        work=Path(given.text(names.ENV_WORK)),
+        node=given.text(names.ENV_NODE),
+        pod=given.text(names.ENV_POD),
+        pod_uid=given.text(names.ENV_POD_UID),
+        index=index,
+        pods=pods,
+        ranks=given.number(names.ENV_RANKS_PER_NODE, at_least=1),
+        # One pod meets nobody, and may run where no DNS names it.
+        master_addr="127.0.0.1" if pods == 1 else given.text(names.ENV_MASTER_ADDR),
+        master_port=port,
+        grace_s=float(given.number(names.ENV_TERMINATION_GRACE_S, at_least=1)),
+        trainer_key=given.text(names.ENV_TRAINER_KEY) if script == names.TRAINER_SCRIPT else None,
+        secrets=secrets_of(environ),
+    )
+    given.number(names.ENV_OPENED_SEQ)  # the ranks read it
+    given.complain()
+    return told
+
+
+class _Reader:
+    """Reads variables and keeps what is wrong with them, so that a person sees all of it at once."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self.problems: list[str] = []
+        self._environ = environ
+
+    def text(self, name: str) -> str:
+        value = self._environ.get(name, "")
+        if not value:
+            self.problems.append(f"{name} is not set")
+        return value
+
+    def number(self, name: str, *, at_least: int = 0, default: int | None = None) -> int:
+        if default is not None and not self._environ.get(name):
+            return default
+        value = self.text(name)
+        if value and not (value.isdecimal() and int(value) >= at_least):
+            self.problems.append(f"{name} is {value!r}: a whole number from {at_least} on")
+            return 0
+        return int(value or 0)
+
+    def run_id(self) -> str:
+        value = self.text(names.ENV_RUN_ID)
+        if value:
+            try:
+                names.check_run_id(value)
+            except InvalidInput as error:
+                self.problems.append(f"{names.ENV_RUN_ID}: {error}")
+        return value
+
+    def complain(self) -> None:
+        if self.problems:
+            raise SettingsError(
+                "This pod of a gang cannot start; its Job's manifest sets what it needs: "
+                f"{'; '.join(self.problems)}."
+            )

@@ -1,0 +1,114 @@
+"""How a pod's ranks are told of in files of its folder: who they are, when they began, how they ended.
+
+`ranks/rank-<r>.json` is written by the process that starts the rank, and read by the pod's main
+process. A disk that is full ends no rank: what could not be written is tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tracks_dagster.adapters.log_tails import read_tail
+from tracks_dagster.adapters.processes import Process, find_process, read_json, write_json
+from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
+
+CLOSED = "closed"  # the file that says: no rank of this pod may start any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankSeen:
+    """One rank as its file tells. started_at None: it was not started yet; process: who it is, or was.
+
+    problem: what the pod itself has to say of its end.
+    """
+
+    rank: int
+    process: Process | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    problem: str = ""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is known."""
+        return self.ended_at is not None
+
+
+class RankFile:
+    """Writes one rank's file."""
+
+    def __init__(self, work: Path, rank: int, *, started_at: str) -> None:
+        self.is_written = True
+        self._path = _path(work, rank)
+        self._told: dict[str, Any] = {"rank": rank, "started_at": started_at}
+
+    def began(self, pid: int) -> None:
+        """Write down which process it is."""
+        process = find_process(pid)
+        if process is not None:
+            self._told["process"] = asdict(process)
+        self._write()
+
+    def ended(self, code: int, *, at: str) -> None:
+        """Write down its end; code: as Popen says it, -N for signal N."""
+        exit_code, number = (code, None) if code >= 0 else (None, -code)
+        self._told |= {"exit_code": exit_code, "signal": number, "ended_at": at}
+        self._write()
+
+    def write_again(self) -> None:
+        """Write what the disk did not take before; nothing when it took all."""
+        if not self.is_written:
+            self._write()
+
+    def _write(self) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write_json(self._path, self._told)
+        except OSError:
+            self.is_written = False
+        else:
+            self.is_written = True
+
+
+def read_ranks(work: Path, ranks: Iterable[int]) -> dict[int, RankSeen]:
+    """Return what is known of each rank; of one without a file, nothing."""
+    return {rank: _read(work, rank) for rank in ranks}
+
+
+def close(work: Path) -> None:
+    """Let no rank start any more."""
+    (work / CLOSED).touch()
+
+
+def is_closed(work: Path) -> bool:
+    """Whether no rank may start any more."""
+    return (work / CLOSED).exists()
+
+
+def log_folder(work: Path) -> Path:
+    """Return the folder in which torchrun keeps the ranks' logs."""
+    return work / "logs"
+
+
+def log_tail(work: Path, local_rank: int) -> str:
+    """Return the end of a rank's log, not cleaned yet; "" where there is none."""
+    # Errors first: all that is in there came before `pod_rank` made one log of the two.
+    paths = sorted(log_folder(work).glob(f"*/attempt_0/{local_rank}/std*.log"))
+    return "".join(read_tail(path) for path in paths)[-LOG_TAIL_BYTES_MAX:]
+
+
+def _read(work: Path, rank: int) -> RankSeen:
+    told = read_json(_path(work, rank))
+    if told is None:
+        return RankSeen(rank=rank)
+    process = told.pop("process", None)
+    return RankSeen(process=None if process is None else Process(**process), **told)
+
+
+def _path(work: Path, rank: int) -> Path:
+    return work / "ranks" / f"rank-{rank}.json"

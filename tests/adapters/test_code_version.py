@@ -65,3 +65,14 @@ def test_a_folder_that_is_no_checkout(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_machine_without_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert read_code_version(tmp_path).git_commit is None
+
+
+def test_an_image_says_what_it_was_built_from(tmp_path: Path) -> None:
+    (tmp_path / "GIT_COMMIT").write_text("ab" * 20 + "\n")
+    code = read_code_version(tmp_path)
+    assert (code.git_commit, code.branch, code.dirty) == ("ab" * 20, None, None)
+
+
+def test_an_image_that_was_built_without_a_commit_says_none(tmp_path: Path) -> None:
+    (tmp_path / "GIT_COMMIT").write_text("\n")
+    assert read_code_version(tmp_path).git_commit is None

@@ -16,7 +16,12 @@ import yaml
 
 from tracks_dagster.adapters import dagster_home, dagster_instance
 from tracks_dagster.adapters.dagster_home import DagsterHome
-from tracks_dagster.adapters.dagster_instance import create_schema, in_own_schema, write_config
+from tracks_dagster.adapters.dagster_instance import (
+    create_schema,
+    in_own_schema,
+    local_config,
+    write_config,
+)
 from tracks_dagster.core.errors import OrchestratorError
 
 SLEEPS = "import subprocess, sys, time\n"
@@ -94,7 +99,7 @@ def test_a_web_server_that_cannot_start_says_why(home: DagsterHome, tmp_path: Pa
 
 
 def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: Path) -> None:
-    write_config(tmp_path, on_postgres=False)
+    write_config(tmp_path, local_config(on_postgres=False))
     config = yaml.safe_load((tmp_path / "dagster.yaml").read_text())
     assert config["telemetry"] == {"enabled": False}
     assert config["nux"] == {"enabled": False}
@@ -106,7 +111,7 @@ def test_on_postgres_the_password_is_not_in_the_file(tmp_path: Path) -> None:
     home = DagsterHome(
         tmp_path, root=tmp_path, environment={}, postgres_url="postgresql+psycopg2://u:hunter22@h/d"
     )
-    write_config(tmp_path, on_postgres=True)
+    write_config(tmp_path, local_config(on_postgres=True))
     text = (tmp_path / "dagster.yaml").read_text()
     assert "hunter22" not in text
     variable = yaml.safe_load(text)["storage"]["postgres"]["postgres_url"]["env"]
@@ -171,3 +176,15 @@ def test_preparing_an_empty_home_makes_a_storage_that_dagster_accepts(tmp_path: 
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_who_names_no_config_takes_that_of_the_daemon_that_lives(
+    home: DagsterHome, tmp_path: Path
+) -> None:
+    path = tmp_path / "dagster" / "dagster.yaml"
+    with home.daemon():
+        path.write_text("telemetry: {enabled: false}\n")
+        another(tmp_path).prepare()
+        assert path.read_text() == "telemetry: {enabled: false}\n"
+    another(tmp_path).prepare()
+    assert path.read_text() == local_config(on_postgres=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore, Fault
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.adapters.stores import open_store, try_store
 from tracks_dagster.adapters.stores.format_file import check_format, make_format
 from tracks_dagster.adapters.stores.probe import PROBE_TRIES_MAX, probe_conditions
 from tracks_dagster.core.errors import StoreUnavailable, StoreUnsuitable
@@ -117,3 +117,11 @@ def test_of_many_who_make_one_store_all_agree_on_its_id(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         ids = set(pool.map(lambda _: open_store(url).get("format.json"), range(8)))
     assert len(ids) == 1
+
+
+def test_trying_a_folder_proves_it_and_makes_no_store_of_it(tmp_path: Path) -> None:
+    try_store(str(tmp_path))
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    (tmp_path / "format.json").write_text('{"format":99}')
+    with pytest.raises(StoreUnsuitable, match="has format 99"):
+        try_store(str(tmp_path))

@@ -16,6 +16,7 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tracks_dagster.adapters import local_launcher
 from tracks_dagster.adapters.local_launcher import LocalLauncher
+from tracks_dagster.adapters.log_tails import read_tail
 from tracks_dagster.adapters.processes import (
     find_process,
     read_process,
@@ -24,7 +25,7 @@ from tracks_dagster.adapters.processes import (
     write_process,
 )
 from tracks_dagster.core import names
-from tracks_dagster.core.bodies import RankPlace
+from tracks_dagster.core.bodies import ComputeRequest, RankPlace
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
@@ -109,9 +110,9 @@ time.sleep(600)
         device="cpu",
         accelerator="cpu",
     )
-    assert not launcher.ask_to_save(replace(place, pid_started=place.pid_started - 1))
-    assert not launcher.ask_to_save(replace(place, boot_id="another"))
-    assert launcher.ask_to_save(place) is listens
+    assert not launcher.ask_to_save("r", 1, replace(place, pid_started=place.pid_started - 1))
+    assert not launcher.ask_to_save("r", 1, replace(place, boot_id="another"))
+    assert launcher.ask_to_save("r", 1, place) is listens
     if listens:
         wait_for(lambda: "asked" in (tmp_path / "r" / "a01" / "rank-0.log").read_text())
     assert launcher.observe("r", 1).phase is GangPhase.ALIVE
@@ -331,11 +332,11 @@ def test_the_end_of_a_log_begins_with_a_whole_line(tmp_path: Path) -> None:
     log = tmp_path / "rank-0.log"
     secret = b"PASSWORD=" + b"x" * LOG_TAIL_BYTES_MAX
     log.write_bytes(b"first\n" + secret + b"\nlast \xff line\n")
-    assert local_launcher._tail(log) == "last \ufffd line\n"
+    assert read_tail(log) == "last \ufffd line\n"
     log.write_bytes(secret + b" the end of a line of ten megabytes")
-    assert local_launcher._tail(log) == "the end of a line of ten megabytes"
+    assert read_tail(log) == "the end of a line of ten megabytes"
     log.write_bytes(b"short")
-    assert local_launcher._tail(log) == "short"
+    assert read_tail(log) == "short"
 
 
 def test_a_condition_that_is_being_written_is_left_for_the_next_look(tmp_path: Path) -> None:
@@ -437,8 +438,7 @@ def spec(script: str, *, ranks: int = 1) -> GangSpec:
         run_id="r",
         attempt_id=1,
         opened_seq=1,
-        ranks=ranks,
-        device_class="cpu",
+        compute=ComputeRequest(ranks=ranks),
         store_url="/a/store",
         trainer="a script of the test",
         script=script,

@@ -26,10 +26,12 @@ from typing import IO
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tracks_dagster.adapters.dagster_instance import (
+    CONFIG_FILE,
     POSTGRES_VARIABLE,
     create_schema,
     create_storage,
     in_own_schema,
+    local_config,
     write_config,
 )
 from tracks_dagster.adapters.processes import Process, find_process, read_process, write_process
@@ -46,7 +48,11 @@ LOG_CHARACTERS_MAX = 1000
 
 
 class DagsterHome:
-    """DAGSTER_HOME of one TRACKS_HOME. environment: the settings, for every process started here."""
+    """DAGSTER_HOME of one TRACKS_HOME. environment: the settings, for every process started here.
+
+    config: its `dagster.yaml` where runs are no processes of this machine. Who names none takes what
+    the daemon that lives was started with.
+    """
 
     def __init__(
         self,
@@ -55,8 +61,10 @@ class DagsterHome:
         root: Path,
         environment: Mapping[str, str],
         postgres_url: str | None,
+        config: str | None = None,
     ) -> None:
         self._folder = folder
+        self._config = config
         self._root = root
         self._postgres_url = postgres_url
         self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(folder)}
@@ -77,12 +85,26 @@ class DagsterHome:
         if self._postgres_url is not None:
             made += f" on Postgres {_database_id(self._postgres_url)}"
         with self._lock("prepare"):
-            write_config(self._folder, on_postgres=self._postgres_url is not None)
+            self._configure()
             if self._postgres_url is not None:
                 create_schema(self._postgres_url)
             if not marker.exists() or marker.read_text() != made:
                 create_storage(self._folder, self._environment)
                 marker.write_text(made)
+
+    def _configure(self) -> None:
+        """Write `dagster.yaml`, but not under a daemon that lives and was started with another one."""
+        if self._config is None and self.find_daemon() is not None:
+            return
+        text = self._config or local_config(on_postgres=self._postgres_url is not None)
+        path = self._folder / CONFIG_FILE
+        differs = path.exists() and path.read_text(encoding="utf-8") != text
+        if differs and self.find_daemon() is not None:
+            raise OrchestratorError(
+                f"A daemon of {self._folder} lives that was started with other settings of "
+                "Kubernetes, or without them; end the command that uses it, then try again."
+            )
+        write_config(self._folder, text)
 
     def find_daemon(self) -> Process | None:
         """Return the daemon of this home, or None when none lives that was started here."""

@@ -14,18 +14,33 @@ from urllib.parse import quote
 from tracks_dagster.core.errors import OrchestratorError
 from tracks_dagster.core.names import TAG_ATTEMPT
 
+CONFIG_FILE = "dagster.yaml"
 SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same database
 POSTGRES_VARIABLE = "TRACKS_DAGSTER_POSTGRES_URL"  # the file names it, so it holds no password
 RUNS_MAX = 16  # at once, of all kinds, on one machine
 ATTEMPTS_MAX = 12  # of these, so that evals and snapshots always find a place
 CREATE_S_MAX = 180.0  # twenty times what an idle machine needs
 
-_COMMON = f"""\
+_COMMON = """\
 # Written by tracks_dagster; changes are overwritten.
 telemetry:
   enabled: false
 nux:
   enabled: false
+# Retries are decided in the tracks; Dagster's own would add to them blindly.
+run_retries:
+  enabled: false
+sensors:
+  use_threads: true
+  num_workers: 5
+code_servers:
+  local_startup_timeout: 300
+retention:
+  sensor:
+    purge_after_days:
+      skipped: 1
+"""
+_ON_THIS_MACHINE = f"""\
 run_coordinator:
   module: dagster.core.run_coordinator
   class: QueuedRunCoordinator
@@ -44,18 +59,6 @@ run_monitoring:
   poll_interval_seconds: 10
   start_timeout_seconds: 300
   max_resume_run_attempts: 0
-# Retries are decided in the tracks; Dagster's own would add to them blindly.
-run_retries:
-  enabled: false
-sensors:
-  use_threads: true
-  num_workers: 5
-code_servers:
-  local_startup_timeout: 300
-retention:
-  sensor:
-    purge_after_days:
-      skipped: 1
 """
 _POSTGRES = f"""\
 storage:
@@ -65,10 +68,19 @@ storage:
 """
 
 
-def write_config(folder: Path, *, on_postgres: bool) -> None:
+def local_config(*, on_postgres: bool) -> str:
+    """Return the `dagster.yaml` of an instance whose runs are processes of this machine."""
+    return instance_config(_ON_THIS_MACHINE, on_postgres=on_postgres)
+
+
+def instance_config(runs: str, *, on_postgres: bool) -> str:
+    """Return a `dagster.yaml`; runs: its part on how runs are queued, launched and monitored."""
+    return _COMMON + runs + (_POSTGRES if on_postgres else "")
+
+
+def write_config(folder: Path, text: str) -> None:
     """Write `dagster.yaml` in one step, unless it says the same already."""
-    text = _COMMON + (_POSTGRES if on_postgres else "")
-    path = folder / "dagster.yaml"
+    path = folder / CONFIG_FILE
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
     scratch = folder / ".dagster.yaml.new"

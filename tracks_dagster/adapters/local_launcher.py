@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tracks_dagster.adapters.journal_shipping import ship_journals
+from tracks_dagster.adapters.log_tails import read_tail
 from tracks_dagster.adapters.processes import (
     Process,
     boot_id,
@@ -31,7 +32,7 @@ from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
+from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.names import EXIT_STARTED_BEFORE, attempt_key
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec, ObjectStore
@@ -74,6 +75,17 @@ class LocalLauncher:
                 )
             self._children.append(child)
             return self._wait_for_parent(folder, child)
+
+    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+        """Look whether anything of the gang lives; what its ranks wrote is not read."""
+        self._collect()
+        with _translated("look at", run_id, attempt_id):
+            parent = read_process(self._folder(run_id, attempt_id) / "gang.pid")
+            if parent is None:
+                return GangReport(phase=GangPhase.NEVER_STARTED, where=platform.node())
+            lives = parent.lives or bool(parent.group)
+            phase = GangPhase.ALIVE if lives else GangPhase.GONE
+            return GangReport(phase=phase, where=platform.node())
 
     def observe(self, run_id: str, attempt_id: int) -> GangReport:
         """Read what the parent wrote, and look whether anything of the gang lives."""
@@ -119,7 +131,7 @@ class LocalLauncher:
                 if rank.lives:
                     _signal(rank.pid, signal.SIGTERM)
 
-    def ask_to_save(self, place: RankPlace) -> bool:
+    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
         """Send SIGUSR1, which ends a process that does not catch it, to one that does."""
         rank = Process(pid=place.pid, started=place.pid_started, boot_id=place.boot_id)
         try:
@@ -186,7 +198,7 @@ class LocalLauncher:
             if code is not None:
                 raise GangError(
                     f"The gang's parent in {folder} ended with {code} before it started a rank: "
-                    f"{self._clean(_tail(folder / 'gang.log')).strip()[-500:]}"
+                    f"{self._clean(read_tail(folder / 'gang.log')).strip()[-500:]}"
                 )
             if time.monotonic() > give_up_at:
                 child.kill()
@@ -211,7 +223,7 @@ class LocalLauncher:
         found = from_json(RankEnd, {"rank": rank, **end})
         if not (found.has_ended or gone):
             return found
-        tail = self._clean(_tail(folder / f"rank-{rank}.log"))
+        tail = self._clean(read_tail(folder / f"rank-{rank}.log"))
         return from_json(RankEnd, {"rank": rank, **end, "log_tail": tail})
 
 
@@ -257,20 +269,6 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return  # it went by itself
-
-
-def _tail(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            begin = max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES_MAX)
-            file.seek(begin)
-            if begin:  # half a line hides what a secret in it is called, and so that it is one
-                half = file.readline(LOG_TAIL_BYTES_MAX)
-                if file.tell() - begin == LOG_TAIL_BYTES_MAX:
-                    return half.partition(b" ")[2].decode("utf-8", errors="replace")
-            return file.read(LOG_TAIL_BYTES_MAX).decode("utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 def _conditions(folder: Path) -> tuple[Condition, ...]:

@@ -30,13 +30,28 @@ def open_store(url: str, *, probe: bool = True) -> Store:
     Raises StoreUnavailable when it cannot be reached, StoreUnsuitable when it ignores conditions or
     has another format version, SettingsError when `url` names no store.
     """
-    store = _s3(url) if url.startswith("s3:") else _local(url, make=probe)
+    store = _opened(url, make=probe)
     known = check_format(store, must_exist=not probe)
     if probe:
         probe_conditions(store)
         if not known:
             make_format(store)
     return store
+
+
+def try_store(url: str) -> Store:
+    """Return the store at `url` once it has proved that it honours conditional writes; make nothing.
+
+    A folder has to be there. Raises as `open_store`.
+    """
+    store = _opened(url, make=False)
+    check_format(store, must_exist=False)
+    probe_conditions(store)
+    return store
+
+
+def _opened(url: str, *, make: bool) -> Store:
+    return _s3(url) if url.startswith("s3:") else _local(url, make=make)
 
 
 def _local(url: str, *, make: bool) -> Store:

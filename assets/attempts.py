@@ -6,6 +6,7 @@ All it does is `services.supervise`; here stand only what Dagster shows, and wha
 
 import platform
 import time
+from functools import partial
 
 from dagster import (
     AssetExecutionContext,
@@ -31,6 +32,7 @@ from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.checkpoint_reports import due_reports
+from tracks_dagster.services.closing import find_attempt
 from tracks_dagster.services.receipt_metadata import attempt_metadata
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
@@ -103,15 +105,18 @@ def _supervise(
     it.
     """
     run_id, attempt_id = parse_attempt_key(context.partition_key)
+    _, attempt = find_attempt(app.tracks, run_id, attempt_id)
+    launcher = attempt.opened.compute.launcher
     (policy, no_policy), (rules, no_rules) = app.usable_policy(), app.usable_rules()
     for problem in (no_policy, no_rules):
         if problem is not None:
             context.log.error(problem)
     supervisor = Supervisor(
         tracks=app.tracks,
-        gangs=app.gangs,
+        gangs=app.launcher_of(launcher),
         orchestrator=orchestrator,
-        foresee=app.foresee,
+        foresee=partial(app.foresee, launcher),
+        drain_grace_s=app.drain_grace_s(launcher),
         policy=policy,
         dagster_run_id=context.run.run_id,
         host=platform.node(),

@@ -22,12 +22,14 @@ from dagster import (
 from pydantic import Field
 
 from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.runs import RunRequest as TrainingRunRequest
 from tracks_dagster.services.runs import declare, new_run_id
+from tracks_dagster.settings import load_cluster
 from tracks_dagster.wiring import App
 
 EVERY_MONDAY = "0 3 * * 1"  # UTC; data of the week before is in, and nobody waits for the machines
@@ -50,6 +52,24 @@ class RetentionConfig(Config):
     delete_after_s: float = Field(
         default=3600.0,
         description="Seconds from the decision that one may go until its bytes are removed.",
+    )
+
+
+class ClusterConfig(Config):
+    """What a gang asks of a cluster; what is left out is as the cluster's settings say."""
+
+    ranks_per_node: int = Field(default=1, description="Processes of each pod; divides ranks.")
+    memory_bytes: int | None = Field(default=None, description="Memory of each pod, in bytes.")
+    cpus: float | None = Field(default=None, description="CPUs of each pod.")
+    queue: str | None = Field(default=None, description="Kueue's local queue.")
+    priority_class: str | None = Field(default=None, description="Of the pods.")
+    node_selector: dict[str, str] = Field(default={}, description="Labels that nodes must have.")
+    tolerations: list[dict[str, Any]] = Field(
+        default=[],
+        description="Taints that pods put up with: [{key: gpu, operator: Exists}].",
+    )
+    topology_key: str | None = Field(
+        default=None, description="A node label of which all pods share one value."
     )
 
 
@@ -88,7 +108,19 @@ class TrainingRunConfig(Config):
         description="The data snapshot to train on. Left out: the newest that is not quarantined.",
     )
     ranks: int = Field(default=1, description="Processes, one device each.")
-    device_class: str = Field(default="cpu", description="What each rank runs on: cpu or a GPU.")
+    device_class: str = Field(
+        default="cpu",
+        description="What each rank runs on: cpu, or a device class of the cluster's settings.",
+    )
+    launcher: str = Field(
+        default=names.LOCAL, description="Where the gang runs: local or kubernetes."
+    )
+    cluster: ClusterConfig = Field(
+        default=ClusterConfig(), description="What is asked of a cluster; for kubernetes only."
+    )
+    pool: str | None = Field(
+        default=None, description="The compute pool that the run is counted to."
+    )
     checkpoint_every_steps: int | None = Field(
         default=10, description="Save after that many steps; null for never by steps."
     )
@@ -113,7 +145,8 @@ def declare_run(
     """Declare the run; return its id. Declaring the same id again changes nothing."""
     try:
         request = _request(app, config, given=_given(context))
-        declared = declare(app.tracks, request)
+        check = gang_check(lambda: load_cluster(app.settings))
+        declared = declare(app.tracks, request, check_gang=check)
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
     run_id = request.run_id
@@ -126,13 +159,13 @@ def declare_run(
 
 
 def _given(context: OpExecutionContext) -> set[str]:
-    """Return the fields that were filled in, those of `retention` too.
+    """Return the fields that were filled in, those of `retention` and `cluster` too.
 
     Of the run's own config: in `TrainingRunConfig` Dagster does not tell a value from its default.
     """
     run_config: Mapping[str, Any] = context.run_config
     filled = run_config.get("ops", {}).get(declare_run.name, {}).get("config", {})
-    return {*filled, *filled.get("retention", {})}
+    return {*filled, *filled.get("retention", {}), *filled.get("cluster", {})}
 
 
 def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> TrainingRunRequest:
@@ -150,6 +183,7 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
             "branch_from_attempt says whose checkpoint branch_from means; give both."
         )
     family = origin.family if origin is not None and "family" not in given else config.family
+    cluster = config.cluster.model_dump()
     request = TrainingRunRequest(
         run_id=config.run_id
         or new_run_id(family, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid),
@@ -167,6 +201,9 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
         team=config.team,
         stage=config.stage,
         drills=tuple(config.drills),
+        launcher=config.launcher,
+        pool=config.pool,
+        **{**cluster, "tolerations": tuple(config.cluster.tolerations)},
     )
     return request if origin is None else origin.inherited_by(request, given=given)
 

@@ -34,7 +34,9 @@ def launch_attempts(
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult | SkipReason:
     """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
-    found = survey(app.tracks, app.ledger, app.gangs, orchestrator, after=context.cursor or None)
+    found = survey(
+        app.tracks, app.ledger, app.launcher_of, orchestrator, after=context.cursor or None
+    )
     context.update_cursor(found.cut_at or "")
     plan = plan_launches(found.attempts)
     for problem in (*found.problems, *plan.given_up):

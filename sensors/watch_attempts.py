@@ -16,11 +16,15 @@ from dagster import (
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.core import names
+from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.orphans import StandingGangs
 from tracks_dagster.core.ports import Orchestrator
+from tracks_dagster.core.records import format_time
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.services.receipt_metadata import attempt_metadata
-from tracks_dagster.services.upkeep import revisit_if_due, scan_if_due
+from tracks_dagster.services.sweep import sweep, sweep_is_due
+from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.services.watch import (
     close_lost,
     settle_open_runs,
@@ -28,6 +32,7 @@ from tracks_dagster.services.watch import (
     write_heartbeat,
 )
 from tracks_dagster.services.watch_cursor import WatchCursor, read_cursor
+from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.wiring import App
 
 SENSORS = (
@@ -63,7 +68,7 @@ def watch_attempts(
     lost = close_lost(
         app.tracks,
         app.ledger,
-        app.gangs,
+        app.launcher_of,
         orchestrator,
         clean=app.redact,
         rules=rules,
@@ -83,14 +88,17 @@ def watch_attempts(
         app.tracks, app.ledger, cursor.revisited_at, app.now(), after=cursor.revisit_after
     )
     scanned = scan_if_due(app.projector, cursor.scanned_at, app.now(), after=cursor.scan_after)
+    swept = _sweep_if_due(app, cursor.swept_at)
     unusable = [problem for problem in (no_policy, no_rules) if problem is not None]
     for problem in unusable:
         context.log.error(problem)
-    for problem in (*scanned.problems, *revisited.problems, *lost.problems, *settled.problems):
-        context.log.warning(problem)
+    for part in (scanned, revisited, swept, lost, settled):
+        for problem in part.problems:
+            context.log.warning(problem)
     remembered = WatchCursor(
         scanned_at=scanned.done_at,
         revisited_at=revisited.done_at,
+        swept_at=swept.done_at,
         close_after=lost.cut_at,
         settle_after=settled.cut_at,
         scan_after=scanned.after,
@@ -111,6 +119,19 @@ def watch_attempts(
             *(_receipt(app, run_id, attempt_id) for run_id, attempt_id in closed),
         ],
     )
+
+
+def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
+    """End what outlived its attempt on the cluster, where one is set up."""
+    if find_cluster_file(app.settings) is None or not sweep_is_due(last_at, app.now()):
+        return Upkeep(done_at=last_at)
+    try:
+        launcher = app.launcher_of(names.KUBERNETES)
+    except TracksError as error:
+        return Upkeep(done_at=format_time(app.now()), problems=(f"not swept: {error}",))
+    if not isinstance(launcher, StandingGangs):
+        return Upkeep(done_at=last_at)
+    return sweep(app.tracks, app.ledger, launcher)
 
 
 def _due_reports(

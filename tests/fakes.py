@@ -13,7 +13,7 @@ from enum import Enum
 
 from tracks_dagster.adapters.stores.keys import check_key
 from tracks_dagster.core.bodies import RankPlace
-from tracks_dagster.core.errors import GangError, OutcomeUnknown, StoreUnavailable
+from tracks_dagster.core.errors import GangError, GangUnreachable, OutcomeUnknown, StoreUnavailable
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.ports import (
@@ -245,6 +245,7 @@ class FakeGangs:
         self.specs: list[GangSpec] = []
         self.calls: list[tuple[str, str, int]] = []
         self.start_problem: str | None = None
+        self.starts_unanswered = 0  # so many starts find nobody to ask
         self.asked_to_save: list[RankPlace] = []
         self.listens = True
         self.dumps: tuple[StackDump, ...] = ()
@@ -252,6 +253,9 @@ class FakeGangs:
     def start(self, spec: GangSpec) -> bool:
         key = (spec.run_id, spec.attempt_id)
         self.calls.append(("start", *key))
+        if self.starts_unanswered:
+            self.starts_unanswered -= 1
+            raise GangUnreachable("The API server cannot be reached.")
         if self.start_problem is not None:
             raise GangError(self.start_problem)
         if key in self.reports:
@@ -261,6 +265,9 @@ class FakeGangs:
         self.reports[key] = GangReport(phase=GangPhase.ALIVE, ranks=ranks, where=self.node)
         return True
 
+    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+        return self.observe(run_id, attempt_id)
+
     def observe(self, run_id: str, attempt_id: int) -> GangReport:
         never = GangReport(phase=GangPhase.NEVER_STARTED, where=self.node)
         return self.reports.get((run_id, attempt_id), never)
@@ -268,7 +275,7 @@ class FakeGangs:
     def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
         self.calls.append(("drain", run_id, attempt_id))
 
-    def ask_to_save(self, place: RankPlace) -> bool:
+    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
         self.asked_to_save.append(place)
         return self.listens
 

@@ -16,11 +16,13 @@ from tracks_dagster.core.errors import InvalidInput, SettingsError
 from tracks_dagster.core.redact import secrets_of
 
 if TYPE_CHECKING:
+    from tracks_dagster.core.cluster import ClusterSettings
     from tracks_dagster.core.policy import RetryPolicy
     from tracks_dagster.core.user_rules import UserRules
 
 LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
+CLUSTER_FILE = "kubernetes.yaml"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
 
@@ -29,7 +31,8 @@ class Settings:
     """Where everything lives. postgres_url: for psycopg2, or None for SQLite under `home`.
 
     policy_file: a person's own retry policy; None where it would lie in `home`, if there is one.
-    rules_file: a user's own rules of the classifier. root: the checkout, which holds workspace.yaml.
+    rules_file: a user's own rules of the classifier; cluster_file: how gangs run on Kubernetes, None
+    where it would lie in `home`. root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show.
     """
 
@@ -40,10 +43,12 @@ class Settings:
     root: Path = Path()
     secrets: tuple[str, ...] = field(default=(), repr=False)
     rules_file: Path | None = None
+    cluster_file: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY and TRACKS_RULES.
+        """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES and
+        TRACKS_KUBERNETES.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -54,6 +59,7 @@ class Settings:
         postgres_url = given.get("TRACKS_POSTGRES_URL") or None
         policy_file = given.get("TRACKS_POLICY") or None
         rules = given.get("TRACKS_RULES")
+        cluster = given.get("TRACKS_KUBERNETES")
         return cls(
             home=home,
             store_url=_absolute(given.get("TRACKS_STORE") or str(home / "store")),
@@ -62,6 +68,7 @@ class Settings:
             root=root,
             secrets=secrets_of(given),
             rules_file=None if not rules else Path(rules).expanduser().absolute(),
+            cluster_file=None if not cluster else Path(cluster).expanduser().absolute(),
         )
 
     @property
@@ -83,6 +90,7 @@ class Settings:
             "TRACKS_POSTGRES_URL": self.postgres_url or "",
             "TRACKS_POLICY": "" if self.policy_file is None else str(self.policy_file),
             "TRACKS_RULES": "" if self.rules_file is None else str(self.rules_file),
+            "TRACKS_KUBERNETES": "" if self.cluster_file is None else str(self.cluster_file),
         }
 
 
@@ -136,6 +144,36 @@ def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
         return read_rules(settings), None
     except InvalidInput as error:
         return NO_RULES, str(error)
+
+
+def find_cluster_file(settings: Settings) -> Path | None:
+    """Return the file that says how gangs run on Kubernetes, or None when there is none."""
+    if settings.cluster_file is not None:
+        return settings.cluster_file
+    path = settings.home / CLUSTER_FILE
+    return path if path.exists() else None
+
+
+def load_cluster(settings: Settings) -> ClusterSettings:
+    """Return how gangs run on Kubernetes.
+
+    Raises SettingsError naming every error of the file with its line, or where one would lie.
+    """
+    from tracks_dagster.adapters.yaml_nodes import read_yaml
+    from tracks_dagster.core.cluster_file import read_cluster
+    from tracks_dagster.core.located import told
+
+    path = find_cluster_file(settings)
+    if path is None:
+        raise SettingsError(
+            "Nothing says how gangs run on Kubernetes; write at least `image: …` to "
+            f"{settings.home / CLUSTER_FILE}, or name another file in TRACKS_KUBERNETES."
+        )
+    root, broken = read_yaml(path)
+    cluster, wrong = read_cluster(root)
+    if cluster is None or broken:
+        raise SettingsError(told(f"The cluster's settings {path}", [*broken, *wrong]))
+    return cluster
 
 
 def find_root() -> Path:

@@ -7,29 +7,41 @@ neither Dagster nor torch.
 
 from __future__ import annotations
 
-import json
+import atexit
 import uuid
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracks_dagster.core.errors import LedgerError, NothingYet, SettingsError
+from tracks_dagster.adapters.home_folder import check_home, prepare_home
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import GangError, LedgerError, NothingYet, SettingsError
 from tracks_dagster.core.ports import (
     CheckpointReader,
     Clock,
     Datasets,
     Evaluator,
-    ForeseeEnvironment,
     GangLauncher,
+    LauncherOf,
     Ledger,
     Leftovers,
     NewUid,
     ObjectStore,
 )
+from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import Redact, redact
-from tracks_dagster.settings import LEDGER_FILE, Settings, load_policy, usable_rules
+from tracks_dagster.settings import (
+    LEDGER_FILE,
+    Settings,
+    find_cluster_file,
+    find_policy_file,
+    load_cluster,
+    load_policy,
+    usable_rules,
+)
 
 if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
@@ -38,7 +50,7 @@ if TYPE_CHECKING:
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
 
-HOME_FORMAT = 1  # of TRACKS_HOME's layout; a home of a greater one is refused
+LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +69,19 @@ class App:
     ledger: Ledger
     projector: Projector
     tracks: Tracks
-    gangs: GangLauncher
-    foresee: ForeseeEnvironment
+    launcher_of: LauncherOf
+    foresee: Callable[[str], Mapping[str, Json]]
     evaluator: Evaluator
     datasets: Datasets
     redact: Redact
     now: Clock
     new_uid: NewUid
+
+    def drain_grace_s(self, launcher: str) -> float:
+        """Return how long a gang of that launcher gets to finish a step and save."""
+        if launcher == names.LOCAL:
+            return LOCAL_DRAIN_GRACE_S
+        return load_cluster(self.settings).termination_grace_s
 
     @property
     def policy(self) -> RetryPolicy:
@@ -95,12 +113,9 @@ def build(settings: Settings) -> App:
     from tracks_dagster.adapters.datasets.catalog import ShippedDatasets
     from tracks_dagster.adapters.ledger import open_ledger
     from tracks_dagster.adapters.local_evaluator import LocalEvaluator
-    from tracks_dagster.adapters.local_launcher import LocalLauncher
     from tracks_dagster.adapters.stores import open_store
-    from tracks_dagster.adapters.worker_environment import worker_environment
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
-    from tracks_dagster.training.software import foresee_software
 
     check_home(settings.home)
     if settings.postgres_url is not None:
@@ -121,8 +136,8 @@ def build(settings: Settings) -> App:
         ledger=ledger,
         projector=projector,
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project),
-        gangs=LocalLauncher(settings.work, clean=clean),
-        foresee=lambda: foresee_software(worker_environment()),  # gangs start where this runs
+        launcher_of=_launchers(settings, store, clean),
+        foresee=_foresee,
         evaluator=LocalEvaluator(settings.work, clean=clean),
         datasets=ShippedDatasets(settings.work),
         redact=clean,
@@ -202,6 +217,67 @@ def open_dagster_home(settings: Settings) -> DagsterHome:
     )
 
 
+def open_cluster_home(settings: Settings) -> DagsterHome:
+    """Return the same home for run workers that are pods; their settings are put into the cluster.
+
+    Raises SettingsError with all that pods cannot use, GangError when the cluster refuses.
+    """
+    from tracks_dagster.adapters.kubernetes import dagster_on_cluster
+
+    cluster = load_cluster(settings)
+    files = {
+        "kubernetes.yaml": find_cluster_file(settings),
+        "policy.yaml": find_policy_file(settings),
+        "rules": settings.rules_file,
+    }
+    return dagster_on_cluster.open_cluster_home(
+        settings.home / "dagster",
+        cluster,
+        root=settings.root,
+        environment=settings.environment,
+        store_url=settings.store_url,
+        postgres_url=settings.postgres_url,
+        files={key: path for key, path in files.items() if path is not None},
+    )
+
+
+def _launchers(settings: Settings, store: ObjectStore, clean: Redact) -> LauncherOf:
+    """Return the launchers by name; one of a cluster is connected at its first use."""
+    from tracks_dagster.adapters.local_launcher import LocalLauncher
+
+    local = LocalLauncher(settings.work, clean=clean)
+
+    @cache
+    def kubernetes() -> GangLauncher:
+        from tracks_dagster.adapters.kubernetes.client import connect
+        from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
+
+        cluster = load_cluster(settings)
+        launcher = KubernetesLauncher(connect(cluster), cluster, store, now=utc_now, clean=clean)
+        atexit.register(launcher.close)  # what was seen last has to reach the store
+        return launcher
+
+    def launcher_of(name: str) -> GangLauncher:
+        match name:
+            case names.LOCAL:
+                return local
+            case names.KUBERNETES:
+                return kubernetes()
+        raise GangError(
+            f"There is no launcher {name!r}; there are {names.LOCAL} and {names.KUBERNETES}."
+        )
+
+    return launcher_of
+
+
+def _foresee(launcher: str) -> Mapping[str, Json]:
+    """Tell the environment of a gang that would start now: local ones start where this runs."""
+    from tracks_dagster.adapters.worker_environment import worker_environment
+    from tracks_dagster.training.software import foresee_software
+
+    return foresee_software(worker_environment()) if launcher == names.LOCAL else {}
+
+
 def _nothing(track_name: str) -> None:
     """Project nothing: a reader appends nothing."""
 
@@ -214,44 +290,3 @@ def utc_now() -> datetime:
 def new_uid() -> str:
     """Return a fresh random identity, 32 hex digits."""
     return uuid.uuid4().hex
-
-
-def check_home(home: Path) -> None:
-    """Raise SettingsError when `home` cannot be used; a home that is not there yet can be."""
-    if home.exists() and not home.is_dir():
-        raise SettingsError(
-            f"TRACKS_HOME is {home}, which is a file; name a folder, or one that can be created."
-        )
-    found = _read_format(home / "format.json")
-    if found is not None and found > HOME_FORMAT:
-        raise SettingsError(
-            f"TRACKS_HOME {home} was written by a newer version (format {found}; this one reads "
-            f"{HOME_FORMAT}). Update this checkout, or choose another TRACKS_HOME."
-        )
-
-
-def prepare_home(home: Path) -> None:
-    """Create `home` and its format.json if they are not there; safe from several processes."""
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-        path = home / "format.json"
-        if not path.exists():
-            scratch = home / f".format-{new_uid()}"
-            scratch.write_text(json.dumps({"format": HOME_FORMAT}) + "\n")
-            scratch.replace(path)
-    except OSError as error:
-        raise SettingsError(
-            f"TRACKS_HOME {home} cannot be written ({error.strerror}); choose a folder that can."
-        ) from error
-
-
-def _read_format(path: Path) -> int | None:
-    try:
-        return int(json.loads(path.read_text())["format"])
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SettingsError(
-            f"{path} does not say which format this home has ({error}); it is a TRACKS_HOME of "
-            "ours only with one. Restore the file, or choose another TRACKS_HOME."
-        ) from error

@@ -58,7 +58,7 @@ def gangs() -> FakeGangs:
 @pytest.fixture
 def app(app: App, gangs: FakeGangs) -> App:
     """The application with gangs that the test plays."""
-    return replace(app, gangs=gangs)
+    return replace(app, launcher_of=lambda _: gangs)
 
 
 @pytest.fixture

@@ -32,3 +32,11 @@ def tracks(
 ) -> Tracks:
     """The tracks of the story's store, projected into the ledger."""
     return Tracks(store, now=clock, new_uid=new_uid, project=Projector(store, ledger).project)
+
+
+@pytest.fixture
+def data(story: Story, tracks: Tracks) -> Story:
+    """The snapshots of the gpt family are there; the run of the story is not."""
+    for dataset in story.datasets:
+        dataset.write_to(story.store)
+    return story

@@ -18,6 +18,7 @@ from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.core.start_budget import CANNOT_START
 from tracks_dagster.services.closing import OTHER_RANKS_S_MAX, close_attempt, is_over
 from tracks_dagster.services.tracks import Tracks
 
@@ -280,3 +281,23 @@ def write_journal(store: FakeObjectStore, history: History, *, last_step: int) -
     data = b"".join(canonical_json(line) + b"\n" for line in lines) + b'{"kind":"step","t'
     key = f"runs/r-1/attempts/1/{history.launch_id}/journal/rank-0/{0:012d}.jsonl"
     store.put(key, data)
+
+
+def test_a_gang_that_its_launcher_has_given_up_is_closed_though_it_still_stands(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
+) -> None:
+    history.supervise().write_to(store)
+    words = (
+        "Pod p got no node within 900 s: 0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
+    )
+    given_up = Condition(
+        type=CANNOT_START, reason="Unschedulable", message=words, at=STARTED, source="supervisor"
+    )
+    report = GangReport(phase=GangPhase.ALIVE, conditions=(given_up,))
+    assert is_over(report, BEGIN)
+    assert not is_over(GangReport(phase=GangPhase.ALIVE), BEGIN)
+    gangs.reports["r-1", 1] = report
+    attempt = close(tracks, gangs)
+    assert attempt.ended is not None
+    assert attempt.reason is TerminationReason.SCHEDULING_TIMEOUT
+    assert attempt.ended.root_message.endswith(words)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from tests.bodies import placed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.core.errors import InvalidInput
@@ -35,7 +38,7 @@ def test_rank_0_is_asked_and_the_next_save_on_demand_is_the_answer(
 ) -> None:
     history = running()
     history.write_to(store)
-    asked = ask_to_save(tracks, gangs, "r-1")
+    asked = ask_to_save(tracks, lambda _: gangs, "r-1")
     assert [place.pid for place in gangs.asked_to_save] == [100]
 
     def commits(seconds: float) -> None:
@@ -83,7 +86,7 @@ def test_a_run_that_does_not_train_is_not_asked(
 ) -> None:
     history.write_to(store)
     with pytest.raises(InvalidInput, match=words):
-        ask_to_save(tracks, gangs, "r-1")
+        ask_to_save(tracks, lambda _: gangs, "r-1")
     assert gangs.asked_to_save == []
 
 
@@ -97,7 +100,20 @@ def test_a_rank_that_does_not_listen_here_is_told_from_one_elsewhere(
     gangs.listens = False
     gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, boot_ids={"node-1": boot_id})
     with pytest.raises(InvalidInput, match=words):
-        ask_to_save(tracks, gangs, "r-1")
+        ask_to_save(tracks, lambda _: gangs, "r-1")
+
+
+def test_a_rank_on_a_cluster_that_was_not_asked_is_named_by_its_pod(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
+) -> None:
+    places = tuple(replace(place, pod=f"p-{place.rank}") for place in placed("x").ranks)
+    history = History("r-1").declare().open().place(ranks=places).restore()
+    history.write_to(store)
+    gangs.listens = False
+    gangs.reports["r-1", 1] = GangReport(phase=GangPhase.ALIVE, sees_all_nodes=True)
+    with pytest.raises(InvalidInput, match="process 100 in pod p-0 on node-1, does not") as raised:
+        ask_to_save(tracks, lambda _: gangs, "r-1")
+    assert "machine" not in str(raised.value)
 
 
 def test_the_wait_ends_with_the_attempt_or_with_its_time(
@@ -105,7 +121,7 @@ def test_the_wait_ends_with_the_attempt_or_with_its_time(
 ) -> None:
     history = running()
     history.write_to(store)
-    asked = ask_to_save(tracks, gangs, "r-1")
+    asked = ask_to_save(tracks, lambda _: gangs, "r-1")
     assert wait_for_save(tracks, asked, wait_s=0.0) is None
     assert "came yet" in why_not_saved(state(tracks), asked)
     history.alert("The save of step 23 failed.").write_to(store)

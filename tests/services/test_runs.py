@@ -29,14 +29,6 @@ REQUEST = RunRequest(
 )
 
 
-@pytest.fixture
-def data(story: Story, tracks: Tracks) -> Story:
-    """The snapshots of the gpt family are there; the run of the story is not."""
-    for dataset in story.datasets:
-        dataset.write_to(story.store)
-    return story
-
-
 def state(tracks: Tracks) -> RunState:
     return tracks.run("r-1")
 

@@ -19,7 +19,12 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.supervise import DRAIN_S_MAX, Supervisor
+from tracks_dagster.services.supervise import (
+    DRAIN_GRACE_S,
+    DRAIN_KILL_S,
+    START_S_MAX,
+    Supervisor,
+)
 from tracks_dagster.services.tracks import Tracks
 
 ROUNDS_MAX = 100  # of a supervisor in these tests; more means that it would never end
@@ -143,6 +148,56 @@ def test_a_gang_that_cannot_be_started_ends_the_attempt_with_the_words_of_the_pr
     assert not attempt.ended.first_line_ran
 
 
+def test_a_start_that_nobody_answers_is_tried_again(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.starts_unanswered = 3
+    days = Days(clock, *3 * [lambda: None], ends(gangs))
+    attempt = supervisor(tracks, gangs, days).supervise("r-1", 1)
+    assert attempt is not None
+    assert [call[0] for call in gangs.calls].count("start") == 4
+    assert len(gangs.specs) == 1
+    (note,) = tracks.run("r-1").notes
+    assert "cannot be reached. It is asked again every 10 s, for 900 s." in note.body.text
+
+
+def test_a_start_that_is_never_answered_ends_the_attempt_in_bounded_time(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.starts_unanswered = ROUNDS_MAX
+    began = clock()
+    attempt = supervisor(tracks, gangs, Days(clock)).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.ended is not None
+    assert "cannot be reached" in attempt.ended.root_message
+    assert START_S_MAX <= (clock() - began).total_seconds() < START_S_MAX + 60
+
+
+def test_a_start_that_waits_for_an_answer_obeys_a_stop(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.starts_unanswered = ROUNDS_MAX
+    days = Days(clock, lambda: request_stop(tracks))
+    attempt = supervisor(tracks, gangs, days).supervise("r-1", 1)
+    assert attempt is not None
+    assert attempt.reason is TerminationReason.USER_CANCELLED
+    assert [call[0] for call in gangs.calls].count("start") == 1
+
+
+def test_a_start_that_waits_for_an_answer_lets_go_at_a_newer_claim(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.starts_unanswered = ROUNDS_MAX
+    days = Days(clock, lambda: append(tracks, history.supervise("newer").drafts[-1]))
+    assert supervisor(tracks, gangs, days).supervise("r-1", 1) is None
+    assert tracks.run("r-1").attempts[0].is_open
+    assert [call[0] for call in gangs.calls] == ["start"]
+
+
 def test_a_newer_claim_lets_go_of_the_gang_at_once(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
 ) -> None:
@@ -219,7 +274,7 @@ def test_a_gang_that_does_not_drain_is_killed_in_bounded_time(
     attempt = supervisor(tracks, gangs, days).supervise("r-1", 1)
     assert attempt is not None
     assert "kill" in {call[0] for call in gangs.calls}
-    assert (clock() - began).total_seconds() < DRAIN_S_MAX + 5
+    assert (clock() - began).total_seconds() < DRAIN_GRACE_S + DRAIN_KILL_S + 5
 
 
 def test_the_state_is_shown_whenever_the_track_has_grown_and_only_then(

@@ -68,12 +68,12 @@ def test_an_attempt_is_closed_when_its_gang_is_gone_and_its_supervisor_is_dead(
     lost_run("r-1", store, gangs)
     Projector(store, ledger).scan()
     orchestrator.put("r-1/a01", "dead", is_finished=True)
-    tick = close_lost(tracks, ledger, gangs, orchestrator, clean=redact)
+    tick = close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact)
     assert [(run_id, attempt.attempt_id) for run_id, attempt in tick.closed] == [("r-1", 1)]
     ended = tracks.run("r-1").attempts[0].ended
     assert ended is not None
     assert ended.closed_by == names.WATCH_ATTEMPTS
-    assert not close_lost(tracks, ledger, gangs, orchestrator, clean=redact).closed
+    assert not close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact).closed
 
 
 def test_an_attempt_that_somebody_supervises_is_left_alone(
@@ -86,7 +86,7 @@ def test_an_attempt_that_somebody_supervises_is_left_alone(
     lost_run("r-1", store, gangs)
     Projector(store, ledger).scan()
     orchestrator.put("r-1/a01", "dead")
-    assert not close_lost(tracks, ledger, gangs, orchestrator, clean=redact).closed
+    assert not close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact).closed
     assert gangs.calls == []
 
 
@@ -101,7 +101,7 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_others_waiting(
         lost_run(run_id, store, gangs)
     Projector(store, ledger).scan()
     store.put(log_key("runs/r-1", 4), b"no record")
-    tick = close_lost(tracks, ledger, gangs, orchestrator, clean=redact)
+    tick = close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact)
     assert [run_id for run_id, _ in tick.closed] == ["r-2"]
     assert any(problem.startswith("r-1: Record 4 cannot be read") for problem in tick.problems)
 
@@ -132,7 +132,7 @@ def test_where_closing_takes_its_time_the_next_tick_goes_on_after_the_last_one_t
         tick = close_lost(
             tracks,
             ledger,
-            gangs,
+            lambda _: gangs,
             orchestrator,
             clean=redact,
             after=after,
@@ -153,7 +153,7 @@ def test_looking_brings_what_the_ranks_appended_into_the_ledger(
     history.write_to(store)
     Projector(store, ledger).scan()
     history.place().restore().commit(10).write_to(store)
-    survey(tracks, ledger, gangs, orchestrator)
+    survey(tracks, ledger, lambda _: gangs, orchestrator)
     assert [row["step"] for row in ledger.query("select step from checkpoints")] == [10]
 
 
@@ -335,7 +335,7 @@ def test_a_preemption_while_nobody_supervised_is_closed_and_then_decided(
     gangs.reports["r-1", 1] = GangReport(
         phase=report.phase, ranks=report.ranks, conditions=(taken,)
     )
-    close_lost(tracks, ledger, gangs, orchestrator, clean=redact)
+    close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact)
     clock.advance(2)  # no device time is known of it: a retry is free, and waits its backoff
     settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
     first, second = tracks.run("r-1").attempts

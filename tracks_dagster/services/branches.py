@@ -14,6 +14,7 @@ from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import RunState, find_at
+from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.services.runs import RunRequest
 from tracks_dagster.services.tracks import Tracks
 
@@ -58,9 +59,11 @@ class Origin:
                 "--trainer."
             )
         own = {name: getattr(request.retention, name) for name in _RULE if name in given}
+        is_moved = "launcher" in given and request.launcher != self.fields["launcher"]
+        left = {*given, *CLUSTER_FIELDS, "device_class", "pool"} if is_moved else given
         return replace(
             request,
-            **{name: value for name, value in self.fields.items() if name not in given},
+            **{name: value for name, value in self.fields.items() if name not in left},
             retention=replace(self.retention, **own),
             config={**self.config, **request.config},
             snapshot_id=request.snapshot_id or self.snapshot_id,
@@ -93,8 +96,7 @@ def find_origin(
         config={key: value for key, value in wrote.config.items() if key != "accumulation"},
         snapshot_id=wrote.snapshot.snapshot_id,
         fields={
-            "ranks": wrote.compute.ranks,
-            "device_class": wrote.compute.device_class,
+            **{name: getattr(wrote.compute, name) for name in COMPUTE_FIELDS},
             "checkpoint_every_steps": declared.cadence.every_steps,
             "checkpoint_every_s": declared.cadence.every_s,
             "team": declared.team,

@@ -28,6 +28,7 @@ from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.journals import newest_steps
 from tracks_dagster.services.tracks import Tracks
 
+STOP_REQUESTED = "stop_requested"  # the rule of the classifier that found a person's request
 ATTEMPTS_MAX = 10_000  # of the pool, the newest; what it did years ago says little about now
 SAVES_MAX = 1000  # of the run, the newest
 JOURNALS_MAX = 5  # newest attempts whose journals are looked into for a step
@@ -39,7 +40,7 @@ _LAST_SAVES = frozenset({"sigterm", "final"})
 # gone by the time that somebody closes it.
 _ATTEMPTS = """
 select a.run_id, a.attempt_id, r.device_class, a.remediation_json, a.placed_at, a.ended_at,
-       a.termination_reason,
+       a.termination_reason, a.rule,
        case when a.ended_at is null then (
            select max(c.committed_at) from checkpoints c
            where c.run_id = a.run_id and c.attempt_id = a.attempt_id
@@ -106,6 +107,7 @@ def _exposure(row: dict[str, Json]) -> Exposure:
         # The end is read from the gang's clock, the placement from the writer's.
         exposed_s=max(0.0, (until - row["placed_at"]).total_seconds()),
         reason=None if reason is None else TerminationReason(reason),
+        is_planned=reason == TerminationReason.NODE_DRAINED and row["rule"] == STOP_REQUESTED,
     )
 
 

@@ -19,11 +19,14 @@ from tracks_dagster.core.evidence import Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.core.fingerprints import fingerprint
 from tracks_dagster.core.initiator import initiator
 from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.placement import node_of, nodes_of
 from tracks_dagster.core.ports import GangLauncher, GangPhase, GangReport, Orchestrator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Kind, canonical_json, parse_time, sha256_hex
 from tracks_dagster.core.redact import Redact, redact
+from tracks_dagster.core.rules_control import blamed_rank
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.start_budget import CANNOT_START
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.gathering import Gathered, gather
 from tracks_dagster.services.tracks import Tracks
@@ -41,9 +44,10 @@ ROOT_MESSAGE_CHARACTERS_MAX = 1000
 def is_over(report: GangReport, now: datetime) -> bool:
     """Whether the attempt of this gang should be closed.
 
-    Nothing of it lives, or `OTHER_RANKS_S_MAX` have passed since the first rank ended.
+    Nothing of it lives, its launcher has given up bringing it up, or `OTHER_RANKS_S_MAX` have passed
+    since the first rank ended.
     """
-    if report.phase is GangPhase.GONE:
+    if report.phase is GangPhase.GONE or any(c.type == CANNOT_START for c in report.conditions):
         return True
     ends = [parse_time(end.ended_at) for end in report.ranks if end.ended_at is not None]
     return bool(ends) and (now - min(ends)).total_seconds() >= OTHER_RANKS_S_MAX
@@ -171,14 +175,18 @@ def _onset_step(verdict: Verdict, evidence: Evidence) -> int | None:
 
 
 def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
-    """Return the node that was booted anew, or that of the rank that failed or hung first."""
+    """Return the node that was booted anew, or that of the rank that hung, that a control plane names,
+    or that failed first."""
     if verdict.reason == TerminationReason.NODE_FAILURE and evidence.boot_ids:
         return min(evidence.boot_ids)
     hung = next((c.rank for c in evidence.conditions if c.type == hangs.CONDITION), None)
+    rank = hung if hung is not None else blamed_rank(evidence, verdict.reason)
     first = initiator(evidence.ranks)
-    rank = hung if hung is not None else first.rank if first is not None else None
-    places = attempt.placed.ranks if attempt.placed else ()
-    return next((place.node for place in places if place.rank == rank), None)
+    if rank is None and first is not None:
+        rank = first.rank
+    if attempt.placed is None or rank is None:
+        return None
+    return node_of(attempt.placed, rank)
 
 
 def device_seconds(
@@ -229,7 +237,7 @@ def record_lines(verdict: Verdict) -> tuple[str, ...]:
 
 def fingerprint_of(verdict: Verdict, attempt: AttemptState) -> str:
     """Return the fingerprint of the failure that a verdict on `attempt` names."""
-    nodes = {place.node for place in attempt.placed.ranks} if attempt.placed else set()
+    nodes = set(nodes_of(attempt.placed)) if attempt.placed else set()
     return fingerprint(
         TerminationReason(verdict.reason),
         verdict.root_message,

@@ -6,9 +6,9 @@ any person. What the record does not hold is listed as missing, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from tracks_dagster.core.bodies import ConfigChange
+from tracks_dagster.core.bodies import ConfigChange, RankPlace
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import ObjectStore
@@ -33,6 +33,7 @@ from tracks_dagster.services.explanation import (
     Words,
 )
 from tracks_dagster.services.narrate import sentence
+from tracks_dagster.services.placements import read_places
 from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
 from tracks_dagster.services.tracks import Tracks
 
@@ -72,6 +73,7 @@ def _explain(
 ) -> AttemptExplanation:
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
+    places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
     return AttemptExplanation(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
@@ -79,7 +81,7 @@ def _explain(
         tried=_tried(state, attempt),
         data=_data(receipt),
         code=state.declared.code,
-        where=_where(attempt),
+        where=_where(attempt, places),
         resumed=explain_began(attempt, records, receipt.continuity),
         checkpoints=_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
@@ -172,7 +174,7 @@ def _skipped(
     return tuple(each for each in ranges if cursor_from <= each[0] and each[1] <= cursor_to)
 
 
-def _where(attempt: AttemptState) -> Where:
+def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
     placed = attempt.placed
     return Where(
         launch_id=placed.launch_id if placed else None,
@@ -185,7 +187,7 @@ def _where(attempt: AttemptState) -> Where:
                 pid=place.pid,
                 boot_id=place.boot_id,
             )
-            for place in (placed.ranks if placed else ())
+            for place in places
         ),
         image=placed.image if placed else None,
         environment=placed.environment if placed else {},

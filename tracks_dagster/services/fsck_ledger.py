@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Ledger, Row
 from tracks_dagster.core.projection import dataset_rows, run_rows
+from tracks_dagster.core.projection_pools import pool_rows
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.findings import Finding
@@ -25,6 +27,7 @@ RUN_TABLES = {  # table → columns that name a row, of a run's track
     "notes": ("run_id", "seq"),
 }
 DATASET_TABLES = {"datasets": ("dataset",), "snapshots": ("dataset", "snapshot_id")}
+POOL_TABLES = {"node_strikes": ("pool", "seq"), "node_quarantines": ("pool", "seq")}
 REINDEX = "Run `tracks reindex`: it rebuilds the ledger from the tracks, which are the truth."
 
 
@@ -44,6 +47,8 @@ def check_ledger(ledger: Ledger, name: str, records: Sequence[Record]) -> Iterat
     elif isinstance(state, DatasetState):
         dataset = state.declared.dataset
         yield from _compare(ledger, DATASET_TABLES, "dataset", dataset, dataset_rows(state))
+    elif isinstance(state, PoolState):
+        yield from _compare(ledger, POOL_TABLES, "pool", state.pool, pool_rows(state))
 
 
 def check_orphans(ledger: Ledger, names: Sequence[str]) -> Iterator[Finding]:

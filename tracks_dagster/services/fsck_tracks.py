@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracks_dagster.core import dataset_state, run_fold
+from tracks_dagster.core import dataset_state, pool_state, run_fold
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Cursor, ObjectStore
 from tracks_dagster.core.records import Record, parse
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import check_chain, log_key
+from tracks_dagster.core.track import POOLS, check_chain, log_key
 from tracks_dagster.services.findings import Finding
 
 RESTORE = "Restore the object from a backup or the bucket's versions"
@@ -23,7 +24,7 @@ RESTORE = "Restore the object from a backup or the bucket's versions"
 def track_names(store: ObjectStore) -> list[str]:
     """Return the name of every track in the store, sorted."""
     names = set()
-    for prefix in ("runs/", "datasets/"):
+    for prefix in ("runs/", "datasets/", POOLS):
         for key in store.list(prefix):
             parts = key.split("/")
             if len(parts) == 4 and parts[2] == "log":
@@ -73,11 +74,13 @@ def check_cursor(name: str, records: Sequence[Record], cursor: Cursor | None) ->
 
 def fold_track(
     name: str, records: Sequence[Record]
-) -> tuple[RunState | DatasetState | None, list[Finding]]:
+) -> tuple[RunState | DatasetState | PoolState | None, list[Finding]]:
     """Return the state as far as the records can be folded, and the record that stopped it."""
     try:
         if name.startswith("runs/"):
             return run_fold.fold(records), []
+        if name.startswith(POOLS):
+            return pool_state.fold(records), []
         return dataset_state.fold(records), []
     except TrackBroken as error:
         finding = Finding(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.errors import TrackBroken
@@ -18,9 +19,10 @@ from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.journals import journal_prefix, parse_lines
+from tracks_dagster.services.placements import read_places
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
-KEYS_MAX = 4096  # looked at below an attempt that was never placed; it has committed nothing
+KEYS_MAX = 4096  # of ranks that ended before their launch had an id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +75,7 @@ def gather(
         stop=None
         if stop is None
         else {"by": stop.body.by, "why": stop.body.why, "mode": stop.body.mode},
-        boot_ids=_changed_boots(attempt, report),
+        boot_ids=_changed_boots(store, state.run_id, attempt, report),
         dagster=_dagster(attempt, run, clean(message)),
         vanished=_has_vanished(report, ranks),
         started_at=report.started_at,
@@ -110,13 +112,14 @@ def _launches_and_words(
     if attempt.placed is not None:
         launch_id = attempt.placed.launch_id
         return [launch_id], _words(store, store.list(f"{prefix}{launch_id}/exit/"))
-    keys = [key for _, key in zip(range(KEYS_MAX), store.list(prefix), strict=False)]
-    names = sorted({key.removeprefix(prefix).split("/")[0] for key in keys} - _NO_LAUNCHES)
-    exits = [key for key in keys if "/exit/" in key or key.endswith("/exit.json")]
-    return names[:LAUNCHES_MAX], _words(store, exits)
+    folders = (name for name in store.folders(prefix) if name not in _NO_LAUNCHES)
+    names = list(islice(folders, LAUNCHES_MAX))
+    early = islice(store.list(f"{prefix}early/"), KEYS_MAX)
+    exits = [key for name in names for key in store.list(f"{prefix}{name}/exit/")]
+    return names, _words(store, [*exits, *(key for key in early if key.endswith("/exit.json"))])
 
 
-_NO_LAUNCHES = {"early", "evidence"}  # the other names below an attempt
+_NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
 
 
 def _words(store: ObjectStore, keys: Iterable[str]) -> dict[int, LastWord]:
@@ -152,10 +155,12 @@ def _clean_condition(condition: Condition, clean: Redact) -> Condition:
     return replace(condition, message=clean(condition.message))
 
 
-def _changed_boots(attempt: AttemptState, report: GangReport) -> dict[str, str]:
+def _changed_boots(
+    store: ObjectStore, run_id: str, attempt: AttemptState, report: GangReport
+) -> dict[str, str]:
     """Return the boot ids of the nodes that were booted again since the attempt was placed."""
-    placed = attempt.placed.ranks if attempt.placed else ()
-    before = {place.node: place.boot_id for place in placed}
+    places = read_places(store, run_id, attempt.attempt_id, attempt.placed)
+    before = {place.node: place.boot_id for place in places}
     now = report.boot_ids
     return {node: now[node] for node in before if node in now and now[node] != before[node]}
 

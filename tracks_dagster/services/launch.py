@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.core.run_state import AttemptState
 
@@ -106,7 +107,9 @@ def is_lost(each: OpenAttempt) -> bool:
     if each.gang.phase is GangPhase.GONE:
         return True
     placed = each.attempt.placed
-    return placed is not None and all(place.node == each.gang.where for place in placed.ranks)
+    if placed is not None and each.gang.sees_all_nodes:
+        return True
+    return placed is not None and all(node == each.gang.where for node in nodes_of(placed))
 
 
 def fruitless_count(each: OpenAttempt) -> int:

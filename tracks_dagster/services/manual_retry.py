@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tracks_dagster.core.avoidance import own_compute
 from tracks_dagster.core.bodies import AttemptOpened, ConfigChange
 from tracks_dagster.core.errors import Contended, InvalidInput
 from tracks_dagster.core.families import FAMILIES, resolve_config
@@ -13,7 +14,9 @@ from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.core.rollback import from_onset_on
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import DECISIONS_MAX, run_track
+from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.branch_source import source_withdrawn
+from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.remedying import quarantine_all
 from tracks_dagster.services.snapshot_quarantine import refuse_withdrawn
 from tracks_dagster.services.tracks import Tracks
@@ -30,13 +33,15 @@ def retry_by_person(
     changes: Mapping[str, Json],
     policy: RetryPolicy,
     allows_environment_change: bool = False,
+    nodes: NodeHealth | None = None,
 ) -> Record:
     """Open the next attempt in the name of `by`, with `changes` to the config; no budget is spent.
 
     What was saved after the numbers went wrong (`policy` says for which reasons) is quarantined first:
     no attempt resumes from it, whoever opens it.
     allows_environment_change: it may resume with other libraries than those that wrote its
-    checkpoint. Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open,
+    checkpoint. nodes: strikes the node that the newest attempt ended on, where no sensor has come to
+    it. Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open,
     the run is finished, what it branched from or its snapshot was withdrawn, or a change cannot be
     used.
     """
@@ -45,6 +50,9 @@ def retry_by_person(
         for _ in range(DECISIONS_MAX):
             state = tracks.run(run_id)
             last = _retriable(state, changes)
+            if nodes is not None:
+                nodes.look(state, by=by)
+            avoidance = avoid_now(tracks, own_compute(last.opened))
             _check_sources(tracks, state, last)
             config = _changed_config(state, last, changes)
             if tainted := from_onset_on(state, last, policy):
@@ -53,15 +61,16 @@ def retry_by_person(
             opened = AttemptOpened(
                 cause="manual_retry",
                 decided_by=by,
-                decision=why,
+                decision=f"{why} {avoidance.words}".strip(),
                 config=config,
-                compute=last.opened.compute,
+                compute=avoidance.compute,
                 snapshot=last.opened.snapshot,
                 resume=state.resumes_from,
                 remediation=_differences(last.opened.config, config, why=f"{by}: {why}"),
                 counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
                 allows_environment_change=allows_environment_change,
                 cadence=last.opened.cadence,
+                avoided_nodes=avoidance.nodes,
             )
             draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
             after = tracks.append_to(state, draft)

@@ -26,6 +26,7 @@ from tracks_dagster.core.bodies import (
 )
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.checkpoints import checkpoint_at
+from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind, Record
 
@@ -55,7 +56,7 @@ def _opened(record: Record) -> str:
 
 def _placed(record: Record) -> str:
     body = from_json(AttemptPlaced, record.body)
-    nodes = ", ".join(sorted({place.node for place in body.ranks}))
+    nodes = ", ".join(nodes_of(body))
     return f"attempt {record.attempt_id} placed: {body.world_size} rank(s) on {nodes}"
 
 

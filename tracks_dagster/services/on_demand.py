@@ -7,14 +7,14 @@ it is in, so nothing is lost when nobody waits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import run_status
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangLauncher
+from tracks_dagster.core.ports import GangReport, LauncherOf
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks
 
@@ -31,7 +31,7 @@ class Asked:
     seq: int
 
 
-def ask_to_save(tracks: Tracks, gangs: GangLauncher, run_id: str) -> Asked:
+def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> Asked:
     """Ask the gang of the run's open attempt for a checkpoint.
 
     Raises UnknownRun, InvalidInput saying why there is no gang here that could save, and GangError.
@@ -46,10 +46,11 @@ def ask_to_save(tracks: Tracks, gangs: GangLauncher, run_id: str) -> Asked:
             f"{key} has not begun to train yet, so there is nothing to save; `tracks status {run_id}` "
             "shows when it has."
         )
+    gangs = launcher_of(attempt.opened.compute.launcher)
     place = attempt.placed.ranks[0]  # one rank's wish is enough
-    if not gangs.ask_to_save(place):
-        here = gangs.observe(run_id, attempt.attempt_id).boot_ids
-        raise InvalidInput(f"{key} was not asked: {_unreachable(place, here.values(), run_id)}")
+    if not gangs.ask_to_save(run_id, attempt.attempt_id, place):
+        here = gangs.observe(run_id, attempt.attempt_id)
+        raise InvalidInput(f"{key} was not asked: {_unreachable(place, here, run_id)}")
     return Asked(run_id=run_id, attempt_id=attempt.attempt_id, seq=state.head.seq)
 
 
@@ -96,14 +97,16 @@ def why_not_saved(state: RunState, asked: Asked) -> str:
     )
 
 
-def _unreachable(place: RankPlace, boot_ids: Iterable[str], run_id: str) -> str:
-    if place.boot_id not in boot_ids:
+def _unreachable(place: RankPlace, here: GangReport, run_id: str) -> str:
+    """Say why rank 0 was not asked. On a cluster there is no other machine to call this on."""
+    if not here.sees_all_nodes and place.boot_id not in here.boot_ids.values():
         return (
             f"its rank 0 runs on {place.node}, or ran before this machine was booted anew. Call this "
             "on that machine, or let the script call a.save_soon()."
         )
+    process = f"process {place.pid}" + (f" in pod {place.pod} on {place.node}" if place.pod else "")
     return (
-        f"its rank 0, process {place.pid}, does not live any more or does not listen for SIGUSR1; "
+        f"its rank 0, {process}, does not live any more or does not listen for SIGUSR1; "
         f"`tracks status {run_id}` says how it stands."
     )
 

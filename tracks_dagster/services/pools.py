@@ -12,6 +12,9 @@ from tracks_dagster.core.storm import PoolEnd, PoolView
 
 ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
 
+# An attempt, as `training_attempts` has it, that a person asked to leave its node: no interruption.
+IS_MOVED = "termination_reason = 'node_drained' and rule = 'stop_requested'"
+
 
 class Pools:
     """Looks at each pool once: make one for a tick."""
@@ -33,6 +36,7 @@ class Pools:
         rows = self._ledger.query(
             "select run_id, attempt_id, ended_at from training_attempts where pool = :pool "
             "and ended_at > :since and reason_family <> :as_meant "
+            f"and not ({IS_MOVED}) "  # a person emptied its node
             "order by ended_at desc limit :ends_max",
             {
                 "pool": pool,
@@ -47,10 +51,11 @@ class Pools:
         )
 
     def _run_count(self, pool: str) -> int:
+        # From the runs that are not over, not from all attempts of the pool: hence no index on `pool`.
         rows = self._ledger.query(
             "select count(*) as n from training_runs r join training_attempts a "
             "on a.run_id = r.run_id and a.attempt_id = r.attempt_count "
-            "where r.state = :running and a.pool = :pool",
+            "where r.state = :running and coalesce(a.pool, '') = :pool",
             {"running": RunLifecycle.RUNNING.value, "pool": pool},
         )
         return int(rows[0]["n"])

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.core import dataset_state, run_fold
+from tracks_dagster.core import dataset_state, pool_state, run_fold
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken
+from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore
 from tracks_dagster.core.projection import Rows, dataset_rows, run_rows
+from tracks_dagster.core.projection_pools import pool_rows
 from tracks_dagster.core.records import Record, sha256_hex
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import log_key, read_records
+from tracks_dagster.core.track import POOLS, log_key, read_records
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
@@ -25,7 +27,7 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 RUNS = "runs/"
 DATASETS = "datasets/"
 
-TrackState = RunState | DatasetState
+TrackState = RunState | DatasetState | PoolState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,7 @@ class Projector:
 
     def _track_names(self, after: str | None = None) -> Iterator[str]:
         """Yield the tracks in the order of their keys, or those that follow `after`."""
-        for prefix in (DATASETS, RUNS):
+        for prefix in (DATASETS, POOLS, RUNS):
             for name in self._store.folders(prefix):
                 if after is not None and f"{prefix}{name}/" <= f"{after}/":
                     continue
@@ -176,16 +178,22 @@ class Projector:
 
 
 def _apply(track: str, state: TrackState | None, record: Record) -> TrackState:
-    if track.startswith(RUNS) and not isinstance(state, DatasetState):
+    if track.startswith(RUNS) and (state is None or isinstance(state, RunState)):
         return run_fold.apply(state, record)
-    if track.startswith(DATASETS) and not isinstance(state, RunState):
+    if track.startswith(DATASETS) and (state is None or isinstance(state, DatasetState)):
         return dataset_state.apply(state, record)
-    raise TrackBroken(f"{track} is neither a run's nor a dataset's track; this version knows both.")
+    if track.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
+        return pool_state.apply(state, record)
+    raise TrackBroken(
+        f"{track} is neither a run's, a dataset's nor a pool's track; this version knows these."
+    )
 
 
 def _rows(after: TrackState, before: TrackState | None) -> Rows:
     if isinstance(after, RunState):
         return run_rows(after, before if isinstance(before, RunState) else None)
+    if isinstance(after, PoolState):
+        return pool_rows(after, before if isinstance(before, PoolState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 

@@ -9,6 +9,7 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.records import Json
 from tracks_dagster.services.receipts import Receipt, read_receipts
 from tracks_dagster.services.tracks import Tracks
@@ -58,7 +59,7 @@ def _placement(receipt: Receipt) -> dict[str, Json]:
         return {}
     return {
         "launch_id": placed.launch_id,
-        "nodes": sorted({place.node for place in placed.ranks}),
+        "nodes": list(nodes_of(placed)),
         "devices": [place.device for place in placed.ranks],
         "image": placed.image,
         "environment": dict(placed.environment),

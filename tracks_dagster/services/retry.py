@@ -23,6 +23,8 @@ from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.storm import PoolView, pool_of
 from tracks_dagster.core.track import DECISIONS_MAX, run_track
+from tracks_dagster.services.avoiding import avoid_quarantined
+from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.proving import Unread, read_proof, without_proof
 from tracks_dagster.services.remedying import (
@@ -62,15 +64,17 @@ def settle(
     hands: Hands | None = None,
     pools: Pools | None = None,
     withdrawals: Withdrawals | None = None,
+    nodes: NodeHealth | None = None,
 ) -> Settled:
     """Decide what follows on the run's state, and append it, after the quarantines it asks for.
 
     reasons: act only when the newest attempt ended for one of these; None: for any. A stop is obeyed
     whatever the reason. hands: what remedies work with that are more than a change; without them
     nothing is collected, read or quarantined. pools: what ended where of late; without it there are
-    no storms. withdrawals: what was asked for other runs already. Idempotent and safe from two
-    threads or processes: a crash between two records is taken up by the next call. What was appended
-    is projected once, at the end. Raises UnknownRun and Contended.
+    no storms. withdrawals: what was asked for other runs already. nodes: strikes the node that the
+    newest attempt ended on; without it none is struck, and those in quarantine are avoided all the
+    same. Idempotent and safe from two threads or processes: a crash between two records is taken up by
+    the next call. What was appended is projected once, at the end. Raises UnknownRun and Contended.
     """
     this = _Settling(
         tracks=tracks,
@@ -81,6 +85,7 @@ def settle(
         hands=hands,
         pools=pools,
         withdrawals=withdrawals or Withdrawals(tracks),
+        nodes=nodes,
     )
     try:
         return _settle(this)
@@ -100,6 +105,7 @@ class _Settling:
     hands: Hands | None
     pools: Pools | None
     withdrawals: Withdrawals
+    nodes: NodeHealth | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +130,8 @@ def _settle(this: _Settling) -> Settled:
     work: _Work | None = None
     for _ in range(DECISIONS_MAX):
         state = this.tracks.run(this.run_id)
+        if this.nodes is not None and _is_whose(state, this.reasons):
+            this.nodes.look(state, by=this.decided_by)
         decision = _decision(this, state)
         if work is None and (work := _do_first(this, state, decision)) is not None:
             continue  # it may have changed what follows
@@ -134,6 +142,9 @@ def _settle(this: _Settling) -> Settled:
                 why = f"{QUARANTINES_MAX} checkpoints were quarantined; the next tick goes on."
                 return Settled(what="waiting", record=None, why=why)
             continue  # the record of the decision names those of the quarantines
+        decision = avoid_quarantined(this.tracks, decision)
+        if this.nodes is not None and this.nodes.tells_that_none_is_left(state, decision):
+            continue
         draft = _draft(this, state, decision)
         if draft is None:
             is_ours = _is_whose(state, this.reasons)
@@ -245,6 +256,7 @@ def _draft(this: _Settling, state: RunState, decision: Decision) -> Draft | None
                 policy_version=this.policy.version,
                 allows_environment_change=decision.allows_environment_change,
                 cadence=decision.cadence,
+                avoided_nodes=decision.avoided_nodes,
             )
             return this.tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=attempt_id + 1)
         case Refuse():

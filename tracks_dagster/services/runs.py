@@ -6,13 +6,12 @@ schedule all come through `declare`; launching the attempt that it opens is `ser
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tracks_dagster.core import names
 from tracks_dagster.core.bodies import (
     AttemptOpened,
-    CheckpointCadence,
     CodeVersion,
     ComputeRequest,
     Drill,
@@ -24,23 +23,24 @@ from tracks_dagster.core.bodies import (
 from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.drills import fit_drill, parse_drill
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.families import Family, find_family, resolve_config
+from tracks_dagster.core.families import Family, find_family
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.ports import NewUid
-from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
+from tracks_dagster.core.ports import GangSpec, NewUid
+from tracks_dagster.core.records import Draft, Json, Kind, Record
 from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.avoiding import avoid_now
+from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
+from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.pins import pin_source
+from tracks_dagster.services.run_config import WORDS_CHARACTERS_MAX, checked_cadence, whole_config
 from tracks_dagster.services.snapshot_quarantine import refuse_withdrawn
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 
 STAGES = ("smoke", "canary", "full")
-RANKS_MAX = 4096
 DRILLS_MAX = 16
-WORDS_CHARACTERS_MAX = 500  # of owner, team and intent: a record is at most 16 KiB
-TRAINER_BYTES_MAX = 1024 * 1024
 EVAL_SEED = 0  # every eval of a suite sees the same held-out samples in the same order
 PROMOTION_ALIAS = "candidate"
 
@@ -60,6 +60,7 @@ class RunRequest:
     drills: as `core.drills` reads them. trainer_source: a script of one's own, or None.
     branched_from: the checkpoint of another run to go on from, or None (`services.branches`).
     retention: which checkpoints are kept when nothing pins them.
+    launcher and what follows it: as in `ComputeRequest`.
     """
 
     run_id: str
@@ -79,17 +80,37 @@ class RunRequest:
     trainer_source: bytes | None = None
     branched_from: CheckpointRef | None = None
     retention: RetentionRule = field(default_factory=RetentionRule)
+    launcher: str = names.LOCAL
+    ranks_per_node: int = 1
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Json], ...] = ()
+    priority_class: str | None = None
+    topology_key: str | None = None
+    queue: str | None = None
+    pool: str | None = None
+
+    @property
+    def compute(self) -> ComputeRequest:
+        """What its first attempt asks the launcher for."""
+        return ComputeRequest(**{name: getattr(self, name) for name in COMPUTE_FIELDS})
 
 
-def declare(tracks: Tracks, request: RunRequest) -> RunDeclared:
+def declare(
+    tracks: Tracks, request: RunRequest, *, check_gang: CheckGang | None = None
+) -> RunDeclared:
     """Record the run and open its first attempt; return the declaration that stands in the track.
 
     Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
-    caller did not come to open is opened. Raises InvalidInput, with nothing written.
+    caller did not come to open is opened. check_gang: refuses what the launcher could not start.
+    Raises InvalidInput, with nothing written.
     """
     state = tracks.find_run(check_run_id(request.run_id))
     if state is None:
         declared = plan_run(tracks, request)
+        if check_gang is not None:
+            check_gang(first_gang(request, tracks.store.url))
         if request.branched_from is not None:  # held before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
         if request.trainer_source is not None:
@@ -121,12 +142,18 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     check_words({"intent": request.intent, "owner": request.owner, "team": request.team})
     if request.stage not in STAGES:
         raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
-    config = _config(find_family(request.family), request)
+    config = whole_config(
+        find_family(request.family),
+        request.config,
+        ranks=request.ranks,
+        has_own_trainer=request.trainer_source is not None,
+    )
+    check_compute(request.compute)
     _check_branch_steps(request, config)
-    _cadence(request)
+    checked_cadence(request.checkpoint_every_steps, request.checkpoint_every_s)
     check_rule(request.retention)
     _drills(request, config)
-    _trainer(request)
+    trainer_name(request.run_id, request.trainer_source)
     return config
 
 
@@ -145,16 +172,29 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         team=request.team,
         stage=request.stage,
         intent=request.intent,
-        compute=ComputeRequest(ranks=request.ranks, device_class=request.device_class),
-        cadence=_cadence(request),
+        compute=request.compute,
+        cadence=checked_cadence(request.checkpoint_every_steps, request.checkpoint_every_s),
         estimated_device_s=estimate_device_s(config["steps"] - _steps_done(request), request.ranks),
         # The family's suite builds the family's model: it cannot read another trainer's weights.
         evals=() if has_own_trainer else _evals(tracks, family),
         promotion=None if has_own_trainer else _promotion(family),
         drills=_drills(request, config),
-        trainer=_trainer(request),
+        trainer=trainer_name(request.run_id, request.trainer_source),
         branched_from=request.branched_from,
         retention=request.retention,
+    )
+
+
+def first_gang(request: RunRequest, store_url: str) -> GangSpec:
+    """Return what the launcher will be asked to start first, to see whether it can be; its place in
+    the track and its script are not known yet."""
+    return GangSpec(
+        run_id=request.run_id,
+        attempt_id=1,
+        opened_seq=1,
+        compute=request.compute,
+        store_url=store_url,
+        trainer=trainer_name(request.run_id, request.trainer_source),
     )
 
 
@@ -180,15 +220,17 @@ def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> D
     refuse_withdrawn(
         tracks, declared.snapshot, doing=f"The first attempt of {state.run_id} cannot be opened"
     )
+    avoidance = avoid_now(tracks, declared.compute)
     opened = AttemptOpened(
         cause="first",
         decided_by=decided_by,
-        decision=_first_decision(declared.branched_from),
+        decision=f"{_first_decision(declared.branched_from)} {avoidance.words}".strip(),
         config=declared.config,
-        compute=declared.compute,
+        compute=avoidance.compute,
         snapshot=declared.snapshot,
         resume=state.resumes_from,
         counted_seqs=(state.head.seq,),
+        avoided_nodes=avoidance.nodes,
     )
     return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=1)
 
@@ -209,20 +251,6 @@ def check_words(words: Mapping[str, str]) -> None:
             )
 
 
-def _config(family: Family, request: RunRequest) -> dict[str, Json]:
-    """Return the whole config; a trainer of one's own may have keys that the family does not."""
-    own: dict[str, Json] = {}
-    if request.trainer_source is not None:
-        own = {key: value for key, value in request.config.items() if key not in family.keys}
-    for key, value in own.items():
-        is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        if not (is_text or is_number or value is None):
-            raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
-    given = {key: value for key, value in request.config.items() if key not in own}
-    return {**resolve_config(family, given, ranks=_checked_ranks(request.ranks)), **own}
-
-
 def _steps_done(request: RunRequest) -> int:
     return request.branched_from.step if request.branched_from is not None else 0
 
@@ -235,23 +263,6 @@ def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None
             f"A branch of {checkpoint_at(request.branched_from)} to {steps} steps has nothing to do: "
             f"steps count in total, {done} are done; use --steps {done + 1} or more."
         )
-
-
-def _checked_ranks(ranks: int) -> int:
-    if not 1 <= ranks <= RANKS_MAX:
-        raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
-    return ranks
-
-
-def _cadence(request: RunRequest) -> CheckpointCadence:
-    every_steps, every_s = request.checkpoint_every_steps, request.checkpoint_every_s
-    if every_steps is not None and every_steps < 1:
-        raise InvalidInput(
-            f"A checkpoint every {every_steps} steps is not possible; use 1 or more."
-        )
-    if every_s is not None and not every_s > 0:
-        raise InvalidInput(f"A checkpoint every {every_s} s is not possible; use more than 0.")
-    return CheckpointCadence(every_steps=every_steps, every_s=every_s)
 
 
 def _evals(tracks: Tracks, family: Family) -> tuple[EvalRequirement, ...]:
@@ -280,20 +291,3 @@ def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...
         raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
     drills = (parse_drill(text) for text in request.drills)
     return tuple(fit_drill(drill, config, ranks=request.ranks) for drill in drills)
-
-
-def _trainer(request: RunRequest) -> str:
-    """Return "family", or the key under which the script of one's own is stored."""
-    source = request.trainer_source
-    if source is None:
-        return "family"
-    if len(source) > TRAINER_BYTES_MAX:
-        raise InvalidInput(
-            f"The trainer has {len(source)} bytes; a script of at most {TRAINER_BYTES_MAX} is "
-            "stored with the run, the rest belongs in an installed package."
-        )
-    try:
-        compile(source, "trainer", "exec")
-    except (SyntaxError, ValueError) as error:
-        raise InvalidInput(f"The trainer is no Python that runs here: {error}.") from error
-    return f"runs/{request.run_id}/trainer/{sha256_hex(source)}.py"

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.core.allocator import allocator_environment
-from tracks_dagster.core.bodies import AttemptSupervised
-from tracks_dagster.core.errors import GangError, InvalidInput
+from tracks_dagster.core.bodies import AttemptSupervised, Note
+from tracks_dagster.core.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
-from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.names import LOCAL, attempt_key
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import (
     ForeseeEnvironment,
@@ -28,9 +28,10 @@ from tracks_dagster.core.ports import (
     GangSpec,
     Orchestrator,
 )
-from tracks_dagster.core.records import Draft, Kind
+from tracks_dagster.core.records import Draft, Kind, format_time
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.start_budget import START_FAILED
 from tracks_dagster.core.track import run_track
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
@@ -40,8 +41,10 @@ from tracks_dagster.services.resuming import check_resume
 from tracks_dagster.services.tracks import Tracks
 
 POLL_S = 1.0
+START_AGAIN_S = 10.0  # where the API server or the store could not be asked
+START_S_MAX = 900.0  # after that a cluster that cannot be asked ends the attempt
 DRAIN_GRACE_S = 30.0  # to finish a step and save
-DRAIN_S_MAX = 45.0  # after that the gang is killed here, should its own parent not have done it
+DRAIN_KILL_S = 15.0  # after its grace the gang is killed here, should nobody have done it
 HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
 
 
@@ -62,9 +65,10 @@ class Supervisor:
     """One supervising process: its Dagster run, the machine it runs on, and its ports.
 
     foresee: tells the environment of a gang that would start now; policy: says which differences
-    from the one that wrote a checkpoint refuse a resume. rules: a user's own of the classifier. seen:
-    called with the run's state whenever its track has grown. monotonic: a steady clock, in seconds;
-    die: ends this process as SIGKILL does, for the drill that plays it.
+    from the one that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
+    drain_grace_s: for a gang that is drained, to finish a step and save. seen: called with the run's
+    state whenever its track has grown. monotonic: a steady clock, in seconds; die: ends this process
+    as SIGKILL does, for the drill that plays it.
     """
 
     tracks: Tracks
@@ -78,6 +82,7 @@ class Supervisor:
     sleep: Callable[[float], None]
     seen: Callable[[RunState], None]
     rules: UserRules = NO_RULES
+    drain_grace_s: float = DRAIN_GRACE_S
     monotonic: Callable[[], float] = time.monotonic
     die: Callable[[], None] = _kill_this_process
 
@@ -120,6 +125,26 @@ class Supervisor:
 
     def _start_or_adopt(self, run_id: str, attempt: AttemptState) -> Problem | None:
         """See to it that the gang lives; return why it cannot any more, or None."""
+        give_up_at = self.monotonic() + START_S_MAX
+        is_told = False
+        while True:
+            try:
+                return self._start_or_adopt_once(run_id, attempt)
+            except GangUnreachable as error:
+                if self.monotonic() >= give_up_at:
+                    return Problem(
+                        message=str(error), conditions=self._start_failed(attempt, error)
+                    )
+                if not is_told:
+                    self._tell_of_waiting(run_id, attempt, error)
+                is_told = True
+            self.sleep(START_AGAIN_S)
+            _, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
+            if not self._holds(attempt):
+                return None  # the first look of the watch lets go
+
+    def _start_or_adopt_once(self, run_id: str, attempt: AttemptState) -> Problem | None:
+        """Raises GangUnreachable where another try may succeed."""
         phase = self.gangs.observe(run_id, attempt.attempt_id).phase
         if phase is not GangPhase.NEVER_STARTED:
             return None  # alive: adopted; gone: closed by the first look at it
@@ -134,9 +159,33 @@ class Supervisor:
             return refused
         try:
             self.gangs.start(gang_spec(self.tracks, state, attempt))
+        except GangUnreachable:
+            raise
         except GangError as error:
-            return Problem(message=str(error))
+            return Problem(message=str(error), conditions=self._start_failed(attempt, error))
         return None
+
+    def _tell_of_waiting(self, run_id: str, attempt: AttemptState, error: GangError) -> None:
+        """Say in the track, once, why the gang has not begun: a person may be able to help."""
+        again = f"It is asked again every {START_AGAIN_S:g} s, for {START_S_MAX:g} s."
+        note = Note(by="supervisor", text=f"{self.clean(str(error))} {again}")
+        self.tracks.note_run(
+            run_id, self.tracks.draft(Kind.NOTE, note, attempt_id=attempt.attempt_id)
+        )
+
+    def _start_failed(self, attempt: AttemptState, error: GangError) -> tuple[Condition, ...]:
+        """Return what a cluster said when it refused the gang; on this machine nobody else spoke."""
+        launcher = attempt.opened.compute.launcher
+        if launcher == LOCAL:
+            return ()
+        told = Condition(
+            type=START_FAILED,
+            reason="",
+            message=str(error),
+            at=format_time(self.tracks.now()),
+            source=launcher,
+        )
+        return (told,)
 
     def _refuse_resume(self, state: RunState, attempt: AttemptState) -> Problem | None:
         """Return why the attempt may not resume as it was opened to, or say what differs and go on."""
@@ -179,8 +228,8 @@ class Supervisor:
                     return self._end_hung(run_id, attempt_id, found)
             if state.stop_for(attempt) is not None:
                 drained_at = self.monotonic() if drained_at is None else drained_at
-                self.gangs.drain(run_id, attempt_id, grace_s=DRAIN_GRACE_S)
-                if self.monotonic() - drained_at > DRAIN_S_MAX:
+                self.gangs.drain(run_id, attempt_id, grace_s=self.drain_grace_s)
+                if self.monotonic() - drained_at > self.drain_grace_s + DRAIN_KILL_S:
                     return self._close(run_id, attempt_id)
             self.sleep(POLL_S)
 
@@ -245,8 +294,7 @@ def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpe
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,
         opened_seq=attempt.opened_seq,
-        ranks=attempt.opened.compute.ranks,
-        device_class=attempt.opened.compute.device_class,
+        compute=attempt.opened.compute,
         store_url=tracks.store.url,
         trainer=trainer,
         script=script,

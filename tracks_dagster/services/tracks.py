@@ -10,15 +10,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from tracks_dagster.core import dataset_state, run_fold
+from tracks_dagster.core import dataset_state, pool_state, run_fold
 from tracks_dagster.core.bodies import RunDeclared
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import Track, dataset_track, run_track
+from tracks_dagster.core.track import Track, dataset_track, pool_track, run_track
 
 TRACKS_CACHED_MAX = 1024  # tracks kept in memory by one process; the oldest used goes first
 
@@ -42,6 +43,7 @@ class Tracks:
         self._lock = threading.Lock()  # of the table of tracks; nothing is read or written under it
         self._tracks: dict[str, Track] = {}
         self._run_states: dict[str, RunState] = {}
+        self._pool_states: dict[str, PoolState] = {}
 
     def draft(self, kind: Kind, body: object, *, attempt_id: int | None = None) -> Draft:
         """Return a draft with a fresh uid; `body` is one of the dataclasses of `core.bodies`."""
@@ -120,6 +122,27 @@ class Tracks:
         record = track.decide(lambda records: choose(dataset_state.fold(records)))
         return self._projected(track.name, record)
 
+    def find_pool(self, pool: str) -> PoolState | None:
+        """Return what the pool's track says of its nodes now; None where it says nothing."""
+        track = self._track(pool_track(pool))
+        return self._folded_pool(track.name, track.refresh())
+
+    def decide_pool(
+        self, pool: str, choose: Callable[[PoolState | None], Draft | None]
+    ) -> Record | None:
+        """Append the decision that `choose` makes of the pool's state; None when there is none.
+
+        As of `decide_run`. The first decision makes the track.
+        """
+        track = self._track(pool_track(pool))
+
+        def chosen(records: list[Record]) -> Draft | None:
+            state = self._folded_pool(track.name, records)
+            draft = choose(state)
+            return None if draft is None else pool_state.check(state, pool, draft)
+
+        return self._projected(track.name, track.decide(chosen))
+
     def project(self, track_name: str) -> None:
         """Bring a track's new records into the ledger (what ranks append reaches it this way)."""
         self._project(track_name)
@@ -137,6 +160,7 @@ class Tracks:
                 oldest = next(iter(self._tracks))
                 del self._tracks[oldest]
                 self._run_states.pop(oldest, None)
+                self._pool_states.pop(oldest, None)
             return track
 
     def _folded(self, name: str, records: list[Record]) -> RunState | None:
@@ -148,4 +172,15 @@ class Tracks:
         state = run_fold.fold(records[known:], state)
         if state is not None:
             self._run_states[name] = state
+        return state
+
+    def _folded_pool(self, name: str, records: list[Record]) -> PoolState | None:
+        """Return the state after exactly `records`, going on from what was folded before."""
+        state = self._pool_states.get(name)
+        if state is not None and state.head.seq >= len(records):
+            state = None
+        known = state.head.seq + 1 if state is not None else 0
+        state = pool_state.fold(records[known:], state)
+        if state is not None:
+            self._pool_states[name] = state
         return state

@@ -18,7 +18,7 @@ from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
 from tracks_dagster.core.ports import (
     CheckpointReader,
-    GangLauncher,
+    LauncherOf,
     Ledger,
     ObjectStore,
     Orchestrator,
@@ -33,6 +33,7 @@ from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.launch import OpenAttempt, is_lost, needs_supervisor
+from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
@@ -74,7 +75,7 @@ class Tick:
 def survey(
     tracks: Tracks,
     ledger: Ledger,
-    gangs: GangLauncher,
+    launcher_of: LauncherOf,
     orchestrator: Orchestrator,
     *,
     after: str | None = None,
@@ -91,20 +92,21 @@ def survey(
             tracks.project(run_track(run_id))
             state = tracks.run(run_id)
             if state.open_attempt is not None:
-                attempts.append(_look(state, state.open_attempt, gangs, orchestrator))
+                attempts.append(_look(state, state.open_attempt, launcher_of, orchestrator))
         except TracksError as error:
             problems.append(f"{run_id}: {error}")
     return Survey(attempts=tuple(attempts), problems=tuple(problems), cut_at=turns.cut_at)
 
 
 def _look(
-    state: RunState, attempt: AttemptState, gangs: GangLauncher, orchestrator: Orchestrator
+    state: RunState, attempt: AttemptState, launcher_of: LauncherOf, orchestrator: Orchestrator
 ) -> OpenAttempt:
+    gangs = launcher_of(attempt.opened.compute.launcher)
     found = OpenAttempt(
         run_id=state.run_id,
         attempt=attempt,
         runs=orchestrator.runs_of_attempt(attempt_key(state.run_id, attempt.attempt_id)),
-        gang=gangs.observe(state.run_id, attempt.attempt_id),
+        gang=gangs.glance(state.run_id, attempt.attempt_id),
     )
     if not needs_supervisor(found):
         return found
@@ -122,7 +124,7 @@ def _known(claims: Iterable[str], orchestrator: Orchestrator) -> str | None:
 def close_lost(
     tracks: Tracks,
     ledger: Ledger,
-    gangs: GangLauncher,
+    launcher_of: LauncherOf,
     orchestrator: Orchestrator,
     *,
     clean: Redact,
@@ -131,7 +133,7 @@ def close_lost(
     seconds: Seconds = time.monotonic,
 ) -> Tick:
     """Close every attempt whose gang is gone and that no Dagster run supervises."""
-    found = survey(tracks, ledger, gangs, orchestrator, after=after, seconds=seconds)
+    found = survey(tracks, ledger, launcher_of, orchestrator, after=after, seconds=seconds)
     closed, problems = [], list(found.problems)
     lost = {each.run_id: each for each in found.attempts if is_lost(each)}
     closing = Turns(list(lost), seconds=seconds)
@@ -140,7 +142,7 @@ def close_lost(
         try:
             attempt = close_attempt(
                 tracks,
-                gangs,
+                launcher_of(each.attempt.opened.compute.launcher),
                 orchestrator,
                 each.run_id,
                 each.attempt.attempt_id,
@@ -185,6 +187,7 @@ def settle_open_runs(
         hands=None if checkpoints is None else Hands(checkpoints=checkpoints, ledger=ledger),
         pools=Pools(ledger, now=tracks.now(), window_s=policy.storm.window_s),
         withdrawals=Withdrawals(tracks),
+        nodes=NodeHealth(tracks, ledger, policy.nodes),
         off=frozenset(off),
     )
     due = runs_between_attempts(ledger, None if is_watcher else reasons_of(sensor))
@@ -209,6 +212,7 @@ class _Sensor:
     hands: Hands | None
     pools: Pools
     withdrawals: Withdrawals
+    nodes: NodeHealth
     off: frozenset[str]
 
     def look(self, run_id: str) -> Tick:
@@ -237,6 +241,7 @@ class _Sensor:
             hands=self.hands,
             pools=self.pools,
             withdrawals=self.withdrawals,
+            nodes=self.nodes,
         )
 
     def _first_attempt(self, run_id: str) -> Tick:

@@ -8,11 +8,12 @@ from dataclasses import asdict, dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchCursor:
-    """scanned_at, revisited_at: when that was done last; None: never. …_after: the run, or for a scan
-    the track, at which that part of the last tick was cut; None: it came to its end."""
+    """…ed_at: when that part was done last; None: never. …_after: the run, or for a scan the track, at
+    which that part of the last tick was cut; None: it came to its end."""
 
     scanned_at: str | None = None
     revisited_at: str | None = None
+    swept_at: str | None = None
     close_after: str | None = None
     settle_after: str | None = None
     scan_after: str | None = None

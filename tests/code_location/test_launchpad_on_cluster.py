@@ -1,0 +1,101 @@
+"""The launchpad's job with a cluster: what is asked for, and what is refused in words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import DagsterInstance, ExecuteInProcessResult
+
+from assets.declarations import declare_training_run
+from tests.histories import DatasetHistory
+from tests.kube.furniture import kubeconfig
+from tracks_dagster.core.bodies import ComputeRequest
+from tracks_dagster.core.names import KUBERNETES
+from tracks_dagster.wiring import App
+
+CLUSTER = {
+    "ranks_per_node": 2,
+    "memory_bytes": 1024,
+    "queue": "team-a",
+    "node_selector": {"gpu": "a100"},
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+}
+
+
+@pytest.fixture
+def on_cluster(app: App, tmp_path: Path) -> App:
+    """The application with a cluster whose pods see its store."""
+    path = tmp_path / "kubernetes.yaml"
+    (tmp_path / "kubeconfig").write_text(json.dumps(kubeconfig("http://127.0.0.1:1")))
+    path.write_text(
+        f"kubeconfig: {tmp_path / 'kubeconfig'}\n"
+        "image: train:1\ndevice_classes: {a100: {}}\n"
+        "volumes: [{name: s, persistentVolumeClaim: {claimName: s}}]\n"
+        f"volume_mounts: [{{name: s, mountPath: {tmp_path}}}]\n"
+    )
+    return replace(app, settings=replace(app.settings, cluster_file=path))
+
+
+def declared(app: App, instance: DagsterInstance, **config: Any) -> ExecuteInProcessResult:
+    return declare_training_run.execute_in_process(
+        run_config={"ops": {"declare_run": {"config": {"run_id": "from-ui", **config}}}},
+        resources={"app": app},
+        instance=instance,
+        raise_on_error=False,
+    )
+
+
+def refusal(result: ExecuteInProcessResult) -> str:
+    failure = result.failure_data_for_node("declare_run")
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    return failure.user_failure_data.description or ""
+
+
+@pytest.fixture(autouse=True)
+def _snapshots(app: App) -> None:
+    for dataset in ("aws-docs", "aws-docs-heldout"):
+        DatasetHistory(dataset).declare().commit().write_to(app.store)
+
+
+def test_the_launchpad_asks_a_cluster(on_cluster: App, instance: DagsterInstance) -> None:
+    config = {"launcher": KUBERNETES, "ranks": 4, "device_class": "a100", "cluster": CLUSTER}
+    assert declared(on_cluster, instance, **config, pool="big").success
+    compute = on_cluster.tracks.run("from-ui").declared.compute
+    assert compute == ComputeRequest(
+        launcher=KUBERNETES,
+        ranks=4,
+        device_class="a100",
+        ranks_per_node=2,
+        memory_bytes=1024,
+        queue="team-a",
+        node_selector={"gpu": "a100"},
+        tolerations=({"key": "gpu", "operator": "Exists"},),
+        pool="big",
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"launcher": KUBERNETES, "device_class": "h100"}, "There are: a100, cpu"),
+        ({"launcher": "slurm"}, "There are: local, kubernetes"),
+        ({"cluster": CLUSTER}, "launcher: kubernetes"),
+        ({"launcher": KUBERNETES, "cluster": {"ranks_per_node": 2}}, "cannot be 2 on each node"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_in_words(
+    config: dict[str, Any], words: str, on_cluster: App, instance: DagsterInstance
+) -> None:
+    assert words in refusal(declared(on_cluster, instance, **config))
+    assert on_cluster.tracks.find_run("from-ui") is None
+
+
+def test_without_a_clusters_settings_it_is_told_where_they_would_lie(
+    app: App, instance: DagsterInstance
+) -> None:
+    assert "kubernetes.yaml" in refusal(declared(app, instance, launcher=KUBERNETES))

@@ -1,0 +1,90 @@
+"""The watcher sweeps the cluster where one is set up, and never asks for one where none is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from dagster import DagsterInstance, SensorResult, build_sensor_context
+
+from sensors.watch_attempts import watch_attempts
+from tests.fakes import FakeGangs, FakeOrchestrator
+from tracks_dagster.core.errors import GangError
+from tracks_dagster.core.names import KUBERNETES
+from tracks_dagster.core.orphans import UNKNOWN_GRACE, StandingGang
+from tracks_dagster.core.ports import GangLauncher
+from tracks_dagster.services.watch_cursor import read_cursor
+from tracks_dagster.wiring import App
+
+
+class StandingFakes(FakeGangs):
+    """A launcher on whose cluster one Job of an unknown run stands."""
+
+    def __init__(self, gang: StandingGang) -> None:
+        super().__init__()
+        self.left = [gang]
+        self.looks = 0
+
+    def standing(self) -> Sequence[StandingGang]:
+        self.looks += 1
+        return tuple(self.left)
+
+    def sweep(self, gang: StandingGang) -> None:
+        self.left.remove(gang)
+
+
+@pytest.fixture
+def cluster(app: App) -> StandingFakes:
+    made_at = app.now() - UNKNOWN_GRACE - timedelta(minutes=1)
+    return StandingFakes(
+        StandingGang(
+            run_id="gone",
+            attempt_id=1,
+            kind="Job",
+            name="tracks-gone-a01",
+            made_at=made_at,
+            store_url=app.store.url,
+        )
+    )
+
+
+def tick(app: App, instance: DagsterInstance, cursor: str | None = None) -> str | None:
+    """Tick once; return the cursor."""
+    resources = {"app": app, "orchestrator": FakeOrchestrator()}
+    with build_sensor_context(instance=instance, resources=resources, cursor=cursor) as context:
+        assert isinstance(watch_attempts(context), SensorResult)
+        return context.cursor
+
+
+def test_an_orphan_is_swept_and_the_cluster_is_not_asked_again_within_a_minute(
+    app: App, instance: DagsterInstance, cluster: StandingFakes
+) -> None:
+    (app.settings.home / "kubernetes.yaml").write_text("image: train:1\n")
+    app = replace(app, launcher_of=lambda name: cluster)
+    cursor = tick(app, instance)
+    assert cluster.left == []
+    assert read_cursor(cursor).swept_at is not None
+    tick(app, instance, cursor)
+    assert cluster.looks == 1
+
+
+def test_without_a_cluster_nobody_looks_for_one(
+    app: App, instance: DagsterInstance, cluster: StandingFakes
+) -> None:
+    app = replace(app, launcher_of=lambda name: cluster)
+    assert read_cursor(tick(app, instance)).swept_at is None
+    assert cluster.looks == 0
+
+
+def test_a_cluster_whose_settings_are_broken_keeps_no_tick_from_its_work(
+    app: App, instance: DagsterInstance
+) -> None:
+    def broken(name: str) -> GangLauncher:
+        assert name == KUBERNETES
+        raise GangError("kubernetes.yaml names no image")
+
+    (app.settings.home / "kubernetes.yaml").write_text("image:\n")
+    cursor = tick(replace(app, launcher_of=broken), instance)
+    assert read_cursor(cursor).swept_at is not None

@@ -1,0 +1,136 @@
+"""How the nodes of compute pools stand, for people: strikes, time worked, rate, quarantine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.core.errors import InvalidInput, TrackBroken
+from tracks_dagster.core.node_health import healths
+from tracks_dagster.core.node_rule import NodeRule
+from tracks_dagster.core.pool_state import NodeState, PoolState, Quarantine
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import format_time
+from tracks_dagster.services.node_health import PoolWork, read_work
+from tracks_dagster.services.tracks import Tracks
+
+POOLS_MAX = 200  # that a message names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeLine:
+    """One node. strikes: those that count now; exposure_s: what it worked inside the policy's window;
+    rate: strikes for an hour of work, None where it has not worked; expected: strikes at the rate of
+    the pool's other nodes. quarantined_until, why, by: of the quarantine that holds, else None. note:
+    what else there is to say.
+    """
+
+    node: str
+    strikes: int
+    reasons: tuple[str, ...]
+    exposure_s: float
+    rate: float | None
+    expected: float | None
+    quarantined_until: str | None
+    why: str | None
+    by: str | None
+    note: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolLine:
+    """One pool with its nodes: those in quarantine first, then those with the most strikes."""
+
+    pool: str
+    nodes: tuple[NodeLine, ...]
+
+
+def pool_names(ledger: Ledger) -> list[str]:
+    """Return the pools that an attempt was opened into or a record names, sorted."""
+    rows = ledger.query(
+        "select pool from training_attempts where pool is not null "
+        "union select pool from node_strikes union select pool from node_quarantines order by pool"
+    )
+    return [row["pool"] for row in rows]
+
+
+def view_pools(
+    tracks: Tracks, ledger: Ledger, rule: NodeRule, pools: Sequence[str]
+) -> tuple[list[PoolLine], list[str]]:
+    """Return how the nodes of each pool stand, and what is wrong with those that cannot be told."""
+    lines: list[PoolLine] = []
+    problems: list[str] = []
+    for pool in pools:
+        try:
+            lines.append(view_pool(tracks, ledger, rule, pool))
+        except TrackBroken as error:
+            problems.append(f"{pool}: {error} `tracks fsck` says what to do.")
+    return lines, problems
+
+
+def check_pool(tracks: Tracks, ledger: Ledger, pool: str) -> str:
+    """Return `pool` if anything is known of it; raises InvalidInput naming those that are."""
+    if tracks.find_pool(pool) is None and pool not in (known := pool_names(ledger)):
+        named = ", ".join(known[:POOLS_MAX]) or "none yet"
+        raise InvalidInput(f"There is no pool {pool!r}; attempts have been opened into: {named}.")
+    return pool
+
+
+def view_pool(tracks: Tracks, ledger: Ledger, rule: NodeRule, pool: str) -> PoolLine:
+    """Return how the nodes of `pool` stand now."""
+    now = tracks.now()
+    state = tracks.find_pool(pool)
+    work = read_work(ledger, pool, now=now, window_s=rule.window_s)
+    lines = [*_lines(state, work, rule, now)] if state is not None else []
+    named = {line.node for line in lines}
+    lines += [_unstruck(node, s) for node, s in work.seconds.items() if node not in named]
+    ordered = sorted(lines, key=lambda n: (n.quarantined_until is None, -n.strikes, n.node))
+    return PoolLine(pool=pool, nodes=tuple(ordered))
+
+
+def _lines(state: PoolState, work: PoolWork, rule: NodeRule, now: datetime) -> Iterator[NodeLine]:
+    for health in healths(state, rule, now):
+        node = state.node(health.node)
+        assert node is not None
+        holding = node.quarantine_at(now)
+        exposure_s = work.seconds.get(health.node, 0.0)
+        yield NodeLine(
+            node=health.node,
+            strikes=len(health.strikes),
+            reasons=tuple(strike.body.reason for strike in health.strikes),
+            exposure_s=exposure_s,
+            rate=len(health.strikes) * 3600.0 / exposure_s if exposure_s > 0 else None,
+            expected=health.expected if health.expected != float("inf") else None,
+            quarantined_until=format_time(holding.until_at) if holding else None,
+            why=holding.body.why if holding else None,
+            by=holding.body.by if holding else None,
+            note=_note(node, holding, health.held_by),
+        )
+
+
+def _unstruck(node: str, exposure_s: float) -> NodeLine:
+    return NodeLine(
+        node=node,
+        strikes=0,
+        reasons=(),
+        exposure_s=exposure_s,
+        rate=0.0 if exposure_s > 0 else None,
+        expected=None,
+        quarantined_until=None,
+        why=None,
+        by=None,
+        note=None,
+    )
+
+
+def _note(node: NodeState, holding: Quarantine | None, held_by: str | None) -> str | None:
+    if held_by is not None:
+        return f"due for a quarantine, but {held_by}"
+    if holding is not None or not node.quarantines:
+        return None
+    newest = node.quarantines[-1]
+    if newest.release is not None:
+        release = newest.release
+        return f"released by {release.body.by} at {format_time(release.at)}: {release.body.why}"
+    return f"its quarantine ended at {format_time(newest.until_at)}"

@@ -1,0 +1,46 @@
+"""Config and cadence of a run that is to be declared: as a person overrides them, and checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from tracks_dagster.core.bodies import CheckpointCadence
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.families import Family, resolve_config
+from tracks_dagster.core.records import Json
+
+RANKS_MAX = 4096
+WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
+
+
+def whole_config(
+    family: Family, overrides: Mapping[str, Json], *, ranks: int, has_own_trainer: bool
+) -> dict[str, Json]:
+    """Return the whole config; a trainer of one's own may have keys that the family does not.
+
+    Raises InvalidInput.
+    """
+    if not 1 <= ranks <= RANKS_MAX:
+        raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
+    own: dict[str, Json] = {}
+    if has_own_trainer:
+        own = {key: value for key, value in overrides.items() if key not in family.keys}
+    for key, value in own.items():
+        is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
+        is_number = isinstance(value, int | float) and math.isfinite(value)
+        if not (is_text or is_number or value is None):
+            raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
+    given = {key: value for key, value in overrides.items() if key not in own}
+    return {**resolve_config(family, given, ranks=ranks), **own}
+
+
+def checked_cadence(every_steps: int | None, every_s: float | None) -> CheckpointCadence:
+    """Return when checkpoints are saved; raises InvalidInput."""
+    if every_steps is not None and every_steps < 1:
+        raise InvalidInput(
+            f"A checkpoint every {every_steps} steps is not possible; use 1 or more."
+        )
+    if every_s is not None and not every_s > 0:
+        raise InvalidInput(f"A checkpoint every {every_s} s is not possible; use more than 0.")
+    return CheckpointCadence(every_steps=every_steps, every_s=every_s)

@@ -21,7 +21,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """TRACKS_HOME, a folder that is not there yet."""
     path = tmp_path / "home"
     monkeypatch.setenv("TRACKS_HOME", str(path))
-    for variable in ("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY", "TRACKS_RULES"):
+    for variable in (
+        *("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY"),
+        *("TRACKS_RULES", "TRACKS_KUBERNETES"),
+    ):
         monkeypatch.delenv(variable, raising=False)
     return path
 

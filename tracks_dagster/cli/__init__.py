@@ -25,12 +25,14 @@ COMMANDS = {  # in the order that `tracks --help` lists them
     "up": "tracks_dagster.cli.up",
     "run": "tracks_dagster.cli.run",
     "drill": "tracks_dagster.cli.drill",
+    "doctor": "tracks_dagster.cli.doctor",
     "status": "tracks_dagster.cli.status",
     "explain": "tracks_dagster.cli.explain",
     "report": "tracks_dagster.cli.report",
     "retry": "tracks_dagster.cli.retry",
     "stop": "tracks_dagster.cli.stop",
     "drain": "tracks_dagster.cli.drain",
+    "pool": "tracks_dagster.cli.pool",
     "note": "tracks_dagster.cli.note",
     "promote": "tracks_dagster.cli.promote",
     "policy": "tracks_dagster.cli.policy",
@@ -85,5 +87,6 @@ def main() -> None:
     """Training runs that survive preemption and failure, kept as records and run by Dagster.
 
     TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL say where everything lives, TRACKS_POLICY which
-    file changes the retry policy, TRACKS_RULES which one adds rules to the classifier.
+    file changes the retry policy, TRACKS_RULES which one adds rules to the classifier,
+    TRACKS_KUBERNETES which one says how gangs run on a cluster.
     """

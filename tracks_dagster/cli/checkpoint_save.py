@@ -23,7 +23,7 @@ WAIT_S_MAX = 24 * 3600.0
 @as_json
 @click.pass_context
 def command(ctx: click.Context, run_id: str, wait_s: float, as_json: bool) -> None:
-    """Ask the gang of RUN, which runs on this machine, to save at the end of its running step.
+    """Ask the gang of RUN, on this machine or on the cluster, to save at the end of its running step.
 
     Waits until the checkpoint is committed and says which it is; exit with 1 when none came.
     """
@@ -31,7 +31,7 @@ def command(ctx: click.Context, run_id: str, wait_s: float, as_json: bool) -> No
         raise InvalidInput(f"--wait is {wait_s:g}; use more than 0 and at most {WAIT_S_MAX:g} s.")
     open_store_to_read(Settings.from_environment())  # an empty home is told, not made
     app = open_app()
-    asked = ask_to_save(app.tracks, app.gangs, check_run_id(run_id))
+    asked = ask_to_save(app.tracks, app.launcher_of, check_run_id(run_id))
     found = wait_for_save(app.tracks, asked, wait_s=wait_s)
     why_not = "" if found is not None else why_not_saved(app.tracks.run(run_id), asked)
     if as_json:

@@ -1,18 +1,98 @@
-"""`tracks drain`: end an attempt, keep the run."""
+"""`tracks drain`: end an attempt and keep the run, or empty a node of a compute pool."""
 
 from __future__ import annotations
 
 import click
 
+from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import by_option, open_app, why_option
-from tracks_dagster.core.names import check_run_id
+from tracks_dagster.cli.pool import parse_length
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.names import RUN_ID_PATTERN, check_run_id
+from tracks_dagster.services.draining import Drained, drain_node, pools_of_node
 from tracks_dagster.services.stops import request_stop
+from tracks_dagster.wiring import App
+
+NAMED_MAX = 10  # runs that the answer names
 
 
 @click.command("drain")
-@click.argument("run_id")
+@click.argument("target", metavar="RUN|NODE")
 @why_option
 @by_option
-def command(run_id: str, why: str, by: str) -> None:
-    """Save and end the open attempt of RUN_ID; the run waits until `tracks retry`."""
-    click.echo(request_stop(open_app().tracks, check_run_id(run_id), mode="drain", by=by, why=why))
+@click.option(
+    "--node", "kind", flag_value="node", help="It is a node, also where a run is named so."
+)
+@click.option("--run", "kind", flag_value="run", help="It is a run, also where a node is named so.")
+@click.option("--pool", help="Of a node: only in this pool; by default in each that it works for.")
+@click.option("--for", "length", default="24h", show_default=True, help="Of a node: how long.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    target: str,
+    why: str,
+    by: str,
+    kind: str | None,
+    pool: str | None,
+    length: str,
+) -> None:
+    """Save and end attempts, as planned.
+
+    RUN: its open attempt ends, and the run waits until `tracks retry`. NODE: it is put in quarantine,
+    the open attempts on it save and end as node_drained, and their runs go on elsewhere by themselves.
+    """
+    for_s = parse_length(length)
+    app = open_app()
+    if _is_node(app, target, kind, pool):
+        drained = drain_node(app.tracks, app.ledger, target, by=by, why=why, pool=pool, for_s=for_s)
+        click.echo(_told(drained))
+        for problem in drained.problems:
+            click.echo(f"Not asked: {problem}", err=True)
+        ctx.exit(BAD_NEWS if drained.problems else 0)
+    click.echo(request_stop(app.tracks, check_run_id(target), mode="drain", by=by, why=why))
+
+
+def _is_node(app: App, target: str, kind: str | None, pool: str | None) -> bool:
+    """Whether a node is meant; raises InvalidInput where a run and a node are named so, or neither."""
+    if kind is not None or pool is not None:
+        if kind == "run" and pool is not None:
+            raise InvalidInput("--pool is of a node; a run is drained without it.")
+        return kind != "run"
+    is_run_id = RUN_ID_PATTERN.fullmatch(target) is not None
+    is_run = is_run_id and app.tracks.find_run(target) is not None
+    pools = pools_of_node(app.tracks, app.ledger, target)
+    if is_run and pools:
+        raise InvalidInput(
+            f"{target!r} is a training run, and a node of pool {', '.join(pools)}; say which one with "
+            "--run or --node. Nothing was drained."
+        )
+    if not is_run and not pools:
+        raise UnknownRun(
+            f"{target!r} is neither a training run nor a node on which one has run of late; "
+            "`tracks status` lists the runs, `tracks pool` the nodes."
+        )
+    return not is_run
+
+
+def _told(drained: Drained) -> str:
+    lines = [
+        f"Node {drained.node} is in quarantine in {', '.join(drained.pools)} until "
+        f"{drained.until_at}; no attempt is opened onto it."
+    ]
+    if drained.asked:
+        lines.append(f"Asked to save and go on elsewhere: {_named(drained.asked)}.")
+    if drained.before:
+        lines.append(f"Ending already: {_named(drained.before)}.")
+    if not drained.asked and not drained.before:
+        lines.append("No open attempt is placed on it.")
+    if drained.unplaced:
+        lines.append(
+            f"Opened before and not placed yet, so one may still come here: {_named(drained.unplaced)}"
+            "; give the command again in a minute, or cordon the node."
+        )
+    return "\n".join(lines)
+
+
+def _named(run_ids: tuple[str, ...]) -> str:
+    more = len(run_ids) - NAMED_MAX
+    return ", ".join(run_ids[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -227,7 +227,9 @@ class UnderWay:
         """Kill what still lives of it: a drill that was given up, or a command that was interrupted."""
         attempt = self._app.tracks.run(self._run_id).open_attempt
         if attempt is not None:
-            self._app.gangs.kill(self._run_id, attempt.attempt_id)
+            self._app.launcher_of(attempt.opened.compute.launcher).kill(
+                self._run_id, attempt.attempt_id
+            )
 
     def row(self) -> DrillRow:
         """Return how it went, as far as it went."""

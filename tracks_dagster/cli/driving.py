@@ -94,7 +94,7 @@ def _end_at_once(app: App, run_id: str, view: View) -> Followed:
     view.event("ending everything at once")
     attempt = app.tracks.run(run_id).open_attempt
     if attempt is not None:
-        app.gangs.kill(run_id, attempt.attempt_id)
+        app.launcher_of(attempt.opened.compute.launcher).kill(run_id, attempt.attempt_id)
     return Followed(state=RunLifecycle.WAITING.value, is_drained=True, waited_for=None)
 
 

@@ -7,6 +7,7 @@ import click
 from tracks_dagster.cli.common import by_option, open_app, parse_settings, why_option
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.services.manual_retry import retry_by_person
+from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.runs import check_words
 
 
@@ -27,14 +28,16 @@ def command(
     check_words({"why": why, "by": by})
     overrides = parse_settings(changes)
     app = open_app()
+    policy = app.policy
     record = retry_by_person(
         app.tracks,
         check_run_id(run_id),
         by=by,
         why=why,
         changes=overrides,
-        policy=app.policy,
+        policy=policy,
         allows_environment_change=allow_environment_change,
+        nodes=NodeHealth(app.tracks, app.ledger, policy.nodes),
     )
     click.echo(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.adapters.home_folder import check_home
+from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_table
+from tracks_dagster.cli.compute_options import check_place, compute_options
 from tracks_dagster.cli.driving import drive, take_up
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
@@ -21,6 +25,7 @@ from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.records import Json
 from tracks_dagster.services.branches import Origin, find_origin
+from tracks_dagster.services.compute import CheckGang
 from tracks_dagster.services.outcome import outcome
 from tracks_dagster.services.receipts import read_receipts
 from tracks_dagster.services.runs import (
@@ -28,14 +33,14 @@ from tracks_dagster.services.runs import (
     RunRequest,
     check_request,
     declare,
+    first_gang,
     new_run_id,
 )
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import (
     App,
     build,
-    check_home,
     new_uid,
     open_dagster_home,
     open_tracks_to_read,
@@ -87,6 +92,7 @@ FAMILY = "gpt"  # where neither --family nor --from names one
 @click.option("--team", default="unknown", show_default=True)
 @click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
 @click.option("--wait-s", type=float, default=WAIT_S, show_default=True, help="Without a change.")
+@compute_options
 @as_json
 @click.pass_context
 def command(
@@ -112,6 +118,7 @@ def command(
     team: str,
     stage: str,
     wait_s: float,
+    compute: Mapping[str, Any],
     as_json: bool,
 ) -> None:
     """Declare a training run and follow it to its end, headless.
@@ -122,6 +129,9 @@ def command(
     Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
     else starts one and stops it at the end. Ctrl-C saves, ends the gang and says how to go on; a
     second one ends everything at once.
+
+    With --on kubernetes the gang's pods run on the cluster that TRACKS_KUBERNETES describes
+    (`tracks doctor --kubernetes` says what is missing there); the daemon stays here.
     """
     given = Settings.from_environment()
     origin = _origin(given, branch_at, run_id, from_attempt)
@@ -145,6 +155,7 @@ def command(
         stage=stage,
         drills=drills,
         trainer_source=_read_trainer(trainer),
+        **compute,
     )
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
@@ -155,7 +166,8 @@ def command(
         ensure_snapshots(app, home, [family])
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, family, data, request.snapshot_id)
-    declare(app.tracks, request)  # of a run that exists, only what a killed command left undone
+    # Of a run that exists, only what a killed command left undone.
+    declare(app.tracks, request, check_gang=_gang_check(given))
     told = before.head.seq + 1 if before is not None else 0
     followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
     result = read_outcome(app, request.run_id, followed.state)
@@ -211,7 +223,9 @@ def _checked(
     if data is not None and request.snapshot_id is not None:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     request = request if origin is None else origin.inherited_by(request, given=chosen)
+    check_place(request.launcher, chosen)
     check_request(request)
+    _gang_check(given)(first_gang(request, given.store_url))
     check_home(given.home)
     if data is not None:
         return replace(request, snapshot_id=check_source(request.family, data))
@@ -222,6 +236,11 @@ def _checked(
             "out, and the family's snapshots are made."
         )
     return request
+
+
+def _gang_check(given: Settings) -> CheckGang:
+    """Return what refuses a gang that the cluster's settings cannot start."""
+    return gang_check(lambda: load_cluster(given))
 
 
 def _config(settings: tuple[str, ...], **named: int | None) -> dict[str, Json]:

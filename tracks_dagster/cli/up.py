@@ -8,21 +8,26 @@ import click
 
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import build, open_dagster_home
+from tracks_dagster.wiring import build, open_cluster_home, open_dagster_home
 
 LOOK_EVERY_S = 2.0
 
 
 @click.command("up")
 @click.option("--port", type=int, default=3000, show_default=True, help="Of the web server.")
-def command(port: int) -> None:
+@click.option(
+    "--kubernetes", "on_kubernetes", is_flag=True, help="Start every Dagster run as a pod."
+)
+def command(port: int, on_kubernetes: bool) -> None:
     """Serve the UI, keep the daemon running, and print the address; Ctrl-C stops both.
 
-    Gangs go on without them and are adopted by the next daemon.
+    Gangs go on without them and are adopted by the next daemon. With --kubernetes the runs are pods
+    of the cluster that kubernetes.yaml names; Postgres and a store that pods reach are needed.
     """
     settings = Settings.from_environment()
-    build(settings)  # what cannot be used is told before anything is started
-    home = open_dagster_home(settings)
+    # What cannot be used is told before anything is started.
+    home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
+    build(settings)
     with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
         click.echo(f"{address} (Ctrl-C stops it)")
         while not interrupts.count:

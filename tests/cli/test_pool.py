@@ -1,0 +1,129 @@
+"""`tracks pool` and `tracks drain`: a person looks at nodes, empties one, and lets it back."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call, files_of
+from tests.pools import CLUSTER, POOL, clustered
+from tracks_dagster.core.bodies import MOVE
+from tracks_dagster.core.track import log_key, pool_track
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import App, build
+
+
+@pytest.fixture
+def app(home: Path) -> App:
+    """A home with a run on n-1 and n-2, and one that is named like a node of another."""
+    app = build(Settings.from_environment())
+    begin = app.now()
+    for history in (
+        clustered("r-1", begin=begin),
+        clustered("n-9", begin=begin, nodes="n-3"),
+        clustered("r-2", begin=begin, nodes="n-9"),
+        clustered("r-3", begin=begin, nodes="n-1").end("node_failure", blamed_node="n-1"),
+    ):
+        history.write_to(app.store)
+    app.projector.scan()
+    return app
+
+
+def nodes(call: Call, *arguments: str) -> dict[str, dict[str, object]]:
+    told = call("pool", *arguments, "--json")
+    assert told.exit_code == 0, told.output
+    [pool] = json.loads(told.stdout)
+    assert pool["pool"] == POOL
+    return {node["node"]: node for node in pool["nodes"]}
+
+
+def test_a_node_is_quarantined_shown_with_its_reason_and_released(app: App, call: Call) -> None:
+    told = call("pool", "quarantine", POOL, "n-1", "--for", "36h", "--why", "a loud fan")
+    assert told.exit_code == 0, told.output
+    assert "Node n-1 of pool kubernetes/h100 is in quarantine until" in told.stdout
+    shown = nodes(call)["n-1"]
+    assert shown["why"] == "a loud fan"
+    assert shown["quarantined_until"] is not None
+    assert nodes(call, POOL) == nodes(call, "show", POOL)
+    table = call("pool", POOL).stdout
+    assert "a loud fan" in table
+    assert "per 100 h" in table
+    assert call("pool", "release", POOL, "n-1", "--why", "a new fan").exit_code == 0
+    released = nodes(call)["n-1"]
+    assert released["quarantined_until"] is None
+    assert str(released["note"]).endswith("a new fan")
+    again = call("pool", "release", POOL, "n-1", "--why", "once more", "--json")
+    assert json.loads(again.stdout)["seq"] is None
+
+
+def test_what_cannot_be_decided_is_told(app: App, call: Call, home: Path) -> None:
+    before = files_of(home)
+    for arguments, says in (
+        (("quarantine", "spot", "n-1", "--why", "x"), "There is no pool 'spot'"),
+        (("quarantine", POOL, "n 1", "--why", "x"), "cannot name a node"),
+        (("quarantine", POOL, "n-1", "--for", "2", "--why", "x"), "--for: '2' has no unit"),
+        (("quarantine", POOL, "n-1", "--for", "800d", "--why", "x"), "a year"),
+        (("release", POOL, "n-1", "--why", "x"), "No record of pool"),
+        (("spot",), "There is no pool 'spot'; attempts have been opened into: kubernetes/h100"),
+    ):
+        told = call("pool", *arguments)
+        assert told.exit_code == 2, told.output
+        assert says in told.stderr
+    assert files_of(home) == before
+
+
+def test_a_pool_whose_track_is_damaged_hides_no_other(app: App, call: Call) -> None:
+    assert call("pool", "quarantine", POOL, "n-1", "--why", "a loud fan").exit_code == 0
+    spot = clustered("r-9", begin=app.now(), nodes="s-1", compute=replace(CLUSTER, pool="spot"))
+    spot.end("completed").write_to(app.store)
+    app.projector.scan()
+    app.store.put(log_key(pool_track(POOL), 0), b"no record")
+    told = call("pool", "--json")
+    assert told.exit_code == 1
+    assert [pool["pool"] for pool in json.loads(told.stdout)] == ["spot"]
+    assert "kubernetes/h100: Record 0" in told.stderr
+    assert "tracks fsck" in told.stderr
+
+
+def test_drain_empties_a_node_and_says_who_leaves(app: App, call: Call) -> None:
+    told = call("drain", "n-2", "--why", "a new kernel", "--for", "2h")
+    assert told.exit_code == 0, told.output
+    assert "Node n-2 is in quarantine in kubernetes/h100 until" in told.stdout
+    assert "Asked to save and go on elsewhere: r-1." in told.stdout
+    assert [stop.body.mode for stop in app.tracks.run("r-1").stops] == [MOVE]
+    assert "Ending already: r-1." in call("drain", "n-2", "--why", "a new kernel").stdout
+
+
+def test_drain_of_a_run_keeps_its_meaning(app: App, call: Call) -> None:
+    told = call("drain", "r-1", "--why", "make room")
+    assert told.exit_code == 0, told.output
+    assert "the run then waits for `tracks retry`" in told.stdout
+    assert [stop.body.mode for stop in app.tracks.run("r-1").stops] == ["drain"]
+    assert app.tracks.find_pool(POOL) is None
+
+
+def test_a_node_named_like_a_run_is_asked_about(app: App, call: Call) -> None:
+    told = call("drain", "n-9", "--why", "a new kernel")
+    assert told.exit_code == 2
+    assert "is a training run, and a node of pool kubernetes/h100" in told.stderr
+    assert app.tracks.run("n-9").stops == app.tracks.run("r-2").stops == ()
+    assert call("drain", "n-9", "--node", "--why", "a new kernel").exit_code == 0
+    assert [stop.body.mode for stop in app.tracks.run("r-2").stops] == [MOVE]
+    assert app.tracks.run("n-9").stops == ()
+    assert call("drain", "n-9", "--run", "--why", "make room").exit_code == 0
+    assert [stop.body.mode for stop in app.tracks.run("n-9").stops] == ["drain"]
+
+
+def test_what_is_neither_a_run_nor_a_node_is_told(app: App, call: Call) -> None:
+    for arguments, says in (
+        (("gpu-77.internal",), "neither a training run nor a node"),
+        (("n-2", "--run"), "There is no training run"),
+        (("r-1", "--run", "--pool", POOL), "--pool is of a node"),
+        (("r-1", "--for", "long"), "--for: 'long'"),
+    ):
+        told = call("drain", *arguments, "--why", "x")
+        assert told.exit_code == 2
+        assert says in told.stderr

@@ -1,0 +1,112 @@
+"""`tracks doctor`: what is missing before the first run, here and on a cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.core.cluster_checkup import Finding, Health, check_cluster
+from tracks_dagster.core.cluster_store import gives_credentials, local_path, why_unreachable
+from tracks_dagster.core.errors import GangError, SettingsError, StoreError
+from tracks_dagster.settings import Settings, find_cluster_file, load_cluster
+
+
+@click.command("doctor")
+@click.option(
+    "--kubernetes", "on_cluster", is_flag=True, help="Check the cluster of TRACKS_KUBERNETES too."
+)
+@as_json
+@click.pass_context
+def command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
+    """Check what a run needs: the store, and on a cluster all that gangs need there.
+
+    Starts nothing and makes no store. A random key is put into the store twice, to see that it keeps
+    the first, and removed; of a store that is a folder, the empty folders `probe` and `~partial` stay.
+    No value of a Secret is read. Exit code 1 when something is
+    missing; what this account may not look at is unknown, and told so.
+    """
+    settings = Settings.from_environment()
+    cluster = load_cluster(settings) if on_cluster else None
+    findings = [_store(settings)]
+    if cluster is not None:
+        findings += [_reach(settings, cluster), *_cluster(cluster)]
+    is_ready = all(finding.health is not Health.MISSING for finding in findings)
+    if as_json:
+        print_json({"is_ready": is_ready, "findings": [to_json(each) for each in findings]})
+    else:
+        print_table(_table(findings))
+        click.echo(_summary(findings, find_cluster_file(settings) if on_cluster else None))
+    ctx.exit(0 if is_ready else BAD_NEWS)
+
+
+def _store(settings: Settings) -> Finding:
+    from tracks_dagster.adapters.stores import try_store
+
+    check, path = "store", local_path(settings.store_url)
+    if path is not None and not Path(path).exists():
+        words = f"{path} is not there yet; the first run makes it."
+        return Finding(check=check, health=Health.UNKNOWN, words=words)
+    try:
+        store = try_store(settings.store_url)
+    except (StoreError, SettingsError) as error:
+        return Finding(check=check, health=Health.MISSING, words=str(error))
+    words = f"{store.url} honours conditional writes."
+    return Finding(check=check, health=Health.OK, words=words)
+
+
+def _reach(settings: Settings, cluster: ClusterSettings) -> Finding:
+    """Say whether pods find the store too; whether their network lets them, only a pod can tell."""
+    check = "store, from pods"
+    problem = why_unreachable(settings.store_url, cluster)
+    if problem is not None:
+        return Finding(check=check, health=Health.MISSING, words=problem)
+    if local_path(settings.store_url) is not None:
+        words = "A volume of the pods is mounted there."
+        return Finding(check=check, health=Health.OK, words=words)
+    if not gives_credentials(cluster):
+        words = (
+            "Nothing in the settings gives pods credentials (environment_from, service_account); "
+            "fine where their nodes have a role that may."
+        )
+        return Finding(check=check, health=Health.UNKNOWN, words=words)
+    words = "Nothing in the settings speaks against it."
+    return Finding(check=check, health=Health.OK, words=words)
+
+
+def _cluster(cluster: ClusterSettings) -> list[Finding]:
+    from tracks_dagster.adapters.kubernetes.client import connect, where
+    from tracks_dagster.adapters.kubernetes.cluster_reader import read_facts
+
+    check = "connection"
+    try:
+        with connect(cluster) as client:
+            facts = read_facts(client, cluster)
+            at = client.configuration.host
+    except GangError as error:
+        return [Finding(check=check, health=Health.MISSING, words=str(error))]
+    words = f"{at} as {facts.account or 'an account that it does not name'} ({where(cluster)})."
+    return [Finding(check=check, health=Health.OK, words=words), *check_cluster(facts, cluster)]
+
+
+def _table(findings: Sequence[Finding]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("check", "", "found"):
+        table.add_column(title, overflow="fold")
+    for finding in findings:
+        table.add_row(finding.check, finding.health.value, finding.words)
+    return table
+
+
+def _summary(findings: Sequence[Finding], path: Path | None) -> str:
+    count = Counter(finding.health for finding in findings)
+    source = f"; the cluster's settings are {path}" if path is not None else ""
+    told = ", ".join(f"{count[health]} {health.value}" for health in Health if count[health])
+    return f"{told}{source}"

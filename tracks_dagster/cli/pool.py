@@ -1,0 +1,133 @@
+"""`tracks pool`: the nodes of compute pools, what was held against them, and their quarantines."""
+
+from __future__ import annotations
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    print_json,
+    print_table,
+    why_option,
+)
+from tracks_dagster.core import units
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.services.node_decisions import quarantine_node, release_node
+from tracks_dagster.services.pool_view import PoolLine, check_pool, pool_names, view_pools
+from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
+
+_TITLES = ("pool", "node", "strikes", "worked h", "per 100 h", "quarantined until", "why")
+_NUMBERS = frozenset({"strikes", "worked h", "per 100 h"})
+
+
+class ShownByDefault(click.Group):
+    """A group in which what is no subcommand is an argument of `show`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Put `show` before the arguments that no subcommand begins."""
+        if not args or args[0] not in {*self.commands, *ctx.help_option_names}:
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("pool", cls=ShownByDefault)
+def command() -> None:
+    """Show the nodes of compute pools (`tracks pool [NAME]`), quarantine and release them."""
+
+
+@command.command("show")
+@click.argument("name", required=False)
+@as_json
+@click.pass_context
+def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
+    """Show the nodes of pool NAME, or of all: strikes, time worked, rate, quarantine and why."""
+    settings = Settings.from_environment()
+    tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    rule = load_policy(settings).nodes
+    names = [check_pool(tracks, ledger, name)] if name is not None else pool_names(ledger)
+    pools, problems = view_pools(tracks, ledger, rule, names)
+    if as_json:
+        print_json([to_json(pool) for pool in pools])
+    elif any(pool.nodes for pool in pools):
+        print_table(_table(pools))
+    elif not problems:
+        click.echo("No attempt has ended on a node of late, and no record names one.")
+    for problem in problems:
+        click.echo(problem, err=True)
+    ctx.exit(BAD_NEWS if problems else 0)
+
+
+@command.command("quarantine")
+@click.argument("pool")
+@click.argument("node")
+@click.option("--for", "length", default="24h", show_default=True, help="How long: 90min, 24h, 7d.")
+@why_option
+@by_option
+@as_json
+def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bool) -> None:
+    """Open no attempt onto NODE of POOL for a while. Attempts that run there go on.
+
+    `tracks drain NODE` also asks those to leave.
+    """
+    for_s = parse_length(length)
+    app = open_app()
+    check_pool(app.tracks, app.ledger, pool)
+    record = quarantine_node(app.tracks, pool, node, for_s=for_s, by=by, why=why)
+    until = record.body["until_at"]
+    if as_json:
+        print_json({"pool": pool, "node": node, "until_at": until, "seq": record.seq})
+        return
+    click.echo(
+        f"Node {node} of pool {pool} is in quarantine until {until} (record {record.seq}); no attempt "
+        "is opened onto it, those that run there go on."
+    )
+
+
+@command.command("release")
+@click.argument("pool")
+@click.argument("node")
+@why_option
+@by_option
+@as_json
+def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
+    """Let attempts onto NODE of POOL again, and forgive its strikes."""
+    app = open_app()
+    check_pool(app.tracks, app.ledger, pool)
+    record = release_node(app.tracks, pool, node, by=by, why=why)
+    if as_json:
+        print_json({"pool": pool, "node": node, "seq": record.seq if record else None})
+        return
+    where = f"record {record.seq}" if record else "as it was already"
+    click.echo(f"Node {node} of pool {pool} may be used: {where}.")
+
+
+def parse_length(text: str) -> float:
+    """Return the seconds of `24h`; raises InvalidInput."""
+    try:
+        return units.duration_s(text)
+    except ValueError as error:
+        raise InvalidInput(f"--for: {error}") from error
+
+
+def _table(pools: list[PoolLine]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in _TITLES:
+        table.add_column(title, justify="right" if title in _NUMBERS else "left", overflow="fold")
+    for pool in pools:
+        for node in pool.nodes:
+            table.add_row(
+                pool.pool,
+                node.node,
+                str(node.strikes),
+                f"{node.exposure_s / 3600:.1f}",
+                "–" if node.rate is None else f"{100 * node.rate:.2f}",
+                (node.quarantined_until or "–")[:16],
+                node.why if node.why is not None else node.note or ", ".join(node.reasons),
+            )
+    return table

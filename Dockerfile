@@ -1,0 +1,51 @@
+# One image for everything on a cluster: web server, daemon, code server, run workers, gangs.
+#
+#   docker build --build-arg VARIANT=cuda --build-arg GIT_COMMIT=$(git rev-parse HEAD) -t IMAGE .
+#
+# VARIANT=cuda takes the plain torch wheel and its CUDA libraries (gigabytes); VARIANT=cpu takes the
+# CPU build, which lies on an index of its own: pass that one as PIP_EXTRA_INDEX_URL.
+ARG PYTHON_VERSION=3.11
+FROM python:${PYTHON_VERSION}-slim AS build
+
+ARG VARIANT=cpu
+ARG PIP_INDEX_URL
+ARG PIP_EXTRA_INDEX_URL
+WORKDIR /app
+COPY pyproject.toml constraints.txt ./
+# The packages alone, in a layer of their own: a change of the code does not install them again.
+RUN case "$VARIANT" in \
+      cpu) torch="torch==$(sed -n 's/^torch==//p' constraints.txt)+cpu" ;; \
+      cuda) torch="torch==$(sed -n 's/^torch==//p' constraints.txt)" ;; \
+      *) echo "VARIANT is $VARIANT; there are cpu and cuda." >&2; exit 2 ;; \
+    esac \
+    && python -m venv /opt/venv \
+    && /opt/venv/bin/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' > requirements.txt \
+    && /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt "$torch" -r requirements.txt
+COPY workspace.yaml ./
+COPY assets assets
+COPY resources resources
+COPY sensors sensors
+COPY tracks_dagster tracks_dagster
+ARG GIT_COMMIT
+RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --editable . \
+    && rm requirements.txt && printf '%s\n' "$GIT_COMMIT" > GIT_COMMIT \
+    && /opt/venv/bin/python -m compileall -q .
+
+FROM python:${PYTHON_VERSION}-slim
+
+# Rootless: a gang needs no right on its node. The numeric id lets `runAsNonRoot` be checked.
+RUN groupadd --gid 10001 tracks \
+    && useradd --uid 10001 --gid tracks --create-home tracks \
+    && install -d -o tracks -g tracks /tracks /opt/dagster/dagster_home
+COPY --from=build /opt/venv /opt/venv
+COPY --from=build /app /app
+WORKDIR /app
+# assets, resources and sensors are imported by these names: /app goes before every installed package.
+ENV PATH=/opt/venv/bin:$PATH \
+    PYTHONPATH=/app \
+    PYTHONUNBUFFERED=1 \
+    PYTHONDONTWRITEBYTECODE=1 \
+    DAGSTER_HOME=/opt/dagster/dagster_home \
+    TRACKS_HOME=/tracks
+USER 10001:10001
+CMD ["tracks", "--help"]

@@ -1,0 +1,39 @@
+"""The cluster's settings and the run launcher, as deploy/ configures them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
+from tests.deploy.values import DEPLOY, accepted, launcher_values
+from tracks_dagster.adapters.yaml_nodes import read_yaml
+from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.core.cluster_file import read_cluster
+
+
+@pytest.fixture(name="cluster", scope="module")
+def _cluster() -> ClusterSettings:
+    cluster, problems = read_cluster(read_yaml(DEPLOY / "kubernetes.yaml")[0])
+    assert cluster is not None, problems
+    return cluster
+
+
+@pytest.fixture(name="launcher")
+def _launcher(tmp_path: Path) -> TrackedK8sRunLauncher:
+    """The launcher that the values configure, for a cluster that is not there."""
+    kubeconfig = tmp_path / "kubeconfig"
+    server = {"name": "none", "cluster": {"server": "http://127.0.0.1:9"}}
+    context = {"name": "none", "context": {"cluster": "none", "user": "none"}}
+    found = {
+        "clusters": [server],
+        "contexts": [context],
+        "users": [{"name": "none", "user": {}}],
+        "current-context": "none",
+    }
+    kubeconfig.write_text(yaml.safe_dump(found), encoding="utf-8")
+    config = accepted(TrackedK8sRunLauncher, launcher_values()["config"])
+    outside = {"load_incluster_config": False, "kubeconfig_file": str(kubeconfig)}
+    return TrackedK8sRunLauncher.from_config_value(None, {**config, **outside})

@@ -1,0 +1,120 @@
+"""What is deployed beside Dagster's chart: valid on each Kubernetes, least privilege, no secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from tracks_dagster.adapters.yaml_nodes import read_yaml
+from tracks_dagster.core.cluster_file import read_cluster
+from tracks_dagster.core.names import LABEL_APP, MANAGED_BY
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])
+VERSIONS = ("1.32", "1.34", NEWEST)
+KUEUE = "kueue.x-k8s.io/"  # no part of Kubernetes, so none of its schemas
+
+
+def objects(name: str) -> list[dict[str, Any]]:
+    text = (DEPLOY / "manifests" / name).read_text(encoding="utf-8")
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+ALL = [
+    pytest.param(each, id=f"{path.stem}-{each['kind']}-{each['metadata']['name']}")
+    for path in sorted((DEPLOY / "manifests").glob("*.yaml"))
+    for each in objects(path.name)
+    if not each["apiVersion"].startswith(KUEUE)
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("manifest", ALL)
+def test_every_manifest_is_valid_on_each_version(manifest: dict[str, Any], version: str) -> None:
+    kubernetes_validate.validate(manifest, version, strict=True)
+
+
+def test_kustomize_names_every_manifest_or_says_when_to() -> None:
+    text = (DEPLOY / "kustomization.yaml").read_text(encoding="utf-8")
+    for path in (DEPLOY / "manifests").glob("*.yaml"):
+        assert f"manifests/{path.name}" in text
+    assert "manifests/queues.yaml" not in yaml.safe_load(text)["resources"]  # needs Kueue
+
+
+def test_no_secret_stands_in_what_is_deployed() -> None:
+    for path in DEPLOY.rglob("*.yaml"):
+        for each in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            assert each.get("kind") != "Secret"
+            assert not list(secret_values(each)), path
+
+
+def secret_values(value: Any) -> list[str]:
+    """Return what stands where a secret would: text under a key that is named like one."""
+    if isinstance(value, list):
+        return [found for each in value for found in secret_values(each)]
+    if not isinstance(value, dict):
+        return []
+    own = [
+        key
+        for key, each in value.items()
+        if isinstance(each, str) and str(key).lower().endswith(("password", "token", "secret_key"))
+    ]
+    return own + [found for each in value.values() for found in secret_values(each)]
+
+
+def test_the_gangs_account_may_do_nothing() -> None:
+    accounts = objects("accounts.yaml")
+    bound = {
+        subject["name"]
+        for each in accounts
+        if each["kind"].endswith("Binding")
+        for subject in each["subjects"]
+    }
+    (gang,) = [each for each in accounts if each["metadata"]["name"] == "tracks-gang"]
+    assert gang["automountServiceAccountToken"] is False
+    assert bound == {"tracks-supervisor", "tracks-dagster"}
+
+
+def test_no_role_takes_in_everything_or_reads_secrets() -> None:
+    rules = [rule for each in objects("accounts.yaml") for rule in each.get("rules", [])]
+    assert rules
+    for rule in rules:
+        assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
+        assert not {"secrets", "pods/exec", "serviceaccounts", "roles"} & {*rule["resources"]}
+
+
+def test_policy_and_budget_hold_for_the_pods_of_gangs() -> None:
+    (policy,) = objects("network.yaml")
+    (budget,) = objects("disruption.yaml")
+    for selector in (policy["spec"]["podSelector"], budget["spec"]["selector"]):
+        assert selector["matchLabels"][LABEL_APP] == MANAGED_BY
+
+
+def test_a_gang_reaches_no_address_of_the_cluster_but_gangs_and_names() -> None:
+    (policy,) = objects("network.yaml")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    names = [rule for rule in policy["spec"]["egress"] if {53} == ports_of(rule)]
+    assert len(names) == 1
+    others = [rule for rule in policy["spec"]["egress"] if rule not in names]
+    blocks = [to["ipBlock"] for rule in others for to in rule["to"] if "ipBlock" in to]
+    assert [block["cidr"] for block in blocks] == ["0.0.0.0/0"]
+    assert {"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"} <= {*blocks[0]["except"]}
+
+
+def ports_of(rule: dict[str, Any]) -> set[int]:
+    return {each["port"] for each in rule.get("ports", ())}
+
+
+def test_the_settings_that_are_shown_can_be_used() -> None:
+    root, broken = read_yaml(DEPLOY / "kubernetes.yaml")
+    cluster, wrong = read_cluster(root)
+    assert (broken, wrong) == ([], [])
+    assert cluster is not None
+    named = {each["metadata"]["name"] for each in objects("accounts.yaml")}
+    assert cluster.service_account in named
+    priorities = {each["metadata"]["name"] for each in objects("priorities.yaml")}
+    assert cluster.priority_class in priorities

@@ -1,6 +1,7 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dagster import (
     AddDynamicPartitionsRequest,
@@ -18,12 +19,14 @@ from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 from tracks_dagster.core import names
 from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.node_taints import NodeTaints
 from tracks_dagster.core.orphans import StandingGangs
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.core.records import format_time
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.services.receipt_metadata import attempt_metadata
 from tracks_dagster.services.sweep import sweep, sweep_is_due
+from tracks_dagster.services.tainting import keep_taints
 from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.services.watch import (
     close_lost,
@@ -122,7 +125,7 @@ def watch_attempts(
 
 
 def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
-    """End what outlived its attempt on the cluster, where one is set up."""
+    """End what outlived its attempt on the cluster, where one is set up, and keep its nodes' taints."""
     if find_cluster_file(app.settings) is None or not sweep_is_due(last_at, app.now()):
         return Upkeep(done_at=last_at)
     try:
@@ -131,7 +134,11 @@ def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
         return Upkeep(done_at=format_time(app.now()), problems=(f"not swept: {error}",))
     if not isinstance(launcher, StandingGangs):
         return Upkeep(done_at=last_at)
-    return sweep(app.tracks, app.ledger, launcher)
+    swept = sweep(app.tracks, app.ledger, launcher)
+    if isinstance(launcher, NodeTaints):
+        tainted = keep_taints(app.tracks, app.ledger, launcher)
+        swept = replace(swept, problems=(*swept.problems, *tainted))
+    return swept
 
 
 def _due_reports(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from datetime import timedelta
 
@@ -26,6 +27,15 @@ class StandingFakes(FakeGangs):
         super().__init__()
         self.left = [gang]
         self.looks = 0
+        self.tainted: list[frozenset[str]] = []
+
+    @property
+    def taints_nodes(self) -> bool:
+        return True
+
+    def taint(self, nodes: AbstractSet[str]) -> Sequence[str]:
+        self.tainted.append(frozenset(nodes))
+        return ()
 
     def standing(self) -> Sequence[StandingGang]:
         self.looks += 1
@@ -65,6 +75,7 @@ def test_an_orphan_is_swept_and_the_cluster_is_not_asked_again_within_a_minute(
     app = replace(app, launcher_of=lambda name: cluster)
     cursor = tick(app, instance)
     assert cluster.left == []
+    assert cluster.tainted == [frozenset()]
     assert read_cursor(cursor).swept_at is not None
     tick(app, instance, cursor)
     assert cluster.looks == 1

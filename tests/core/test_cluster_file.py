@@ -46,6 +46,7 @@ tolerations:
   - {key: gpu, operator: Exists, effect: NoSchedule}
   - {key: spot, value: "yes", effect: NoExecute, tolerationSeconds: 30}
 priority_class: training-high
+taint_quarantined_nodes: true
 topology_key: topology.kubernetes.io/zone
 queue: team-a
 run_worker: {resources: {requests: {cpu: 250m}}}
@@ -108,6 +109,7 @@ def test_every_key_of_the_file_is_read() -> None:
             {"key": "spot", "value": "yes", "effect": "NoExecute", "tolerationSeconds": 30},
         ),
         priority_class="training-high",
+        taint_quarantined_nodes=True,
         topology_key="topology.kubernetes.io/zone",
         queue="team-a",
         run_worker={"resources": {"requests": {"cpu": "250m"}}},

@@ -44,6 +44,7 @@ class ClusterSettings:
     to run, image pull included.
     device_classes: beside "cpu", which is always there. queue: Kueue's local queue.
     run_worker: a fragment of dagster-k8s' `K8sRunLauncher` config, for the run workers.
+    taint_quarantined_nodes: keep everything else off nodes in quarantine as well (`node_taints`).
     """
 
     image: str
@@ -71,6 +72,7 @@ class ClusterSettings:
     topology_key: str | None = None
     queue: str | None = None
     run_worker: Mapping[str, Json] = field(default_factory=dict)
+    taint_quarantined_nodes: bool = False
 
     def __post_init__(self) -> None:
         if self.job_kind not in JOB_KINDS:

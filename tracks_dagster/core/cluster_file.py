@@ -143,4 +143,5 @@ _KEYS: Mapping[str, tuple[str, Read]] = {
     "topology_key": ("topology_key", _LABEL_WORD),
     "queue": ("queue", _QUEUE),
     "run_worker": ("run_worker", read_json_mapping),
+    "taint_quarantined_nodes": ("taint_quarantined_nodes", scalar(units.flag)),
 }

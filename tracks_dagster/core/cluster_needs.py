@@ -54,6 +54,8 @@ def permissions(cluster: ClusterSettings) -> tuple[Permission, ...]:
         Permission(resource="events", verbs=("list", "watch")),
         Permission(resource="nodes", verbs=("get", "list"), is_namespaced=False),
     ]
+    if cluster.taint_quarantined_nodes:
+        found.append(Permission(resource="nodes", verbs=("patch",), is_namespaced=False))
     if cluster.job_kind == JOB_SET:
         found.append(Permission(resource="jobsets", group=JOB_SET_GROUP, verbs=_GANG))
     return tuple(found)

@@ -15,6 +15,7 @@ Requests to the API server, for N pods of a gang:
     kill      4, and one list of pods a second until they are gone, at most KILL_S_MAX (40 s)
     ask_to_save, dump_stacks          1 list of pods; ship: none
     standing  2 lists, for the sweeper of a whole namespace; sweep: 1
+    taint     1 list of nodes, and a patch for each that changes
 
 To the store: N small reads every BEAT_READ_S (5 s) while a gang is observed, and one for a glance at a
 gang without a Job.
@@ -26,6 +27,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 
 from kubernetes.client import ApiClient
 
@@ -36,6 +38,7 @@ from tracks_dagster.adapters.kubernetes.gang_tools import Tools
 from tracks_dagster.adapters.kubernetes.glances import Glances
 from tracks_dagster.adapters.kubernetes.homes import Home
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests
+from tracks_dagster.adapters.kubernetes.node_tainting import NodeTainting
 from tracks_dagster.adapters.kubernetes.starting import start_gang
 from tracks_dagster.adapters.kubernetes.sweeping import Sweeping
 from tracks_dagster.adapters.kubernetes.watched_gang import WatchedGang
@@ -61,7 +64,8 @@ IDLE_S = 600.0  # without a look: then it is watched no more, until the next one
 
 
 class KubernetesLauncher:
-    """Implements `ports.GangLauncher` in one namespace, and `orphans.StandingGangs` for its sweeper.
+    """Implements `ports.GangLauncher` in one namespace, `orphans.StandingGangs` for its sweeper, and
+    `node_taints.NodeTaints`.
 
     seconds: a steady clock.
     """
@@ -92,6 +96,7 @@ class KubernetesLauncher:
         place = self._tools.place
         self._glances = Glances(api, store, cluster=cluster, place=place, now=now, seconds=seconds)
         self._sweeping = Sweeping(api)
+        self._tainting = NodeTainting(requests, api.home)
         self._ending = Ending(api, now=now, sleep=sleep, seconds=seconds)
         self._lock = threading.Lock()  # of the tables; nothing is asked under it
         # With when it was looked at last; the one looked at longest ago comes first.
@@ -199,6 +204,16 @@ class KubernetesLauncher:
     def sweep(self, gang: StandingGang) -> None:
         """Delete what outlived its attempt."""
         self._sweeping.sweep(gang)
+
+    @property
+    def taints_nodes(self) -> bool:
+        """Whether the settings ask for taints on nodes in quarantine."""
+        return self._tools.cluster.taint_quarantined_nodes
+
+    def taint(self, nodes: AbstractSet[str]) -> Sequence[str]:
+        """Let these nodes, and no others, have this home's taint."""
+        with _Translated("keep the nodes' taints"):
+            return self._tainting.taint(nodes)
 
     def close(self) -> None:
         """Stop every watch; what was seen is in the store then."""

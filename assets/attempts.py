@@ -107,6 +107,7 @@ def _supervise(
     run_id, attempt_id = parse_attempt_key(context.partition_key)
     _, attempt = find_attempt(app.tracks, run_id, attempt_id)
     launcher = attempt.opened.compute.launcher
+    reported: set[str] = set()  # by this process; another one may have reported more
     (policy, no_policy), (rules, no_rules) = app.usable_policy(), app.usable_rules()
     for problem in (no_policy, no_rules):
         if problem is not None:
@@ -122,7 +123,7 @@ def _supervise(
         host=platform.node(),
         clean=app.redact,
         sleep=time.sleep,
-        seen=lambda state: _report_commits(context, state, attempt_id),
+        seen=lambda state: _report_commits(context, state, attempt_id, reported),
         rules=rules,
     )
     try:
@@ -139,15 +140,25 @@ def _supervise(
         raise
 
 
-def _report_commits(context: AssetExecutionContext, state: RunState, attempt_id: int) -> None:
-    """Tell Dagster of checkpoints while training goes on: the partition first, then its event."""
-    instance = context.instance
-    reported = set(instance.get_dynamic_partitions(names.CHECKPOINT_PARTITIONS))
-    for report in due_reports(state, attempt_id, reported):
-        instance.add_dynamic_partitions(names.CHECKPOINT_PARTITIONS, [report.key])
+def _report_commits(
+    context: AssetExecutionContext, state: RunState, attempt_id: int, reported: set[str]
+) -> None:
+    """Tell Dagster of checkpoints while training goes on: the partition first, then its event.
+
+    reported: the keys that Dagster is known to have; those of this attempt are added.
+    """
+    instance, kind = context.instance, names.CHECKPOINT_PARTITIONS
+
+    def is_reported(key: str) -> bool:
+        if key not in reported and instance.has_dynamic_partition(kind, key):
+            reported.add(key)
+        return key in reported
+
+    for report in due_reports(state, attempt_id, is_reported):
+        instance.add_dynamic_partitions(kind, [report.key])
         context.log_event(
             AssetMaterialization(
-                asset_key=AssetKey(names.CHECKPOINT_PARTITIONS),
+                asset_key=AssetKey(kind),
                 partition=report.key,
                 metadata=report.metadata,
                 tags={names.TAG_DATA_VERSION: report.manifest_sha256},

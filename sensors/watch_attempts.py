@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 from dagster import (
     AddDynamicPartitionsRequest,
@@ -144,8 +145,8 @@ def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
 def _due_reports(
     context: SensorEvaluationContext, app: App, run_id: str, attempt_id: int
 ) -> list[CheckpointReport]:
-    reported = context.instance.get_dynamic_partitions(names.CHECKPOINT_PARTITIONS)
-    return due_reports(app.tracks.run(run_id), attempt_id, set(reported))
+    is_reported = partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS)
+    return due_reports(app.tracks.run(run_id), attempt_id, is_reported)
 
 
 def _commit(commit: CheckpointReport) -> AssetMaterialization:

@@ -6,7 +6,7 @@ report which is lost or repeated changes nothing but a page.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.core.names import checkpoint_key
@@ -24,23 +24,26 @@ class CheckpointReport:
 
 
 def due_reports(
-    state: RunState, attempt_id: int, reported: Collection[str]
+    state: RunState, attempt_id: int, is_reported: Callable[[str], bool]
 ) -> list[CheckpointReport]:
-    """Return a report for each commit of the attempt whose partition key is not in `reported`."""
-    reports = [
-        _report(checkpoint) for checkpoint in state.checkpoints if _of(checkpoint, attempt_id)
-    ]
-    return [report for report in reports if report.key not in reported]
+    """Return a report for each commit of the attempt that was not reported yet.
+
+    is_reported: asked for a partition key at a time, so that the commits of other runs cost nothing.
+    """
+    mine = [each for each in state.checkpoints if each.ref.attempt_id == attempt_id]
+    return [_report(each) for each in mine if not is_reported(partition_key(each))]
 
 
-def _of(checkpoint: CheckpointState, attempt_id: int) -> bool:
-    return checkpoint.ref.attempt_id == attempt_id
+def partition_key(checkpoint: CheckpointState) -> str:
+    """Return the checkpoint's partition key in Dagster."""
+    ref = checkpoint.ref
+    return checkpoint_key(ref.run_id, ref.attempt_id, ref.step)
 
 
 def _report(checkpoint: CheckpointState) -> CheckpointReport:
     ref, body = checkpoint.ref, checkpoint.body
     return CheckpointReport(
-        key=checkpoint_key(ref.run_id, ref.attempt_id, ref.step),
+        key=partition_key(checkpoint),
         manifest_sha256=ref.manifest_sha256,
         metadata={
             "training_run_id": ref.run_id,

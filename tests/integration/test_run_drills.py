@@ -121,14 +121,15 @@ def test_every_rank_count_resumes_exactly_with_grace_and_without(home: Home, ran
 
 @pytest.mark.full
 def test_ctrl_c_drains_and_the_run_is_taken_up_to_the_same_weights(embedded_home: Home) -> None:
-    plain = outcome(embedded_home.run("plain-of-ctrl-c"))
-    command = embedded_home.run("ctrl-c")
+    many = ("--steps", "200")  # so that a busy machine does not finish them before it is drained
+    plain = outcome(embedded_home.run("plain-of-ctrl-c", *many))
+    command = embedded_home.run("ctrl-c", *many)
     wait_for(lambda: _step(embedded_home, "ctrl-c") >= 10)
     command.send_signal(signal.SIGINT)
     done = finished(command)
     assert done.returncode == 1
     assert "To go on: tracks run --run-id ctrl-c" in done.stderr
-    taken_up = outcome(embedded_home.run("ctrl-c"))
+    taken_up = outcome(embedded_home.run("ctrl-c", *many))
     assert taken_up["attempts"][0]["termination_reason"] == "user_cancelled"
     assert taken_up["attempts"][0]["lost_steps"] == 0
     assert taken_up["final"] | {"manifest_sha256": ""} == plain["final"] | {"manifest_sha256": ""}

@@ -49,6 +49,7 @@ from tracks_dagster.core.records import Draft, Json, Kind, Record, canonical_jso
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import Track, run_track
 from tracks_dagster.training.attempt import Attempt
+from tracks_dagster.training.committing import PART_S_MAX
 from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
@@ -57,8 +58,10 @@ from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.stop_signal import StopSignal
 from tracks_dagster.training.verifying import read_manifest, weights_sha256
 
-GANG_S_MAX = 120.0  # a gang that takes longer is killed and fails its test
-SURVIVORS_S_MAX = 40.0  # the parent gives five; here a busy machine must change no exit code
+GANG_S_MAX = 240.0  # a gang that takes longer is killed and fails its test
+# The parent gives five; here a busy machine must change no exit code: rank 0 may be in a save that
+# waits for the part of a rank that is dead.
+SURVIVORS_S_MAX = PART_S_MAX + 20.0
 POLL_S = 0.02
 SMALL: dict[str, dict[str, Json]] = {
     "tabular": {"global_batch": 12, "micro_batch": 2, "hidden": 8, "warmup_steps": 2},

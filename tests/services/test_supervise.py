@@ -187,6 +187,22 @@ def test_a_start_that_waits_for_an_answer_obeys_a_stop(
     assert [call[0] for call in gangs.calls].count("start") == 1
 
 
+def test_a_start_that_waits_for_an_answer_starts_nothing_for_an_attempt_that_was_closed(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    gangs.starts_unanswered = 1
+
+    def closed() -> None:
+        supervised = supervisor(tracks, gangs, Days(clock))
+        supervised._close("r-1", 1)
+
+    attempt = supervisor(tracks, gangs, Days(clock, closed)).supervise("r-1", 1)
+    assert attempt is not None
+    assert not attempt.is_open
+    assert gangs.specs == []
+
+
 def test_a_start_that_waits_for_an_answer_lets_go_at_a_newer_claim(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
 ) -> None:

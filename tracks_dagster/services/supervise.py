@@ -140,7 +140,7 @@ class Supervisor:
                 is_told = True
             self.sleep(START_AGAIN_S)
             _, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
-            if not self._holds(attempt):
+            if not attempt.is_open or not self._holds(attempt):
                 return None  # the first look of the watch lets go
 
     def _start_or_adopt_once(self, run_id: str, attempt: AttemptState) -> Problem | None:

@@ -33,6 +33,7 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     SnapshotCommitted,
     SnapshotDecision,
+    SnapshotRef,
     StopRequested,
 )
 from tracks_dagster.core.body_json import to_json
@@ -215,7 +216,13 @@ class History(Grown):
         body = CheckpointVerified(manifest_sha256=ref.manifest_sha256, by="tests", total_bytes=1000)
         return self.add(Kind.CHECKPOINT_VERIFIED, body)
 
-    def open_eval(self, ref: CheckpointRef, *, suite: str = "heldout-loss") -> Self:
+    def open_eval(
+        self,
+        ref: CheckpointRef,
+        *,
+        suite: str = "heldout-loss",
+        snapshot: SnapshotRef = HELDOUT,
+    ) -> Self:
         """`eval_opened`: the next attempt at the eval of `ref`."""
         eval_id = f"{suite}@{ref.step}"
         number = 1 + sum(e.opened.eval_id == eval_id for e in self.state.evals)
@@ -225,7 +232,7 @@ class History(Grown):
             checkpoint=ref,
             suite=suite,
             suite_version="1",
-            snapshot=HELDOUT,
+            snapshot=snapshot,
             seed=7,
             decision="It is required.",
             decided_by="tests",
@@ -252,10 +259,10 @@ class History(Grown):
         """`eval_waived`."""
         return self.add(Kind.EVAL_WAIVED, EvalWaived(suite=suite, by="ann", why="not needed"))
 
-    def promote(self, opened: EvalOpened, *, promoted: bool = True) -> Self:
+    def promote(self, opened: EvalOpened, *, promoted: bool = True, alias: str = "best") -> Self:
         """`promotion_decided` on the eval that `opened` opened."""
         body = PromotionDecided(
-            alias="best",
+            alias=alias,
             promoted=promoted,
             checkpoint=opened.checkpoint,
             eval_id=opened.eval_id,

@@ -44,11 +44,12 @@ TRACEBACK = "Traceback (most recent call last):\n  …\n"
 class Story:
     """Writes the story's objects as it grows; `write_tracks` stores its records."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(self, store: ObjectStore, run_id: str = RUN_ID) -> None:
         self.store = store
+        self.run_id = run_id
         self.datasets = [DatasetHistory("aws-docs"), DatasetHistory("aws-docs-heldout")]
         self.snapshot, heldout = (self._snapshot(dataset) for dataset in self.datasets)
-        self.history = History(RUN_ID).declare(
+        self.history = History(run_id).declare(
             intent="See whether <half> the batch & twice the accumulation learns the same.",
             compute=ComputeRequest(ranks=1),
             snapshot=self.snapshot,
@@ -103,38 +104,15 @@ class Story:
         number = len(self.history.state.attempts)
         lines = [step_line(step, at=format_time(self.history.at)) for step in steps]
         data = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
-        prefix = journal_prefix(RUN_ID, number, self.history.launch_id, 0)
+        prefix = journal_prefix(self.run_id, number, self.history.launch_id, 0)
         self.store.put(f"{prefix}{0:012d}.jsonl", data)
 
     def commit(self, step: int) -> None:
         """Store a checkpoint of one small tensor and commit it."""
         number, launch_id = len(self.history.state.attempts), self.history.launch_id
-        prefix = object_prefix(RUN_ID, number, launch_id, step)
-        weights = hashlib.sha256(str(step).encode()).digest()
-        chunk = Chunk(
-            key=f"{prefix}chunks/{blake3(weights).hexdigest()}",
-            blake3=blake3(weights).hexdigest(),
-            size_bytes=len(weights),
+        self.history.commit(
+            step, ref=store_checkpoint(self.store, self.run_id, number, launch_id, step)
         )
-        self.store.put(chunk.key, weights)
-        piece = Piece(chunk_index=0, offset_bytes=0, size_bytes=len(weights))
-        shard = Shard(offsets=(0,), shape=(8,), pieces=(piece,))
-        tensor = TensorEntry(name="w", dtype="float32", shape=(8,), shards=(shard,))
-        members = {name: Member(step=step) for name in MEMBERS}
-        manifest = Manifest(
-            run_id=RUN_ID,
-            attempt_id=number,
-            launch_id=launch_id,
-            step=step,
-            chunks=(chunk,),
-            members={**members, "model": Member(step=step, tensors=(tensor,))},
-            metrics={"loss": 5.0 / step},
-            config_sha256="c" * 64,
-            environment_sha256="e" * 64,
-        ).to_bytes()
-        ref = CheckpointRef(RUN_ID, number, step, prefix, sha256_hex(manifest))
-        self.store.put(manifest_key(ref), manifest)
-        self.history.commit(step, ref=ref)
 
     def end(self, reason: str, *, last_step: int) -> None:
         """Store the evidence and end the newest attempt."""
@@ -151,7 +129,7 @@ class Story:
         )
         end = RankEnd(rank=0, exit_code=1 if message else 0, last_word=word if message else None)
         evidence = Evidence(
-            run_id=RUN_ID,
+            run_id=self.run_id,
             attempt_id=number,
             launch_id=self.history.launch_id,
             ranks=(end,),
@@ -159,7 +137,7 @@ class Story:
             placed=True,
         )
         data = canonical_json(to_json(evidence))
-        key = f"runs/{RUN_ID}/attempts/{number}/evidence/{sha256_hex(data)}.json"
+        key = f"runs/{self.run_id}/attempts/{number}/evidence/{sha256_hex(data)}.json"
         self.store.put(key, data)
         self.history.end(
             reason,
@@ -179,6 +157,38 @@ class Story:
         self.store.put(f"datasets/{name}/manifests/{sha256_hex(manifest)}.json", manifest)
         dataset.declare().commit(sha256_hex(manifest))
         return SnapshotRef(dataset=name, snapshot_id=sha256_hex(manifest))
+
+
+def store_checkpoint(
+    store: ObjectStore, run_id: str, number: int, launch_id: str, step: int
+) -> CheckpointRef:
+    """Store the chunk and the manifest of a checkpoint of one small tensor; commit nothing."""
+    prefix = object_prefix(run_id, number, launch_id, step)
+    weights = hashlib.sha256(str(step).encode()).digest()
+    chunk = Chunk(
+        key=f"{prefix}chunks/{blake3(weights).hexdigest()}",
+        blake3=blake3(weights).hexdigest(),
+        size_bytes=len(weights),
+    )
+    store.put(chunk.key, weights)
+    piece = Piece(chunk_index=0, offset_bytes=0, size_bytes=len(weights))
+    shard = Shard(offsets=(0,), shape=(8,), pieces=(piece,))
+    tensor = TensorEntry(name="w", dtype="float32", shape=(8,), shards=(shard,))
+    members = {name: Member(step=step) for name in MEMBERS}
+    manifest = Manifest(
+        run_id=run_id,
+        attempt_id=number,
+        launch_id=launch_id,
+        step=step,
+        chunks=(chunk,),
+        members={**members, "model": Member(step=step, tensors=(tensor,))},
+        metrics={"loss": 5.0 / step},
+        config_sha256="c" * 64,
+        environment_sha256="e" * 64,
+    ).to_bytes()
+    ref = CheckpointRef(run_id, number, step, prefix, sha256_hex(manifest))
+    store.put(manifest_key(ref), manifest)
+    return ref
 
 
 def step_line(step: int, *, at: str) -> dict[str, Json]:

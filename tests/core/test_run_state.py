@@ -46,14 +46,16 @@ def finished(history: History) -> History:
     return trained(history).end("completed").finish()
 
 
-OF_A_DATASET = [k for k in Kind if k.value.startswith(("dataset_", "snapshot_", "node_"))]
-LATE = sorted(set(Kind) - AFTER_FINISH - set(OF_A_DATASET) - {Kind.RUN_DECLARED})
+OF_OTHER_TRACKS = [
+    k for k in Kind if k.value.startswith(("dataset_", "snapshot_", "node_", "source_"))
+]
+LATE = sorted(set(Kind) - AFTER_FINISH - set(OF_OTHER_TRACKS) - {Kind.RUN_DECLARED})
 
 ILLEGAL: list[tuple[Build, Kind, int | None, dict[str, Json], str]] = [
     (lambda h: h, Kind.NOTE, None, {}, "the first record of a run, and only the first"),
     (lambda h: h, Kind.ATTEMPT_OPENED, 1, {}, "the first record of a run, and only the first"),
     (declared, Kind.RUN_DECLARED, None, {}, "the first record of a run, and only the first"),
-    *[(declared, kind, None, {}, "does not belong to a run's track") for kind in OF_A_DATASET],
+    *[(declared, kind, None, {}, "does not belong to a run's track") for kind in OF_OTHER_TRACKS],
     (declared, Kind.ATTEMPT_OPENED, 2, {}, "the next attempt is 1, not 2"),
     (declared, Kind.ATTEMPT_OPENED, None, {}, "the next attempt is 1, not None"),
     (opened, Kind.ATTEMPT_OPENED, 2, {}, "attempt 1 is still open"),

@@ -6,7 +6,7 @@ import math
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracks_dagster.core import simulation, simulation_run
@@ -152,8 +152,26 @@ ENDS = st.sampled_from(
 )
 
 
+# Six rollbacks, each over what the attempt before had saved: they reach back further than 48 commits.
+ROLLBACKS_IN_A_ROW = [
+    (R.PREEMPTED, 2196),
+    (R.PREEMPTED, 1),
+    (R.PREEMPTED, 2341),
+    (R.LOSS_DIVERGENCE, 2287),
+    (R.LOSS_DIVERGENCE, 137),
+    (R.LOSS_DIVERGENCE, 164),
+    (R.NAN_LOSS, 228),
+    (R.NAN_LOSS, 546),
+    (R.NAN_LOSS, 379),
+    (R.PREEMPTED, 145),
+    (R.PREEMPTED, 2099),
+    (R.PREEMPTED, 1),
+]
+
+
 @settings(max_examples=60)
 @given(ends=st.lists(st.tuples(ENDS, st.integers(1, 5000)), min_size=1, max_size=25))
+@example(ends=ROLLBACKS_IN_A_ROW)
 def test_forgetting_old_commits_changes_no_decision(
     ends: list[tuple[TerminationReason, int]],
 ) -> None:

@@ -211,10 +211,16 @@ class AttemptOpened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptSupervised:
-    """`attempt_supervised`: a Dagster run claims the attempt; only the newest claim may act."""
+    """`attempt_supervised`: a Dagster run claims the attempt; only the newest claim may act.
+
+    pid, pid_started, boot_id: the claiming process, as of `RankPlace`; None where it was not recorded.
+    """
 
     dagster_run_id: str
     host: str
+    pid: int | None = None
+    pid_started: float | None = None
+    boot_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,12 +275,27 @@ class AttemptRestored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """Seconds of a launch from its first step on, by rank 0's monotonic clock; no second counts twice.
+
+    steps_s: from a step's data to its report, the exchange between ranks included; data_s: waiting for
+    data; saving_s: training stood still for a save; eval_s: evaluations inside the loop.
+    """
+
+    steps_s: float = 0.0
+    data_s: float = 0.0
+    saving_s: float = 0.0
+    eval_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
     cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window.
     trigger: "interval", "time", "demand" (the script or SIGUSR1 asked), "sigterm" or "final".
     total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
+    spent: what the launch had spent when the committed step was done, before this save.
     """
 
     launch_id: str
@@ -286,6 +307,7 @@ class CheckpointCommitted:
     written_bytes: int
     blocking_s: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    spent: TimeSpent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +320,8 @@ class AttemptEnded:
     first_line_ran: whether any rank ran its first line (an attempt without is free).
     onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
     blamed_node: the node of the rank that failed first, or that was booted anew; None: not known.
+    spent: what the launch had spent by the newest line of its journal that tells it; last_stepped_at:
+    when its last step was done.
     """
 
     reason: str
@@ -320,6 +344,8 @@ class AttemptEnded:
     cursor_to: int | None = None
     onset_step: int | None = None
     blamed_node: str | None = None
+    spent: TimeSpent | None = None
+    last_stepped_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,8 +368,10 @@ class RetryRefused:
 
     limit: "reason", "fingerprint", "device_hours", "never_started", "remediation" where nothing is
     left to change, "branch" where what the run branched from may not be resumed from any more,
-    "snapshot" where the snapshot that it trains on is quarantined, "checkpoint" where one that decides
-    cannot be read by this version, or "record" where what was decided fits no record.
+    "snapshot" where the snapshot that it trains on is quarantined, "quarantine" where its code or all
+    that it could resume from descends from a source that a person put in quarantine, "checkpoint"
+    where one that decides cannot be read by this version, or "record" where what was decided fits no
+    record.
     """
 
     reason: str
@@ -586,5 +614,22 @@ class NodeReleased:
 
     pool: str
     node: str
+    by: str
+    why: str
+
+
+# --- the track of quarantines ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDecision:
+    """`source_quarantined`, `source_released`: a person's word on what may not be built upon.
+
+    source: exactly one thing, as `core.lineage` writes it: `checkpoint:<manifest sha256>`,
+    `attempt:RUN/aNN`, `node:NAME` or `code:COMMIT`. called: the same as people name it.
+    """
+
+    source: str
+    called: str
     by: str
     why: str

@@ -22,9 +22,11 @@ EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
 DECLARE_TRAINING_RUN_JOB = "declare_training_run"
 RETRAINING_JOB = "retrain_on_newest_snapshot"
 COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
+REVIEW_JOB = "review_incidents"
 
 # Dagster schedules
 COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"
+REVIEW_DAILY = "review_every_day"
 
 # Dagster sensors
 RETRY_PREEMPTED = "retry_preempted"
@@ -51,11 +53,18 @@ EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>
 # Dagster assets without partitions
 PROMOTIONS = "promotions"
 
+# Dagster assets with a partition a day
+INCIDENT_REVIEW = "incident_review"
+
+# Dagster asset checks
+ENDED_AS_MEANT = "ended_as_meant"  # of each attempt
+
 # Dagster run tags
 TAG_TRAINING_RUN = "tracks/training_run_id"
 TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
 TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
 TAG_REASON = "tracks/termination_reason"
+TAG_ENDING = "tracks/ending"  # failure, interruption or as_meant, as `core.endings` has it
 TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
 TAG_PARENT_RUN = (
     "dagster/parent_run_id"  # Dagster's own: it shows runs that name a root as its group

@@ -6,7 +6,7 @@ guarantees live in `tests/fakes.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,8 +17,10 @@ from typing import Protocol
 from tracks_dagster.core.beats import Beat
 from tracks_dagster.core.bodies import ComputeRequest, DatasetDeclared, RankPlace, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.device_memory import Devices
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
+from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.snapshots import PreparedSnapshot
 
@@ -175,6 +177,25 @@ class Ledger(Protocol):
         """Return the rows of one read-only SELECT with `:name` parameters."""
         ...
 
+    def search(
+        self,
+        phrases: Sequence[str],
+        *,
+        since: datetime | None = None,
+        run_id: str | None = None,
+        attempt_id: int | None = None,
+        limit: int,
+    ) -> list[dict[str, Json]]:
+        """Return rows of `texts`, but `words`, in which all `phrases` occur, the newest first.
+
+        phrases: as `core.searching` makes them. The same rows in the same order on every database.
+        """
+        ...
+
+    def kept_open(self) -> AbstractContextManager[Ledger]:
+        """Give the same ledger for many calls in a row: no connection is made for each of them."""
+        ...
+
     def clear(self) -> None:
         """Remove every row, cursors included."""
         ...
@@ -286,6 +307,18 @@ class GangLauncher(RankSignals, Protocol):
 
     def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
         """Bring what a gone gang left on its machine (the journals' tails) into the store."""
+        ...
+
+
+class Machine(Protocol):
+    """The machine that this process runs on. Both only read, and are bounded."""
+
+    def look(self, pids: Iterable[int]) -> MachineNow:
+        """Return its boot, and which of `pids` live on it."""
+        ...
+
+    def devices(self) -> Devices:
+        """Return its accelerators and who holds memory of them; none where there are none."""
         ...
 
 

@@ -58,6 +58,9 @@ class Kind(StrEnum):
     NODE_QUARANTINED = "node_quarantined"
     NODE_RELEASED = "node_released"
 
+    SOURCE_QUARANTINED = "source_quarantined"
+    SOURCE_RELEASED = "source_released"
+
 
 _KINDS = frozenset(kind.value for kind in Kind)
 
@@ -147,15 +150,17 @@ def parse(data: bytes, *, seq: int) -> Record:
     return record
 
 
+_TYPES: Mapping[str, type | tuple[type, ...]] = {
+    "seq": int,
+    "uid": str,
+    "attempt_id": (int, type(None)),
+    "prev_sha256": (str, type(None)),
+    "body": dict,
+}
+
+
 def _check_types(record: Record) -> None:
-    expected: dict[str, type | tuple[type, ...]] = {
-        "seq": int,
-        "uid": str,
-        "attempt_id": (int, type(None)),
-        "prev_sha256": (str, type(None)),
-        "body": dict,
-    }
-    for name, kind in expected.items():
+    for name, kind in _TYPES.items():
         value = getattr(record, name)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise TypeError(f"its {name} is {value!r}")

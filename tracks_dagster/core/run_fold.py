@@ -217,7 +217,11 @@ def _reclassify(state: RunState, record: Record) -> RunState:
     reading = body_of(AttemptReclassified, record)
     _check_reason(record, reading.reason)
     attempt = _attempt_of(state, record)
-    return _with_attempt(state, replace(attempt, reclassified=reading, reclassified_seq=record.seq))
+    state = _with_attempt(
+        state, replace(attempt, reclassified=reading, reclassified_seq=record.seq)
+    )
+    told = _dated(AttemptReclassified, record)
+    return replace(state, reclassifications=(*state.reclassifications, told))
 
 
 def _check_reason(record: Record, reason: str) -> None:

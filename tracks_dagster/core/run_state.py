@@ -201,6 +201,7 @@ class RunState:
     stops: tuple[Dated[StopRequested], ...] = ()
     notes: tuple[Dated[Note], ...] = ()
     alerts: tuple[Dated[Alert], ...] = ()
+    reclassifications: tuple[Dated[AttemptReclassified], ...] = ()
     finished: RunFinished | None = None
     finished_at: datetime | None = None
 

@@ -35,7 +35,10 @@ from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.simulation_world import End, Launch
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)  # any time: only differences count
-COMMITS_RECORDED_MAX = 32  # rollbacks in a row go back 1, 2 and 4, for two reasons apart
+COMMITS_RECORDED_MAX = 32  # of one attempt: a rollback goes back 1, 2 or 4 from where it went wrong
+# Of all attempts: rollbacks in a row, for two reasons apart, pass over what each attempt between them
+# has saved, so more than they go back by has to be there.
+COMMITS_KEPT_MAX = 4 * COMMITS_RECORDED_MAX
 SNAPSHOT = SnapshotRef(dataset="simulated", snapshot_id=sha256_hex(b"simulated"))
 CODE = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="simulated")
 LAUNCHER = "simulated"  # a cluster of one-node gangs, as far as a remedy can tell
@@ -239,7 +242,7 @@ def _forget_old_commits(state: RunState) -> RunState:
     it counts, so thousands would make a simulation take minutes."""
     resumable = [c for c in state.checkpoints if c.is_resumable]
     furthest = {c.ref.attempt_id: c for c in resumable}
-    near = resumable[-COMMITS_RECORDED_MAX:]
+    near = resumable[-COMMITS_KEPT_MAX:]
     asked_for = {id(c) for c in (*near, *furthest.values())}
     kept = tuple(
         c

@@ -43,7 +43,7 @@ def log_key(track: str, seq: int) -> str:
 
 def run_track(run_id: str) -> str:
     """Return the name of a training run's track."""
-    return f"runs/{run_id}"
+    return f"{RUNS}{run_id}"
 
 
 def dataset_track(name: str) -> str:
@@ -61,7 +61,9 @@ def pool_track(name: str) -> str:
 
 
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
+RUNS = "runs/"
 POOLS = "pools/"
+QUARANTINES_TRACK = "lineage/quarantines"  # the only one of its kind
 
 
 class Track:

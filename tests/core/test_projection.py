@@ -28,6 +28,11 @@ KEYS = {
     "evals": ("run_id", "eval_id", "number"),
     "promotions": ("run_id", "seq"),
     "notes": ("run_id", "seq"),
+    "run_facts": ("run_id",),
+    "attempt_facts": ("run_id", "attempt_id"),
+    "attempt_readings": ("run_id", "seq"),
+    "attempt_nodes": ("run_id", "attempt_id", "node"),
+    "attempt_resumes": ("run_id", "attempt_id", "known_as"),
     "datasets": ("dataset",),
     "snapshots": ("dataset", "snapshot_id"),
 }

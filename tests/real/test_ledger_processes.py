@@ -136,10 +136,20 @@ def test_projectors_in_two_processes_and_one_reindex_leave_the_rows_of_one(
 def test_the_migrations_make_the_tables_that_the_code_names(ledger_url: str) -> None:
     open_ledger(ledger_url)
     with transaction(make_engine(ledger_url), "compare", write=False) as connection:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
-        )
+        opts = {
+            "version_table": VERSION_TABLE,
+            "compare_type": True,
+            "include_name": lambda name, kind, parents: name not in search_names(connection),
+        }
+        context = MigrationContext.configure(connection, opts=opts)
         assert compare_metadata(context, metadata) == []
+
+
+def search_names(connection: sa.Connection) -> set[str]:
+    """The index of the full-text search: each database has its own kind, which SQLAlchemy has no word
+    for. FTS5 keeps it in tables of its own."""
+    found = {name for name in sa.inspect(connection).get_table_names() if "texts_words" in name}
+    return {*found, "ix_texts_words"}
 
 
 def test_the_newest_migration_is_the_one_that_the_code_expects() -> None:

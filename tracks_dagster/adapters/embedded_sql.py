@@ -1,7 +1,8 @@
 """Answers one SELECT over a SQLite ledger with DuckDB, in memory.
 
-The tables that the query names are copied in as arrow, only the columns that it names, all from one
-snapshot. DuckDB can reach nothing else: no files, no network, no variables of this process.
+The tables and views that the query names are copied in as arrow, only the columns that it names, all
+from one snapshot; SQLite itself computes the views. DuckDB can reach nothing else: no files, no
+network, no variables of this process.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 from urllib.parse import quote
 
 import adbc_driver_manager
+import adbc_driver_sqlite
 import duckdb
 import pyarrow as pa
 import sqlalchemy as sa
-from adbc_driver_sqlite import dbapi
 
 from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.engine import BUSY_S_MAX, READ_S_MAX
@@ -60,23 +61,37 @@ def _read(ledger: Path, select: Select) -> dict[str, pa.Table]:
     """Return the tables that `select` may read, from one snapshot of the file."""
     uri = f"file:{quote(str(ledger.absolute()))}?mode=ro"
     try:
-        with dbapi.connect(uri) as connection, connection.cursor() as cursor:
-            cursor.execute(f"PRAGMA busy_timeout = {BUSY_S_MAX * 1000}")
-            return {table.name: _read_table(cursor, table, select) for table in select.tables}
-    except adbc_driver_manager.Error as error:
+        # Not by the driver's own `dbapi`, which imports polars and pandas: half a second.
+        with (
+            adbc_driver_sqlite.connect(uri) as database,
+            adbc_driver_manager.AdbcConnection(database) as connection,
+        ):
+            _fetch(connection, f"PRAGMA busy_timeout = {BUSY_S_MAX * 1000}")
+            connection.set_autocommit(False)
+            return {table.name: _read_table(connection, table, select) for table in select.tables}
+    except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
         raise LedgerError(
             f"Cannot read the ledger at {ledger}: {error}. `tracks reindex` builds it anew."
         ) from error
 
 
-def _read_table(cursor: Any, table: sa.Table, select: Select) -> pa.Table:
+def _read_table(
+    connection: adbc_driver_manager.AdbcConnection, table: sa.Table, select: Select
+) -> pa.Table:
     columns = select.columns(table)
     kinds = [_ARROW[type(column.type)] for column in columns]
     first = ", ".join(f'{kind[0]} as "{c.name}"' for c, kind in zip(columns, kinds, strict=True))
     rest = ", ".join(f'"{column.name}"' for column in columns)
-    cursor.execute(f"select {first} union all select {rest} from {table.name}")
+    rows = _fetch(connection, f"select {first} union all select {rest} from {table.name}")
     schema = pa.schema([(c.name, kind[1]) for c, kind in zip(columns, kinds, strict=True)])
-    return cursor.fetch_arrow_table().slice(1).cast(schema)
+    return rows.slice(1).cast(schema)
+
+
+def _fetch(connection: adbc_driver_manager.AdbcConnection, sql: str) -> pa.Table:
+    with adbc_driver_manager.AdbcStatement(connection) as statement:
+        statement.set_sql_query(sql)
+        stream, _ = statement.execute_query()
+        return pa.RecordBatchReader.from_stream(stream).read_all()
 
 
 @contextmanager

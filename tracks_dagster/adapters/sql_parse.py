@@ -1,4 +1,5 @@
-"""What a query of `tracks sql` is: one SELECT, and which of the ledger's tables and columns it names.
+"""What a query of `tracks sql` is: one SELECT, and which of the ledger's tables, views and columns it
+names.
 
 DuckDB's parser tells; nothing is executed here.
 """
@@ -15,6 +16,7 @@ import duckdb
 import sqlalchemy as sa
 
 from tracks_dagster.adapters.ledger.tables import metadata
+from tracks_dagster.adapters.ledger.views import views
 from tracks_dagster.core.errors import InvalidInput
 
 # Parts of a query that stand for columns without naming them.
@@ -23,7 +25,7 @@ _NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """One SELECT. tables: those of the ledger that it may read.
+    """One SELECT. tables: those of the ledger, and its views, that it may read.
 
     words: every name and literal in it, in lower case; None when any column may be read.
     """
@@ -53,7 +55,8 @@ def parse_select(query: str) -> Select:
         [(tree,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
     nodes = list(_nodes(json.loads(tree)))
     words = {word.lower() for node in nodes for word in _words(node)}
-    tables = tuple(table for table in metadata.sorted_tables if table.name in words)
+    known = (*metadata.sorted_tables, *views.sorted_tables)
+    tables = tuple(table for table in known if table.name in words)
     return Select(
         query=query,
         tables=tables,

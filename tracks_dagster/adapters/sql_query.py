@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from tracks_dagster.adapters.embedded_sql import run_embedded
 from tracks_dagster.adapters.ledger.engine import READ_S_MAX, make_engine, reason, transaction
 from tracks_dagster.adapters.ledger.tables import metadata
+from tracks_dagster.adapters.ledger.views import views
 from tracks_dagster.adapters.sql_parse import Select, first_line, parse_select
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
@@ -87,7 +88,8 @@ def _too_long() -> str:
 
 
 def _tables() -> str:
-    return f" The ledger has the tables {', '.join(sorted(metadata.tables))}."
+    tables, made = ", ".join(sorted(metadata.tables)), ", ".join(sorted(views.tables))
+    return f" The ledger has the tables {tables} and the views {made}."
 
 
 def _columns(select: Select) -> str:

@@ -14,9 +14,12 @@ from tracks_dagster.core.bodies import Alert, Note, PromotionDecided
 from tracks_dagster.core.dataset_state import DatasetState, SnapshotState
 from tracks_dagster.core.lifecycle import run_status
 from tracks_dagster.core.ports import Row
+from tracks_dagster.core.projection_accounting import accounting_rows, spent_columns
 from tracks_dagster.core.projection_attempts import attempt_row, attempt_views
+from tracks_dagster.core.projection_lineage import node_rows, resume_rows
 from tracks_dagster.core.projection_values import json_text, row_of, time_of
 from tracks_dagster.core.run_state import CheckpointState, Dated, EvalState, RunState
+from tracks_dagster.core.time_facts import micros
 
 T = TypeVar("T")
 
@@ -26,18 +29,22 @@ Rows = Mapping[str, Sequence[Row]]
 def run_rows(state: RunState, before: RunState | None = None) -> Rows:
     """Return the rows of a run's track; `before` is an earlier state of it, already taken in."""
     views = attempt_views(state)
+    moved = _changed(state.attempts, before.attempts if before else ())
     return {
         "training_runs": [_run_row(state)],
         "training_attempts": [
             attempt_row(state.declared, view)
             for view in _changed(views, attempt_views(before) if before else ())
         ],
+        **accounting_rows(state, before),
+        "attempt_nodes": [row for a in moved for row in node_rows(state.run_id, a)],
+        "attempt_resumes": [row for a in moved for row in resume_rows(state.run_id, a)],
         "checkpoints": [
             _checkpoint_row(checkpoint)
             for checkpoint in _changed(state.checkpoints, before.checkpoints if before else ())
         ],
         "evals": [
-            _eval_row(state.run_id, evaluation)
+            _eval_row(state, evaluation)
             for evaluation in _changed(state.evals, before.evals if before else ())
         ],
         "promotions": [
@@ -133,13 +140,18 @@ def _checkpoint_row(checkpoint: CheckpointState) -> Row:
         blocking_s=body.blocking_s,
         metrics_json=json_text(body.metrics),
         committed_at=checkpoint.at,
+        committed_us=micros(checkpoint.at),
+        **spent_columns(body.spent),
+        superseded_at=checkpoint.superseded_at,
+        quarantined_at=checkpoint.quarantined_at,
+        deleted_at=checkpoint.deleted_at,
     )
 
 
-def _eval_row(run_id: str, evaluation: EvalState) -> Row:
+def _eval_row(state: RunState, evaluation: EvalState) -> Row:
     opened, ended = evaluation.opened, evaluation.ended
     return row_of(
-        run_id=run_id,
+        run_id=state.run_id,
         eval_id=opened.eval_id,
         number=opened.number,
         attempt_id=opened.checkpoint.attempt_id,
@@ -162,7 +174,17 @@ def _eval_row(run_id: str, evaluation: EvalState) -> Row:
         sample_count=ended.sample_count if ended else None,
         device_seconds=ended.device_seconds if ended else None,
         environment_sha256=ended.environment_sha256 if ended else None,
+        ended_us=micros(evaluation.ended_at) if evaluation.ended_at else None,
+        lag_s=_lag_s(state, evaluation),
     )
+
+
+def _lag_s(state: RunState, evaluation: EvalState) -> float | None:
+    """Return the seconds from the checkpoint's commit to the record of the eval's end."""
+    checkpoint = state.checkpoint(evaluation.opened.checkpoint.manifest_sha256)
+    if checkpoint is None or evaluation.ended_at is None:
+        return None
+    return max(0.0, (evaluation.ended_at - checkpoint.at).total_seconds())
 
 
 def _promotion_row(run_id: str, promotion: Dated[PromotionDecided]) -> Row:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from tracks_dagster.core.accounting import StepAccount, kept_and_lost
 from tracks_dagster.core.bodies import RunDeclared
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.lineage import cursor_from
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.ports import Row
@@ -103,6 +104,7 @@ def _times(attempt: AttemptState) -> dict[str, Json]:
         "restored_at": attempt.restored_at,
         "started_at": started_at or attempt.placed_at or attempt.opened_at,
         "ended_at": finished_at or attempt.ended_at,
+        "closed_at": attempt.ended_at,
     }
 
 
@@ -137,6 +139,6 @@ def _work(view: AttemptView) -> dict[str, Json]:
         "kept_steps": account.kept,
         "lost_steps": account.lost,
         "checkpoint_count": view.checkpoint_count,
-        "cursor_from": ended.cursor_from if ended else None,
+        "cursor_from": cursor_from(attempt),
         "cursor_to": ended.cursor_to if ended else None,
     }

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.core import dataset_state, pool_state, run_fold
+from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken
 from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore
+from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore, Row
 from tracks_dagster.core.projection import Rows, dataset_rows, run_rows
+from tracks_dagster.core.projection_lineage import quarantine_rows
 from tracks_dagster.core.projection_pools import pool_rows
+from tracks_dagster.core.projection_texts import text_rows
+from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Record, sha256_hex
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import POOLS, log_key, read_records
+from tracks_dagster.core.track import POOLS, QUARANTINES_TRACK, log_key, read_records
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
@@ -26,8 +29,9 @@ BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
 RUNS = "runs/"
 DATASETS = "datasets/"
+LINEAGE = "lineage/"
 
-TrackState = RunState | DatasetState | PoolState
+TrackState = RunState | DatasetState | PoolState | QuarantineState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +114,9 @@ class Projector:
 
     def reindex(self) -> int:
         """Remove all rows and rebuild them from the tracks; return how many tracks there are."""
-        self._ledger.clear()
-        return self.scan()
+        with self._ledger.kept_open() as ledger:
+            ledger.clear()
+            return Projector(self._store, ledger).scan()
 
     def _bring_in(self, track: str) -> None:
         if not self._holds_the_end(track):
@@ -130,10 +135,10 @@ class Projector:
     def _try_project(self, track: str) -> bool:
         """Take in what is new since the cursor; False when another projector moved it meanwhile."""
         cursor = self._ledger.cursor(track)
-        before, after, problem = self._read(track, cursor)
+        before, after, said, problem = self._read(track, cursor)
         if before is not after and after is not None:
             advanced = Cursor(seq=after.head.seq, sha256=after.head.sha256)
-            rows = _rows(after, before)
+            rows = {**_rows(after, before), "texts": said}
             if not self._ledger.apply(track, expected=cursor, advanced=advanced, rows=rows):
                 return False
         if after is not None:
@@ -144,23 +149,27 @@ class Projector:
 
     def _read(
         self, track: str, cursor: Cursor | None
-    ) -> tuple[TrackState | None, TrackState | None, TrackBroken | None]:
-        """Return the state at the cursor, the newest, and what stopped the reading before the end."""
+    ) -> tuple[TrackState | None, TrackState | None, list[Row], TrackBroken | None]:
+        """Return the state at the cursor, the newest, what the records between them say in words, and
+        what stopped the reading before the end."""
         state = self._states.get(track)
         if state is None or cursor is None or state.head.seq > cursor.seq:
             state = None  # the ledger was cleared, or this process never saw the track
         before = state if cursor and state and state.head.seq == cursor.seq else None
         problem: TrackBroken | None = None
+        said: list[Row] = []
         try:
             for record in read_records(self._store, track, after=state.head if state else None):
                 state = _apply(track, state, record)
                 if cursor is not None and record.seq == cursor.seq:
                     before = state
+                if cursor is None or record.seq > cursor.seq:
+                    said += text_rows(track, [record])
         except TrackBroken as error:
             problem = error
         if cursor is not None and (before is None or before.head.sha256 != cursor.sha256):
             raise _other_history(track, cursor, state) from problem
-        return before, state, problem
+        return before, state, said, problem
 
     def _remember(self, track: str, state: TrackState) -> None:
         if len(self._states) >= STATES_CACHED_MAX:
@@ -169,7 +178,7 @@ class Projector:
 
     def _track_names(self, after: str | None = None) -> Iterator[str]:
         """Yield the tracks in the order of their keys, or those that follow `after`."""
-        for prefix in (DATASETS, POOLS, RUNS):
+        for prefix in (DATASETS, LINEAGE, POOLS, RUNS):
             for name in self._store.folders(prefix):
                 if after is not None and f"{prefix}{name}/" <= f"{after}/":
                     continue
@@ -184,8 +193,11 @@ def _apply(track: str, state: TrackState | None, record: Record) -> TrackState:
         return dataset_state.apply(state, record)
     if track.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
         return pool_state.apply(state, record)
+    if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
+        return quarantine_state.apply(state, record)
     raise TrackBroken(
-        f"{track} is neither a run's, a dataset's nor a pool's track; this version knows these."
+        f"{track} is neither a run's, a dataset's nor a pool's track, nor that of quarantines; this "
+        "version knows these."
     )
 
 
@@ -194,6 +206,8 @@ def _rows(after: TrackState, before: TrackState | None) -> Rows:
         return run_rows(after, before if isinstance(before, RunState) else None)
     if isinstance(after, PoolState):
         return pool_rows(after, before if isinstance(before, PoolState) else None)
+    if isinstance(after, QuarantineState):
+        return quarantine_rows(after, before if isinstance(before, QuarantineState) else None)
     return dataset_rows(after, before if isinstance(before, DatasetState) else None)
 
 

@@ -2,7 +2,7 @@
 those that are not cannot write, and every wait has an end.
 
 A connection is closed after each transaction: appends are rare, a closed connection cannot go stale,
-and a forked worker inherits none.
+and a forked worker inherits none. Only a reindex keeps its own, for it makes thousands in a row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from tracks_dagster.core.errors import LedgerError, SettingsError
 
@@ -28,8 +28,12 @@ BUSY_POLL_S = 0.01  # between two tries where SQLite does not wait by itself
 READ_S_MAX = 60  # for one reading query on Postgres
 
 
-def make_engine(url: str) -> Engine:
-    """Return an engine for `url`, without connecting; raises SettingsError for what is none."""
+def make_engine(url: str | URL, *, keep_connection: bool = False) -> Engine:
+    """Return an engine for `url`, without connecting; raises SettingsError for what is none.
+
+    keep_connection: one connection at a time stays open, until the engine is disposed of.
+    """
+    pool = QueuePool if keep_connection else NullPool
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
@@ -39,10 +43,10 @@ def make_engine(url: str) -> Engine:
         ) from error
     match parsed.get_backend_name():
         case "sqlite":
-            return _sqlite_engine(parsed)
+            return _sqlite_engine(parsed, pool)
         case "postgresql":
             timeout = {"connect_timeout": parsed.query.get("connect_timeout", CONNECT_S_MAX)}
-            return sa.create_engine(parsed, poolclass=NullPool, connect_args=timeout)
+            return sa.create_engine(parsed, poolclass=pool, connect_args=timeout)
         case other:
             raise SettingsError(f"The ledger cannot live in {other!r}; use SQLite or Postgres.")
 
@@ -88,12 +92,12 @@ def reason(error: SQLAlchemyError) -> str:
     return f"{line}."
 
 
-def _sqlite_engine(url: URL) -> Engine:
+def _sqlite_engine(url: URL, pool: type[Pool]) -> Engine:
     if not url.database or url.database == ":memory:":
         raise SettingsError("The ledger needs a file: write sqlite:///PATH.")
     if not Path(url.database).absolute().parent.is_dir():
         raise SettingsError(f"The ledger's folder does not exist: {Path(url.database).parent}.")
-    engine = sa.create_engine(url, poolclass=NullPool, connect_args={"timeout": BUSY_S_MAX})
+    engine = sa.create_engine(url, poolclass=pool, connect_args={"timeout": BUSY_S_MAX})
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: object) -> None:
@@ -105,6 +109,7 @@ def _sqlite_engine(url: URL) -> Engine:
     def _begin(connection: Connection) -> None:
         # A transaction that reads first and writes later would fail on a busy file, not wait.
         if connection.get_execution_options().get("write"):
+            connection.exec_driver_sql("PRAGMA query_only = OFF")  # a kept one may have read before
             connection.exec_driver_sql("BEGIN IMMEDIATE")
         else:
             connection.exec_driver_sql("PRAGMA query_only = ON")

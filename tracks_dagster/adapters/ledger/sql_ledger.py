@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from decimal import Decimal
+from functools import cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,8 +14,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from tracks_dagster.adapters.ledger.column_types import UtcTime, as_utc
-from tracks_dagster.adapters.ledger.engine import transaction
+from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 from tracks_dagster.adapters.ledger.tables import metadata, track_cursors
+from tracks_dagster.adapters.ledger.text_search import search_statement
 from tracks_dagster.core.ports import Cursor, Row
 from tracks_dagster.core.records import Json
 
@@ -64,6 +68,36 @@ class SqlLedger:
             rows = connection.execute(sa.text(sql), dict(parameters or {})).mappings().all()
         return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
 
+    def search(
+        self,
+        phrases: Sequence[str],
+        *,
+        since: datetime | None = None,
+        run_id: str | None = None,
+        attempt_id: int | None = None,
+        limit: int,
+    ) -> list[dict[str, Json]]:
+        """Return rows of `texts`, but `words`, in which all `phrases` occur, the newest first."""
+        statement = search_statement(
+            self._engine.dialect,
+            phrases,
+            since=since,
+            run_id=run_id,
+            attempt_id=attempt_id,
+            limit=limit,
+        )
+        with transaction(self._engine, "search", write=False) as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    @contextmanager
+    def kept_open(self) -> Iterator[SqlLedger]:
+        """Give the same ledger with one connection, which stays open until the context ends."""
+        engine = make_engine(self._engine.url, keep_connection=True)
+        try:
+            yield SqlLedger(engine)
+        finally:
+            engine.dispose()
+
     def clear(self) -> None:
         """Remove every row, cursors included."""
         with transaction(self._engine, "clear", write=True) as connection:
@@ -101,11 +135,17 @@ def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> Non
     keys = [column.name for column in table.primary_key]
     # One row a key: Postgres refuses to write a row twice in one statement.
     newest = list({tuple(row[key] for key in keys): dict(row) for row in rows}.values())
-    if not newest:
-        return
-    statement = _insert(connection, table)
+    if newest:
+        connection.execute(_upserting(connection.dialect.name, table), newest)
+
+
+@cache
+def _upserting(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """Return the statement, made once: to make it takes as long as to run it on a short track."""
+    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    keys = [column.name for column in table.primary_key]
     others = {c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=others), newest)
+    return statement.on_conflict_do_update(index_elements=keys, set_=others)
 
 
 def _insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:

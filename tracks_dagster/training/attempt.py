@@ -206,11 +206,12 @@ class Attempt:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Evaluate inside the loop, after a report: it may take an hour before it is called a hang."""
+        """Evaluate inside the loop, after a report: an hour is no hang, and none of the step's time."""
         step = self._running_step
         self._pulse.beat(Phase.EVALUATING, step)
         try:
-            yield
+            with self._log.time.evaluating():
+                yield
         finally:
             self._pulse.beat(Phase.REPORTING, step)
 

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
 
-from tracks_dagster.core.bodies import Alert, CheckpointCommitted
+from tracks_dagster.core.bodies import Alert, CheckpointCommitted, TimeSpent
 from tracks_dagster.core.errors import Fenced, NonFinite, StoreError, TrainingError
 from tracks_dagster.core.names import ALERT_SAVE_FAILED
 from tracks_dagster.core.records import Draft, Json, Kind
@@ -64,6 +64,7 @@ class Save:
     metadata: Metadata
     slowest_s: float
     rng: Json
+    spent: TimeSpent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +214,7 @@ class Committer:
             written_bytes=written_bytes,
             blocking_s=save.blocking_s,
             metrics=_few(moment.metrics, first=self._launch.declared.retention.metric),
+            spent=save.spent,
         )
         return self._launch.draft(Kind.CHECKPOINT_COMMITTED, body)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
+from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.core.errors import (
     CheckpointWriteFailed,
     Fenced,
@@ -91,23 +92,25 @@ class Saver:
         data: Mapping[str, Json],
         progress: Mapping[str, Json],
         metrics: Mapping[str, float],
+        spent: TimeSpent | None = None,
     ) -> None:
         """Save `step`. Collective; training waits for the copy, and for the save before.
 
         A save that failed is journalled and alerted, and training goes on; only when nothing comes
         after it (SIGTERM, the last step) this waits for the commit and raises CheckpointWriteFailed.
+        spent: what the launch had spent by then, for the commit.
         Raises what `settle` does, of this save or of the one before.
         """
         began = time.monotonic()
         self.settle()
         told = {"data": data, "progress": progress, "metrics": metrics}
-        self._begin(step, trigger, began, told)
+        self._begin(step, trigger, began, told, spent)
         if trigger not in LAST_TRIGGERS:
             return
         outcome = self.settle()
         for _ in range(LAST_TRIES_MAX - 1):
             if outcome is not None and outcome.withdrawn:
-                self._begin(step, trigger, began, told)
+                self._begin(step, trigger, began, told, spent)
                 outcome = self.settle()
         if outcome is not None and outcome.failed:
             raise CheckpointWriteFailed(
@@ -164,7 +167,14 @@ class Saver:
         if self._under_way is not None:
             self._under_way[1].join(PART_S_MAX)
 
-    def _begin(self, step: int, trigger: str, began: float, told: Mapping[str, Json]) -> None:
+    def _begin(
+        self,
+        step: int,
+        trigger: str,
+        began: float,
+        told: Mapping[str, Json],
+        spent: TimeSpent | None,
+    ) -> None:
         """Stage the state, and start the thread that does the rest."""
         state = collect(self._trained)
         planned = self._planning.plan(state.tensors)
@@ -189,6 +199,7 @@ class Saver:
             metadata=planned.metadata,
             slowest_s=planned.total_bytes / SLOWEST_BYTES_PER_S,
             rng=rng,
+            spent=spent,
         )
         thread = threading.Thread(target=self._complete, args=(save,), name="saver", daemon=True)
         self._under_way = (save, thread)

@@ -7,8 +7,8 @@ what a checkpoint says of the training so far.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from tracks_dagster.core.beats import Phase
@@ -18,10 +18,15 @@ from tracks_dagster.training.loss_guard import LossGuard
 from tracks_dagster.training.progress import Best, Progress
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import BatchSampler
+from tracks_dagster.training.time_book import TimeBook
 
 
 class StepLog:
-    """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0."""
+    """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0.
+
+    time: where its seconds went. The journal's line of a step tells `step_s`, from its data to its
+    report, `data_s`, the wait before, and `spent`, what the launch spent so far on all of its steps.
+    """
 
     def __init__(self, launch: Launch, pulse: Pulse) -> None:
         self._launch = launch
@@ -30,10 +35,9 @@ class StepLog:
         retention = launch.declared.retention
         self._progress = Progress(retention.metric, retention.direction)
         self.metrics: dict[str, float] = {}
+        self.time = TimeBook()
         self._steps_timed = 0  # the first may compile: it tells nothing of the others
-        self._asked_at = 0.0  # monotonic: for the running step's data
-        self._began_at = 0.0  # monotonic: of the running step, once its data had come
-        self._data_s = 0.0
+        self._data_s = 0.0  # of the running step
 
     @property
     def best(self) -> Best | None:
@@ -52,13 +56,12 @@ class StepLog:
 
     def data_asked(self, step: int) -> None:
         """Say that `step` waits for its data."""
-        self._asked_at = time.monotonic()
+        self.time.data_asked()
         self._pulse.beat(Phase.WAITING_FOR_DATA, step)
 
     def data_came(self, step: int) -> None:
         """Say that `step` computes from now on."""
-        self._began_at = time.monotonic()
-        self._data_s = self._began_at - self._asked_at
+        self._data_s = self.time.data_came()
         self._pulse.beat(Phase.COMPUTING, step)
 
     def take(
@@ -74,7 +77,7 @@ class StepLog:
         Raises NonFinite or LossDiverged, on every rank alike.
         """
         fields: dict[str, Json] = {
-            "step_s": round(time.monotonic() - self._began_at, 6),
+            "step_s": round(self.time.stepped(), 6),
             "data_s": round(self._data_s, 6),
         }
         self._guard.check(step, loss, own_loss, fields)
@@ -88,8 +91,14 @@ class StepLog:
             fields["metrics"] = {n: v for n, v in self.metrics.items() if n != "loss"}
             fields["cursor_to"] = sampler.cursor(step)
             fields["indices_sha256"] = sampler.indices_sha256(step)
+            fields["spent"] = asdict(self.time.spent)
             self._progress.take(step, self.metrics)
         self._launch.journal.write_step(step, fields)
+
+    def tell_spent(self) -> None:
+        """Write down what was spent after the line of the last step: its save, an evaluation."""
+        if self._launch.ranks.rank == 0:
+            self._launch.journal.write("spent", spent=asdict(self.time.spent))
 
     def settle(self) -> None:
         """Wait for the newest alert of a loss to land, for a few seconds at most."""

@@ -119,6 +119,7 @@ class Steps:
         self._settle()
         if self.saver.saved_step < self._done:
             self._save("final")
+        self._log.tell_spent()
         self._pulse.beat(Phase.ENDING, self._done)
         self._pulse.close()
         self._launch.ranks.close()
@@ -137,22 +138,27 @@ class Steps:
 
     def _save(self, trigger: str) -> None:
         self._pulse.beat(Phase.SAVING, self._done)
-        self.saver.save(
-            self._done,
-            trigger,
-            data=self._sampler.position(self._done),
-            progress=self._log.progress,
-            metrics=self._log.metrics,
-        )
+        spent = self._log.time.spent
+        with self._log.time.saving():
+            self.saver.save(
+                self._done,
+                trigger,
+                data=self._sampler.position(self._done),
+                progress=self._log.progress,
+                metrics=self._log.metrics,
+                spent=spent,
+            )
         self._triggers.saved()
 
     def _settle(self) -> None:
         self._pulse.beat(Phase.SAVING, self._done)
-        self.saver.settle()
+        with self._log.time.saving():
+            self.saver.settle()
 
     def _drain(self) -> None:
         self._settle()
         if self.saver.saved_step != self._done:
             self._save("sigterm")
+        self._log.tell_spent()
         self._launch.ranks.close()
         raise Drained

@@ -11,6 +11,7 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.core.beats import Beat, Phase
+from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
@@ -44,6 +45,8 @@ def test_the_record_names_the_evidence_that_is_stored(
     assert (attempt.ended.last_step, attempt.ended.cursor_to) == (12, 24 * 12)
     assert attempt.ended.device_seconds == 60.0  # 2 ranks × 30 s
     assert attempt.ended.first_line_ran
+    assert attempt.ended.spent == TimeSpent(steps_s=20.0, data_s=4.0)
+    assert attempt.ended.last_stepped_at == ENDED
     data = store.objects[attempt.ended.evidence_key]
     assert sha256_hex(data) == attempt.ended.evidence_sha256
     evidence = from_json(Evidence, json.loads(data))
@@ -276,7 +279,8 @@ def leave_word(
 
 
 def write_journal(store: FakeObjectStore, history: History, *, last_step: int) -> None:
-    lines = [{"kind": "step", "t": ENDED, "step": last_step, "cursor_to": 24 * last_step}]
+    line = {"kind": "step", "t": ENDED, "step": last_step, "cursor_to": 24 * last_step}
+    lines = [{**line, "spent": {"steps_s": 20.0, "data_s": 4.0}}]
     lines.append({"kind": "heartbeat", "t": ENDED, "step": last_step})
     data = b"".join(canonical_json(line) + b"\n" for line in lines) + b'{"kind":"step","t'
     key = f"runs/r-1/attempts/1/{history.launch_id}/journal/rank-0/{0:012d}.jsonl"

@@ -163,6 +163,8 @@ def _ended(
         cursor_to=gathered.journal.cursor_to,
         onset_step=_onset_step(verdict, evidence),
         blamed_node=_blamed_node(verdict, evidence, attempt),
+        spent=gathered.journal.spent,
+        last_stepped_at=gathered.journal.last_stepped_at,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
@@ -18,7 +19,7 @@ from tracks_dagster.core.ports import GangPhase, GangReport, ObjectStore, Orches
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.journals import journal_prefix, parse_lines
+from tracks_dagster.services.journals import journal_prefix, parse_lines, spent_of
 from tracks_dagster.services.placements import read_places
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
@@ -27,12 +28,17 @@ KEYS_MAX = 4096  # of ranks that ended before their launch had an id
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEnd:
-    """The end of rank 0's journal. began: whether the launch wrote any line at all."""
+    """The end of rank 0's journal. began: whether the launch wrote any line at all.
+
+    spent: by the newest line that tells it; last_stepped_at: when the last step was done.
+    """
 
     began: bool = False
     last_step: int | None = None
     cursor_to: int | None = None
     last_line_at: str | None = None
+    spent: TimeSpent | None = None
+    last_stepped_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +105,14 @@ def read_journal_end(store: ObjectStore, journal: str) -> JournalEnd:
     for key in reversed(list(store.list(journal))):
         for line in reversed(list(parse_lines(store.get(key) or b""))):
             found = replace(found, began=True, last_line_at=found.last_line_at or line.get("t"))
+            found = replace(found, spent=found.spent or spent_of(line))
             if line.get("kind") == "step":
-                return replace(found, last_step=line["step"], cursor_to=line.get("cursor_to"))
+                return replace(
+                    found,
+                    last_step=line["step"],
+                    cursor_to=line.get("cursor_to"),
+                    last_stepped_at=line.get("t"),
+                )
     return found
 
 

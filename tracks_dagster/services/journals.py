@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json
 
@@ -21,7 +22,8 @@ SEGMENTS_READ_MAX = 8  # to find the newest step: heartbeats alone may fill the 
 class StepLine:
     """One finished step, as rank 0 wrote it down.
 
-    loss: mean over the global batch; step_s, data_s: seconds of the step, and of waiting for data;
+    loss: mean over the global batch; step_s: seconds from its data to its report; data_s: of the wait
+    for its data, before; spent: what the launch had spent so far, None in an older journal;
     cursor_to: global samples consumed after it; indices_sha256: of the global batch's sample
     indices (int64, little-endian, in order).
     """
@@ -34,6 +36,7 @@ class StepLine:
     data_s: float
     cursor_to: int
     indices_sha256: str
+    spent: TimeSpent | None = None
 
 
 def journal_prefix(run_id: str, attempt_id: int, launch_id: str, rank: int) -> str:
@@ -67,6 +70,40 @@ def newest_steps(
     newest = sorted(store.list(prefix))[-SEGMENTS_READ_MAX:]
     lines = (line for key in newest for line in parse_lines(store.get(key) or b""))
     return [_step(line) for line in lines if line.get("kind") == "step"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalTail:
+    """The end of a journal: its newest steps, in order, and when its newest line was written."""
+
+    steps: tuple[StepLine, ...] = ()
+    last_line_at: str | None = None
+
+
+def read_tail(
+    store: ObjectStore, run_id: str, attempt_id: int, launch_id: str, *, steps_max: int
+) -> JournalTail:
+    """Return the newest `steps_max` steps of a launch, parsing no more lines than that takes.
+
+    Of at most `SEGMENTS_READ_MAX` segments.
+    """
+    found: list[StepLine] = []
+    last_line_at: str | None = None
+    prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
+    for key in sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]:
+        for line in _lines_backwards(store.get(key) or b""):
+            last_line_at = last_line_at or line.get("t")
+            if line.get("kind") == "step":
+                found.append(_step(line))
+            if len(found) >= steps_max:
+                return JournalTail(steps=tuple(reversed(found)), last_line_at=last_line_at)
+    return JournalTail(steps=tuple(reversed(found)), last_line_at=last_line_at)
+
+
+def _lines_backwards(data: bytes) -> Iterator[dict[str, Json]]:
+    for line in reversed(data.split(b"\n")):
+        if line:
+            yield from parse_lines(line)
 
 
 def read_lines(store: ObjectStore, prefix: str) -> Iterator[dict[str, Json]]:
@@ -112,4 +149,15 @@ def _step(line: Mapping[str, Json]) -> StepLine:
         data_s=line.get("data_s") or 0.0,
         cursor_to=line["cursor_to"],
         indices_sha256=line["indices_sha256"],
+        spent=spent_of(line),
     )
+
+
+def spent_of(line: Mapping[str, Json]) -> TimeSpent | None:
+    """Return what a line tells of the time spent; None where it tells nothing that can be read."""
+    if not isinstance(line.get("spent"), dict):
+        return None
+    try:
+        return TimeSpent(**{name: float(seconds) for name, seconds in line["spent"].items()})
+    except (TypeError, ValueError):
+        return None

@@ -62,8 +62,12 @@ class RunReceipts:
 
 def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
     """Return the receipts of a run as its track and journals stand now; raises UnknownRun."""
-    state = tracks.run(run_id)
-    steps = [_steps(tracks.store, run_id, attempt) for attempt in state.attempts]
+    return receipts_of(tracks.store, tracks.run(run_id))
+
+
+def receipts_of(store: ObjectStore, state: RunState) -> RunReceipts:
+    """Return the receipts of a run whose track was read before, with its journals as they stand now."""
+    steps = [_steps(store, state.run_id, attempt) for attempt in state.attempts]
     losses = [_losses(*pair) for pair in zip(state.attempts, steps, strict=True)]
     newest = {a.attempt_id: s[-1].step for a, s in zip(state.attempts, steps, strict=True) if s}
     accounts = kept_and_lost(state, newest)

@@ -1,0 +1,76 @@
+"""`tracks goodput` as a person calls it: text, JSON, other times, money, and wrong use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+
+
+def test_the_account_tells_what_ended_why_and_what_it_cost(story: Story, call: Call) -> None:
+    told = call("goodput").stdout
+    assert "3 attempts, of 1 run" in told
+    assert "gpu_oom" in told
+    assert "steps that were kept" in told
+    assert "evals: 1 ended" in told
+    assert max(map(len, told.splitlines())) <= 120
+
+
+def test_as_json_it_holds_every_bucket(story: Story, call: Call) -> None:
+    told = json.loads(call("goodput", "--by", "run", "--json").stdout)
+    assert told["groups"][0]["name"] == RUN_ID
+    assert "idle" in told["total"]["seconds"]
+    assert told["currency"] is None
+
+
+def test_as_of_an_earlier_time_the_first_attempt_is_still_open(story: Story, call: Call) -> None:
+    told = json.loads(call("goodput", "--as-of", "2026-01-31T02:00:30Z", "--json").stdout)
+    assert [(g["name"], g["attempts"]) for g in told["groups"]] == [("(open)", 1)]
+    assert told["as_of"] == "2026-01-31T02:00:30.000000Z"
+
+
+def test_nothing_ran_in_the_last_days(story: Story, call: Call) -> None:
+    assert "Nothing ran" in call("goodput", "--last", "1s").stdout
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_a_price_table_tells_money(
+    story: Story, call: Call, home: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    path = home / ("elsewhere.yaml" if is_named else "prices.yaml")
+    path.write_text("currency: EUR\nper_device_hour: {cpu: 3.5}\n")
+    if is_named:
+        monkeypatch.setenv("TRACKS_PRICES", str(path))
+    assert "EUR" in call("goodput").stdout
+
+
+def test_a_price_table_with_errors_is_refused_with_every_line(
+    story: Story, call: Call, home: Path
+) -> None:
+    (home / "prices.yaml").write_text("currency: euro\nper_device_hour:\n  cpu: dear\n")
+    told = call("goodput")
+    assert told.exit_code == 2
+    assert "it has 2 errors" in told.stderr
+    assert "line 1: currency: 'euro' is no currency" in told.stderr
+    assert "line 3: per_device_hour.cpu: 'dear' is no number" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--last", "7"), "has no unit"),
+        (("--as-of", "yesterday"), "write for example 2026-01-31T02:00Z"),
+        (("--as-of", "2999-01-01"), "has not come yet"),
+        (("--by", "moon"), "'reason', 'family', 'team', 'week', 'run'"),
+    ],
+)
+def test_wrong_use_says_what_to_write(
+    story: Story, call: Call, arguments: tuple[str, ...], words: str
+) -> None:
+    told = call("goodput", *arguments)
+    assert told.exit_code == 2
+    assert words in told.stderr

@@ -1,0 +1,53 @@
+"""A price table is taken as it stands, or refused with every error and its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracks_dagster.adapters.yaml_nodes import parse_yaml
+from tracks_dagster.core.prices import Prices, read_prices
+
+GOOD = """
+currency: USD
+per_device_hour:
+  NVIDIA H100 80GB HBM3: 2.49
+  cpu: 0.04
+"""
+
+
+def problems(text: str) -> list[tuple[int, str]]:
+    root, broken = parse_yaml(text)
+    assert not broken
+    _, found = read_prices(root)
+    return [(each.line, each.words) for each in found]
+
+
+def test_a_table_gives_a_price_to_each_device() -> None:
+    root, _ = parse_yaml(GOOD)
+    prices, found = read_prices(root)
+    assert found == []
+    per_hour = {"NVIDIA H100 80GB HBM3": 2.49, "cpu": 0.04}
+    assert prices == Prices(currency="USD", per_device_hour=per_hour)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "the file is empty"),
+        ("currency: USD", 1, "per_device_hour is missing"),
+        ("currencies: USD\nper_device_hour: {cpu: 1}", 1, "did you mean currency?"),
+        ("currency: dollars\nper_device_hour: {cpu: 1}", 1, "three letters, for example USD"),
+        ("currency: USD\nper_device_hour:\n  cpu: cheap", 3, "'cheap' is no number from 0"),
+        ("currency: USD\nper_device_hour:\n  cpu: -1", 3, "-1 is no number from 0"),
+        ("currency: USD\nper_device_hour: 3", 2, "3 stands where keys with values belong"),
+        ("- currency", 1, "a list stands where keys with values belong"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:
+    found = problems(text)
+    assert any(at == line and words in said for at, said in found), found
+
+
+def test_all_that_is_wrong_is_told_at_once() -> None:
+    found = problems("currency: x\nper_device_hour:\n  cpu: a\n  gpu: b")
+    assert [line for line, _ in found] == [1, 3, 4]

@@ -1,0 +1,225 @@
+"""What failures cost and how fast runs came back, counted over a ledger of known runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.bodies import BEGIN, placed
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
+from tracks_dagster.core.bodies import ComputeRequest, Debit, TimeSpent
+from tracks_dagster.core.prices import Prices
+from tracks_dagster.core.records import format_time
+from tracks_dagster.services.goodput import GROUPS_MAX, read_goodput
+from tracks_dagster.services.goodput_text import goodput_text
+from tracks_dagster.services.projector import Projector
+
+HOUR = timedelta(hours=1)
+LATER = BEGIN + timedelta(days=365)
+Fill = Callable[..., SqlLedger]
+
+
+@pytest.fixture
+def fill(tmp_path: Path, store: FakeObjectStore) -> Fill:
+    """Project these runs into a ledger."""
+
+    def filled(*runs: History) -> SqlLedger:
+        for run in runs:
+            run.write_to(store)
+        ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+        Projector(store, ledger).scan()
+        return ledger
+
+    return filled
+
+
+def attempt(
+    run: History,
+    reason: str,
+    *,
+    hours: float = 1.0,
+    steps: int = 10,
+    commits: bool = True,
+    fingerprint: str | None = None,
+    cause: str | None = None,
+    excluded: tuple[str, ...] = (),
+) -> History:
+    """One attempt without a wait, that steps all of its time; it commits its last step, or nothing."""
+    compute = run.state.declared.compute
+    changes = {"cause": cause} if cause else {}
+    run.open(
+        compute=ComputeRequest(ranks=compute.ranks, excluded_nodes=excluded),
+        debit=Debit(reason=reason, amount=1, fingerprint=None, why="by policy")
+        if run.state.attempts
+        else None,
+        **changes,
+    )
+    started = run.at
+    run.place(world_size=compute.ranks, ranks=placed("x").ranks[:1]).restore()
+    last = run.state.attempts[-1].resumed_step + steps
+    spent = TimeSpent(steps_s=hours * 3600 - 14.0)
+    finished = started + timedelta(hours=hours)
+    if commits:
+        run.at = finished - timedelta(seconds=1)
+        run.commit(last, spent=spent)
+    run.at = finished
+    run.end(
+        reason,
+        last_step=last,
+        started_at=format_time(started),
+        finished_at=format_time(finished),
+        last_stepped_at=format_time(finished),
+        fingerprint=fingerprint or f"{reason}:{len(run.state.attempts)}",
+        spent=spent,
+    )
+    return run
+
+
+def test_a_run_of_1024_devices_for_30_days_cost_737280_device_hours(fill: Fill) -> None:
+    run = History("r-1").declare(compute=ComputeRequest(ranks=1024))
+    told = read_goodput(fill(attempt(run, "completed", hours=720)), as_of=LATER)
+    assert told.total.total_hours == pytest.approx(737_280.0)
+    assert "737 280.0 device hours" in goodput_text(told)
+    assert told.gpu_goodput == pytest.approx(1.0, abs=1e-3)
+
+
+def test_35_manual_restarts_100_hosts_and_70_automatic_ones_are_counted(fill: Fill) -> None:
+    run = attempt(History("opt").declare(), "node_failure", hours=0.1)
+    for number in range(105):
+        cause = "manual_retry" if number % 3 == 0 else "retry"
+        hosts = (f"host-{number}",) if number < 100 else ()
+        attempt(run, "node_failure", hours=0.1, cause=cause, excluded=hosts)
+    told = read_goodput(fill(run), as_of=LATER).retrying
+    assert (told.manual_restarts, told.hosts_cycled, told.automatic_restarts) == (35, 100, 70)
+    told_text = goodput_text(read_goodput(fill(run), as_of=LATER))
+    assert "restarts: 35 manual, 70 automatic; 100 hosts cycled" in told_text
+
+
+def test_the_worst_waste_ranks_first(fill: Fill) -> None:
+    run = History("r-1").declare()
+    for reason in ("preempted", "code_error", "code_error", "preempted", "preempted"):
+        attempt(run, reason, hours=0.2 if reason == "preempted" else 3.0, commits=False)
+    told = read_goodput(fill(run), as_of=LATER)
+    assert [group.name for group in told.groups] == ["code_error", "preempted"]
+    worst = told.groups[0]
+    assert (worst.attempts, worst.lost_steps) == (2, 20)
+    assert worst.wasted_hours == pytest.approx(2 * 2 * 3.0, rel=1e-2)  # two devices, twice 3 h
+
+
+def test_retries_that_kept_no_step_are_told_and_those_that_failed_alike_apart(fill: Fill) -> None:
+    run = attempt(History("r-1").declare(), "preempted")
+    attempt(run, "gpu_oom", commits=False, fingerprint="oom:here")
+    attempt(run, "gpu_oom", commits=False, fingerprint="oom:here")
+    attempt(run, "completed")
+    told = read_goodput(fill(run), as_of=LATER).retrying
+    assert (told.dead, told.same_failure) == (2, 1)
+    assert told.dead_hours == pytest.approx(4.0, rel=1e-2)
+    assert told.same_failure_hours == pytest.approx(2.0, rel=1e-2)
+
+
+def test_interruptions_leave_out_planned_drains_and_what_was_meant(fill: Fill) -> None:
+    run = History("r-1").declare()
+    for reason in ("preempted", "node_drained", "node_failure", "completed"):
+        attempt(run, reason)
+    told = read_goodput(fill(run), as_of=LATER).failing
+    assert (told.interruptions, told.planned) == (2, 1)
+    assert told.mtbi_s == pytest.approx(4 * 3600 / 2, rel=1e-3)
+    assert told.detect_s == pytest.approx(0.0)
+    # opened 7 s after the end, placed and restored 7 s later each
+    assert told.mttr_s == pytest.approx(21.0)
+
+
+def test_groups_by_family_team_week_and_run_hold_the_same_hours(fill: Fill) -> None:
+    week = timedelta(days=7)
+    runs = [
+        attempt(
+            History(f"r-{n}", begin=BEGIN + n * week).declare(
+                model_family="gpt" if n else "tabular", team="a" if n < 2 else "b"
+            ),
+            "preempted",
+        )
+        for n in range(3)
+    ]
+    ledger = fill(*runs)
+    expected = {
+        "family": {"gpt": 4.0, "tabular": 2.0},
+        "team": {"a": 4.0, "b": 2.0},
+        "week": {"2026-01-26": 2.0, "2026-02-02": 2.0, "2026-02-09": 2.0},  # from their Mondays
+        "run": {"r-0": 2.0, "r-1": 2.0, "r-2": 2.0},
+    }
+    for by, hours in expected.items():
+        told = read_goodput(ledger, as_of=LATER, by=by)
+        found = {group.name: round(group.total_hours, 2) for group in told.groups}
+        assert found == hours, by
+        assert told.total.total_hours == pytest.approx(6.0)
+    assert read_goodput(ledger, as_of=LATER, family="tabular").total.attempts == 1
+
+
+def test_only_attempts_that_ended_in_the_window_count(fill: Fill) -> None:
+    run = attempt(History("r-1").declare(), "preempted")
+    run.at += timedelta(days=10)
+    attempt(run, "gpu_oom")
+    told = read_goodput(fill(run), as_of=run.at + HOUR, last=timedelta(days=7))
+    assert [group.name for group in told.groups] == ["gpu_oom"]
+    assert told.runs == 1
+    assert "that ended since 2026-02-03T" in goodput_text(told)
+
+
+def test_as_of_a_time_nothing_that_came_later_is_told(fill: Fill) -> None:
+    run = attempt(History("r-1").declare(), "preempted")
+    then: datetime = run.at - timedelta(seconds=1)
+    attempt(run, "gpu_oom")
+    told = read_goodput(fill(run), as_of=then)
+    assert [(group.name, group.attempts) for group in told.groups] == [("preempted", 1)]
+    assert told.retrying.dead == 0
+
+
+def test_money_is_told_where_a_price_is_there_and_never_guessed(fill: Fill) -> None:
+    ledger = fill(attempt(History("r-1").declare(), "preempted", commits=False))
+    none = read_goodput(ledger, as_of=LATER)
+    assert none.total.cost is None
+    assert "USD" not in goodput_text(none)
+    by_class = read_goodput(ledger, as_of=LATER, prices=_prices(cpu=3.0))
+    assert by_class.total.cost == pytest.approx(6.0)
+    assert "6.00 USD" in goodput_text(by_class)
+    other = read_goodput(ledger, as_of=LATER, prices=_prices(h100=3.0))
+    assert other.total.cost is None
+    assert other.total.unpriced_hours == pytest.approx(2.0)
+    assert "device hours have no price" in goodput_text(other)
+
+
+def _prices(**per_hour: float) -> Prices:
+    return Prices(currency="USD", per_device_hour=per_hour)
+
+
+def test_evals_are_told_by_how_late_they_were(fill: Fill) -> None:
+    run = attempt(History("r-1").declare(), "completed")
+    committed = run.state.checkpoints[0]
+    run.open_eval(committed.ref)
+    run.at = committed.at + HOUR
+    run.end_eval(run.state.evals[0].opened)
+    told = read_goodput(fill(run), as_of=LATER).eval_lag
+    assert (told.evals, told.mean_s, told.max_s) == (1, 3600.0, 3600.0)
+
+
+def test_of_many_runs_the_worst_are_shown_and_the_others_counted(fill: Fill) -> None:
+    runs = [
+        attempt(History(f"r-{n:02d}").declare(), "preempted", commits=False)
+        for n in range(GROUPS_MAX + 3)
+    ]
+    told = read_goodput(fill(*runs), as_of=LATER, by="run")
+    assert (len(told.groups), told.left_out, told.runs) == (GROUPS_MAX, 3, GROUPS_MAX + 3)
+    assert told.total.attempts == GROUPS_MAX + 3
+    assert "and 3 more, of less waste." in goodput_text(told)
+
+
+def test_an_empty_ledger_is_told_in_a_sentence(fill: Fill) -> None:
+    told = read_goodput(fill(), as_of=LATER)
+    assert told.total.attempts == 0
+    assert "Nothing ran" in goodput_text(told)

@@ -47,6 +47,9 @@ def source(home: Path) -> History:
     return history
 
 
+RUN = ("run", "--intent", "Go on with less.")
+
+
 @pytest.fixture
 def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `tracks run` declare, and neither start a daemon nor wait."""
@@ -61,7 +64,7 @@ def unfollowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unfollowed")
 def test_a_branch_takes_over_what_is_not_given(source: History, call: Call) -> None:
-    call("run", "--run-id", "b-1", "--from", "r-0@20", "--steps", "60", "--set", "lr=0.001")
+    call(*RUN, "--run-id", "b-1", "--from", "r-0@20", "--steps", "60", "--set", "lr=0.001")
     tracks = open_tracks_to_read(Settings.from_environment())
     declared = tracks.run("b-1").declared
     assert declared.branched_from == source.state.checkpoints[1].ref
@@ -70,7 +73,7 @@ def test_a_branch_takes_over_what_is_not_given(source: History, call: Call) -> N
     assert declared.cadence == CheckpointCadence(every_steps=25, every_s=600.0)
     assert declared.retention == RetentionRule(keep_last=7, milestone_every_steps=100)
     assert declared.stage == "canary"
-    assert "r-0@20" in declared.intent
+    assert declared.intent == "Go on with less."
     assert tracks.run("r-0").checkpoints[1].pins == {"branch:b-1"}
     shown = call("status", "b-1")
     assert "a branch of r-0@20" in shown.stdout
@@ -80,7 +83,7 @@ def test_a_branch_takes_over_what_is_not_given(source: History, call: Call) -> N
 @pytest.mark.usefixtures("unfollowed", "source")
 def test_what_is_given_on_the_command_line_stands_a_default_s_value_too(call: Call) -> None:
     options = ("--checkpoint-every", "10", "--keep-last", "3", "--keep-every", "50", "--ranks", "1")
-    call("run", "--run-id", "b-1", "--from", "r-0@20", "--stage", "smoke", *options)
+    call(*RUN, "--run-id", "b-1", "--from", "r-0@20", "--stage", "smoke", *options)
     declared = open_tracks_to_read(Settings.from_environment()).run("b-1").declared
     assert declared.cadence == CheckpointCadence(every_steps=10, every_s=600.0)
     assert declared.retention == RetentionRule(keep_last=3, milestone_every_steps=50)
@@ -95,8 +98,8 @@ def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
     source.open(resume=None).place().restore().commit(20).end("preempted", last_step=23)
     source.write_to(build(Settings.from_environment()).store)
     first, second = (c.ref for c in source.state.checkpoints if c.ref.step == 20)
-    call("run", "--run-id", "b-1", "--from", "r-0@20", "--from-attempt", "1")
-    call("run", "--run-id", "b-2", "--from", "r-0@20")
+    call(*RUN, "--run-id", "b-1", "--from", "r-0@20", "--from-attempt", "1")
+    call(*RUN, "--run-id", "b-2", "--from", "r-0@20")
     tracks = open_tracks_to_read(Settings.from_environment())
     assert tracks.run("b-1").declared.branched_from == first
     assert tracks.run("b-2").declared.branched_from == second
@@ -104,7 +107,7 @@ def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
 
 @pytest.mark.usefixtures("unfollowed")
 def test_the_same_command_again_takes_the_branch_up(source: History, call: Call) -> None:
-    command = ("run", "--run-id", "b-1", "--from", "r-0@20")
+    command = (*RUN, "--run-id", "b-1", "--from", "r-0@20")
     call(*command)
     assert call(*command).exit_code == 1  # it waits: bad news, not wrong use
     tracks = open_tracks_to_read(Settings.from_environment())
@@ -141,7 +144,7 @@ def test_a_branch_that_cannot_be_changes_nothing(
 ) -> None:
     arguments, hint = BAD_INPUT[name]
     before = files_of(home)
-    refused = call("run", *arguments)
+    refused = call(*RUN, *arguments)
     assert refused.exit_code == 2
     assert hint in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -149,7 +152,7 @@ def test_a_branch_that_cannot_be_changes_nothing(
 
 
 def test_a_branch_in_an_empty_home_is_wrong_use(call: Call, home: Path) -> None:
-    refused = call("run", "--from", "r-0@20")
+    refused = call(*RUN, "--from", "r-0@20")
     assert refused.exit_code == 2
     assert not home.exists()
 

@@ -312,7 +312,7 @@ def test_the_edge_is_told_wherever_people_look(
     assert "a branch of r-0@20" in render_report(tracks, "b-1")
     assert "a branch of r-0@20" in sentence(tracks.records("runs/b-1")[0])
     assert run_line(tracks, tracks.run("b-1"), None).branched_from == "r-0@20"
-    assert attempt_metadata(tracks, "b-1", 1)["resumed_from"] == "r-0@20"
+    assert attempt_metadata(tracks, "b-1", 1)["steps/resumed_from"] == "r-0@20"
     [row] = ledger.query(
         "select r.branched_from_run_id, r.branched_from_step, a.resumed_from_run_id, c.pins_json"
         " from training_runs r join training_attempts a on a.run_id = r.run_id"

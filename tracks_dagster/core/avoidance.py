@@ -58,6 +58,33 @@ def avoid(compute: ComputeRequest, state: PoolState | None, now: datetime) -> Av
     )
 
 
+def avoid_sources(avoidance: Avoidance, held: Mapping[str, str]) -> Avoidance:
+    """Return `avoidance` with the nodes excluded too that persons hold for sources of bad work.
+
+    held: node → why. As many as a record can name beside those of the pool. A local gang has one
+    machine and stays on it.
+    """
+    compute = avoidance.compute
+    if compute.launcher == LOCAL:
+        return avoidance
+    room = AVOIDED_NODES_MAX - len(avoidance.nodes)
+    new = {
+        node: why[:WHY_CHARACTERS_MAX]
+        for node, why in sorted(held.items())
+        if node not in compute.excluded_nodes
+    }
+    nodes = dict(list(new.items())[:room])
+    if not nodes:
+        return avoidance
+    told = "; ".join(f"{node} ({why})" for node, why in list(nodes.items())[:NAMED_MAX])
+    more = f" and {len(new) - NAMED_MAX} more" if len(new) > NAMED_MAX else ""
+    return Avoidance(
+        compute=replace(compute, excluded_nodes=(*compute.excluded_nodes, *nodes)),
+        nodes={**avoidance.nodes, **nodes},
+        words=f"{avoidance.words} What ran on them is in quarantine, so avoided: {told}{more}.".strip(),
+    )
+
+
 def no_node_left(compute: ComputeRequest, known_nodes: Collection[str]) -> Alert | None:
     """Return what to tell a person when every node that the pool is known to have is excluded.
 

@@ -13,13 +13,27 @@ from tracks_dagster.core.records import Kind, Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotQuarantine:
+    """One `snapshot_quarantined`."""
+
+    seq: int
+    at: datetime
+    body: SnapshotDecision
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotState:
-    """One committed snapshot; `quarantined_why` is None while it may be used."""
+    """One committed snapshot; `quarantine` is the decision that holds, None while it may be used."""
 
     seq: int
     at: datetime
     body: SnapshotCommitted
-    quarantined_why: str | None = None
+    quarantine: SnapshotQuarantine | None = None
+
+    @property
+    def quarantined_why(self) -> str | None:
+        """Why nobody may train on it; None while one may."""
+        return self.quarantine.body.why if self.quarantine is not None else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,9 +80,13 @@ def apply(state: DatasetState | None, record: Record) -> DatasetState:
             return replace(state, head=record, snapshots=(*state.snapshots, added))
         case Kind.SNAPSHOT_QUARANTINED | Kind.SNAPSHOT_RELEASED:
             decision = body_of(SnapshotDecision, record)
-            why = decision.why if record.kind is Kind.SNAPSHOT_QUARANTINED else None
+            quarantine = None
+            if record.kind is Kind.SNAPSHOT_QUARANTINED:
+                quarantine = SnapshotQuarantine(seq=record.seq, at=record.at, body=decision)
             snapshots = tuple(
-                replace(s, quarantined_why=why) if s.body.snapshot_id == decision.snapshot_id else s
+                replace(s, quarantine=quarantine)
+                if s.body.snapshot_id == decision.snapshot_id
+                else s
                 for s in state.snapshots
             )
             return replace(state, head=record, snapshots=snapshots)

@@ -8,11 +8,19 @@ refusal into a retry, and more progress never a retry into a refusal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from tracks_dagster.core.advice import what_to_do
 from tracks_dagster.core.bodies import Debit
 from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.core.clean_start import (
+    NOTHING_WITHHELD,
+    CleanStart,
+    NothingClean,
+    Withheld,
+    clean_start,
+)
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.decision_words import joined, plan_words, seqs_of
 from tracks_dagster.core.evals import evals_settled, what_evals_wait_for
@@ -22,6 +30,7 @@ from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
 from tracks_dagster.core.promotion import promotion_is_settled
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time
+from tracks_dagster.core.refusals import QUARANTINE_LIMIT, cut_off, in_quarantine, without_data
 from tracks_dagster.core.remediation import NothingToChange, Remedied
 from tracks_dagster.core.remedies import remedy
 from tracks_dagster.core.rollback import (
@@ -47,6 +56,7 @@ def decide(
     *,
     source_withdrawn: str | None = None,
     snapshot_withdrawn: str | None = None,
+    withheld: Withheld = NOTHING_WITHHELD,
     pool: PoolView | None = None,
 ) -> Decision:
     """Return what follows on `state`, as of `now`, or of the newest record where that is later.
@@ -56,7 +66,8 @@ def decide(
 
     source_withdrawn: why, by its own track, what the run branched from may not be resumed from.
     snapshot_withdrawn: why, by its dataset's track, nobody may train on the newest attempt's snapshot.
-    None where one may. pool: what ended of late where the newest attempt ran; None: nothing did.
+    None where one may. withheld: what descends from a source in quarantine. pool: what ended of late
+    where the newest attempt ran; None: nothing did.
     """
     if state.finished is not None:
         return Wait(why=f"The run is finished ({state.finished.stop_cause}).")
@@ -74,11 +85,17 @@ def decide(
     if (held := _held_by_a_person(state, failed)) is not None:
         return held
     if source_withdrawn is not None and not state.resumable:
-        return _cut_off(failed, failed.reason, source_withdrawn)
-    decision = _after_failure(state, failed, failed.reason, policy, now, source_withdrawn, pool)
-    if snapshot_withdrawn is None or isinstance(decision, Refuse):
+        return cut_off(failed, failed.reason, source_withdrawn)
+    decision = _after_failure(
+        state, failed, failed.reason, policy, now, source_withdrawn, withheld, pool
+    )
+    if isinstance(decision, Refuse) and decision.limit != QUARANTINE_LIMIT:
         return decision
-    return _without_data(state, failed, failed.reason, snapshot_withdrawn)
+    if snapshot_withdrawn is not None:
+        return without_data(state, failed, failed.reason, snapshot_withdrawn)
+    if withheld.run is not None:
+        return in_quarantine(state, failed, failed.reason, withheld.run)
+    return decision
 
 
 def _stopped(state: RunState, failed: AttemptState | None, policy: RetryPolicy, why: str) -> Finish:
@@ -115,35 +132,6 @@ def _held_by_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     return None
 
 
-def _cut_off(failed: AttemptState, reason: TerminationReason, why: str) -> Refuse:
-    """Refuse what has nothing left to resume from: a branch may not silently begin at step 0."""
-    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
-    return Refuse(
-        reason=reason,
-        limit="branch",
-        decision=f"{ended} and is not retried: the run has no checkpoint of its own, and {why}",
-        what_to_do="Declare another branch: this one goes on from that checkpoint or not at all.",
-        counted_seqs=seqs_of(failed, ()),
-    )
-
-
-def _without_data(
-    state: RunState, failed: AttemptState, reason: TerminationReason, why: str
-) -> Refuse:
-    """Refuse what would train on data that was found to be bad."""
-    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
-    return Refuse(
-        reason=reason,
-        limit="snapshot",
-        decision=f"{ended} and is not retried: {why}",
-        what_to_do=(
-            "Declare a run on another snapshot, or release this one, and then "
-            f'`tracks retry {state.run_id} --why "…"` goes on.'
-        ),
-        counted_seqs=seqs_of(failed, ()),
-    )
-
-
 def _after_failure(
     state: RunState,
     failed: AttemptState,
@@ -151,6 +139,7 @@ def _after_failure(
     policy: RetryPolicy,
     now: datetime,
     source_withdrawn: str | None,
+    withheld: Withheld,
     pool: PoolView | None,
 ) -> Retry | Wait | Refuse:
     """Ask the limits, then the remedy, then the pool, then the backoff."""
@@ -171,7 +160,11 @@ def _after_failure(
     if exhausted:
         words = f"{ended} and is not retried: {joined(exhausted, named=True)}. {as_of}"
         return _refusal(state, failed, policy, exhausted[0].name, words, exhausted)
-    rollback, remedied = _remedied(state, failed, rule, policy, now, source_withdrawn)
+    rollback, start, remedied = _planned(
+        state, failed, rule, policy, now, source_withdrawn, withheld
+    )
+    if isinstance(remedied, NothingClean):
+        return in_quarantine(state, failed, reason, remedied.why)
     if isinstance(remedied, NothingToChange):
         words = f"{ended} and is not retried: {remedied.why}. {as_of}"
         return _refusal(state, failed, policy, "remediation", words, standing)
@@ -180,9 +173,9 @@ def _after_failure(
     pause = storm or backing_off(state, failed, rule, policy, now)
     if pause is not None:
         return Wait(why=f"{ended}; {pause.why}", until=pause.until, alert=pause.alert)
-    resume = rollback.resume if rollback else state.resumes_from
+    resume = start.resume
     plan = plan_words(state, remedied, failed, resume, rollback)
-    words = f"{ended}: {joined(standing)}. {plan} {as_of}"
+    words = " ".join((f"{ended}: {joined(standing)}.", *filter(None, (start.words, plan)), as_of))
     return Retry(
         decision=words,
         debit=_debit(failed, reason, rule),
@@ -204,21 +197,35 @@ def _after_failure(
     )
 
 
-def _remedied(
+def _planned(
     state: RunState,
     failed: AttemptState,
     rule: RetryRule,
     policy: RetryPolicy,
     now: datetime,
     source_withdrawn: str | None,
-) -> tuple[Rollback | None, Remedied | NothingToChange]:
-    """Return how far back the next attempt begins, where its rule says so, and what it runs with."""
-    rollback = None
+    withheld: Withheld,
+) -> tuple[Rollback | None, CleanStart, Remedied | NothingToChange | NothingClean]:
+    """Return how far back the next attempt begins where its rule says so, at which checkpoint, and what
+    it runs with; or what is missing for that."""
+    rollback, resume = None, state.resumes_from
     if rolls_back(rule):
-        rollback = plan_rollback(state, failed, rule, policy, source_withdrawn=source_withdrawn)
-    if isinstance(rollback, NothingToChange):
-        return None, rollback
-    return rollback, remedy(state, failed, rule, policy, now, rollback)
+        plan = plan_rollback(state, failed, rule, policy, source_withdrawn=source_withdrawn)
+        if isinstance(plan, NothingToChange):
+            return None, CleanStart(resume=None), plan
+        rollback, resume = plan, plan.resume
+    start = clean_start(
+        state,
+        resume,
+        withheld,
+        source_withdrawn=source_withdrawn,
+        given_up=[checkpoint.ref for checkpoint in rollback.passed_over] if rollback else (),
+    )
+    if isinstance(start, NothingClean):
+        return rollback, CleanStart(resume=None), start
+    if rollback is not None:
+        rollback = replace(rollback, resume=start.resume)
+    return rollback, start, remedy(state, failed, rule, policy, now, rollback)
 
 
 def _refusal(

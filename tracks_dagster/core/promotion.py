@@ -69,9 +69,15 @@ def propose(
     )
 
 
-def decide_promotion(state: RunState, proposed: PromotionDecided, *, why: str) -> PromotionDecided:
-    """Return the decision: promoted, with `why`, or not, with what stands against it."""
-    against = objections(state, proposed)
+def decide_promotion(
+    state: RunState, proposed: PromotionDecided, *, why: str, withheld: str | None = None
+) -> PromotionDecided:
+    """Return the decision: promoted, with `why`, or not, with what stands against it.
+
+    withheld: what other tracks say against it: a source in quarantine that it descends from.
+    """
+    told = () if withheld is None else (withheld.rstrip("."),)
+    against = (*told, *objections(state, proposed))
     if against:
         return replace(proposed, promoted=False, why="; ".join(against))
     return replace(proposed, promoted=True, why=f"{why} {_comparison(proposed)}.".strip())

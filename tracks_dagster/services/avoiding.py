@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracks_dagster.core.avoidance import Avoidance, avoid
+from tracks_dagster.core.avoidance import Avoidance, avoid, avoid_sources
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.decision import Decision, Retry
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.names import LOCAL
 from tracks_dagster.core.storm import pool_of
+from tracks_dagster.services.quarantine import Quarantines
 from tracks_dagster.services.tracks import Tracks
 
 WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decision
@@ -28,7 +29,7 @@ def avoid_now(tracks: Tracks, compute: ComputeRequest) -> Avoidance:
     except TrackBroken as error:
         words = f"No quarantine was looked at: {str(error)[:WORDS_CHARACTERS_MAX]}"
         return Avoidance(compute=compute, words=words)
-    return avoid(compute, state, tracks.now())
+    return avoid_sources(avoid(compute, state, tracks.now()), Quarantines(tracks).held_nodes())
 
 
 def avoid_quarantined(tracks: Tracks, decision: Decision) -> Decision:

@@ -14,6 +14,7 @@ from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import RunState, find_at
+from tracks_dagster.services.clean_starts import checkpoint_withheld
 from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.services.runs import RunRequest
 from tracks_dagster.services.tracks import Tracks
@@ -80,13 +81,17 @@ def find_origin(
     attempt_id: whose checkpoint of that step; the newest attempt's that has one by default.
 
     Writes nothing. Raises UnknownRun for a run or step that is not there or may not be resumed from,
-    InvalidInput for text that names no checkpoint and for a run that exists and is no such branch.
+    InvalidInput for text that names no checkpoint, for one that descends from a source in quarantine,
+    and for a run that exists and is no such branch.
     """
     source_id, step = parse_at(at)
     state = tracks.run(source_id)
     ref = find_at(state, step, attempt_id=attempt_id).ref
-    if run_id is not None:
-        _check_branch(tracks.find_run(run_id), ref)
+    branch = tracks.find_run(run_id) if run_id is not None else None
+    _check_branch(branch, ref)
+    withheld = checkpoint_withheld(tracks, state, ref) if branch is None else None
+    if withheld is not None:
+        raise InvalidInput(f"Nothing can branch from {at}: {withheld}")
     wrote = state.attempts[ref.attempt_id - 1].opened
     declared = state.declared
     trainer = declared.trainer

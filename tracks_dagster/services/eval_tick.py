@@ -23,6 +23,7 @@ from tracks_dagster.services.evals import (
     end_eval,
     failed_end,
     open_due_evals,
+    why_withheld,
 )
 from tracks_dagster.services.promotion import decide_promotion
 from tracks_dagster.services.tracks import Tracks
@@ -114,6 +115,9 @@ def _tick_run(
         f"{run_id}: {words}"
         for words in evals.what_evals_wait_for(state, attempts_max=attempts_max)
     ]
+    withheld = why_withheld(tracks, state, policy)
+    if withheld is not None:
+        tick.waiting.append(f"{run_id}: {withheld}")
     promoted = decide_promotion(tracks, run_id, decided_by=decided_by)
     if promoted is not None:
         tick.promotions.append(promoted)

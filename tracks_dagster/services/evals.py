@@ -19,6 +19,7 @@ from tracks_dagster.core.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind, format_time, parse_time
 from tracks_dagster.core.run_state import EvalState, RunState
+from tracks_dagster.services.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
 
 EVALS_OPENED_MAX = 100  # in one call; a run requires a handful
@@ -31,7 +32,8 @@ def open_due_evals(
 ) -> list[EvalOpened]:
     """Open every attempt at an eval that is due, and return all that are open now.
 
-    Each is opened exactly once, whoever else decides at the same time.
+    Each is opened exactly once, whoever else decides at the same time; none while the checkpoint or
+    the eval's data descend from a source in quarantine (`why_withheld` says so).
     """
     attempts_max = attempts_allowed(policy)
 
@@ -39,12 +41,23 @@ def open_due_evals(
         if state is None:
             return None
         due = evals.next_eval(state, decided_by=decided_by, attempts_max=attempts_max)
-        return None if due is None else tracks.draft(Kind.EVAL_OPENED, due)
+        if due is None or checkpoint_withheld(tracks, state, due.checkpoint, snapshot=due.snapshot):
+            return None
+        return tracks.draft(Kind.EVAL_OPENED, due)
 
     for _ in range(EVALS_OPENED_MAX):
         if tracks.decide_run(run_id, choose) is None:
             break
     return [e.opened for e in tracks.run(run_id).evals if e.ended is None]
+
+
+def why_withheld(tracks: Tracks, state: RunState, policy: RetryPolicy) -> str | None:
+    """Say why an eval that is due is not opened; None where none is, or nothing stands against it."""
+    due = evals.next_eval(state, decided_by="", attempts_max=attempts_allowed(policy))
+    if due is None:
+        return None
+    why = checkpoint_withheld(tracks, state, due.checkpoint, snapshot=due.snapshot)
+    return None if why is None else f"{due.eval_id} is not opened: {why}"
 
 
 def run_eval(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tracks_dagster.core.avoidance import own_compute
 from tracks_dagster.core.bodies import AttemptOpened, ConfigChange
+from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import Contended, InvalidInput
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.policy import RetryPolicy
@@ -16,6 +17,7 @@ from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import DECISIONS_MAX, run_track
 from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.branch_source import source_withdrawn
+from tracks_dagster.services.clean_starts import resume_or_refuse
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.remedying import quarantine_all
 from tracks_dagster.services.snapshot_quarantine import refuse_withdrawn
@@ -42,8 +44,8 @@ def retry_by_person(
     allows_environment_change: it may resume with other libraries than those that wrote its
     checkpoint. nodes: strikes the node that the newest attempt ended on, where no sensor has come to
     it. Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open,
-    the run is finished, what it branched from or its snapshot was withdrawn, or a change cannot be
-    used.
+    the run is finished, what it branched from or its snapshot was withdrawn, all that it could resume
+    from descends from a source in quarantine, or a change cannot be used.
     """
     tracks.run(run_id)
     try:
@@ -53,7 +55,7 @@ def retry_by_person(
             if nodes is not None:
                 nodes.look(state, by=by)
             avoidance = avoid_now(tracks, own_compute(last.opened))
-            _check_sources(tracks, state, last)
+            resume, left_out = _check_sources(tracks, state, last)
             config = _changed_config(state, last, changes)
             if tainted := from_onset_on(state, last, policy):
                 quarantine_all(tracks, state, tainted, by=by)
@@ -61,11 +63,11 @@ def retry_by_person(
             opened = AttemptOpened(
                 cause="manual_retry",
                 decided_by=by,
-                decision=f"{why} {avoidance.words}".strip(),
+                decision=" ".join(filter(None, (why, left_out, avoidance.words))),
                 config=config,
                 compute=avoidance.compute,
                 snapshot=last.opened.snapshot,
-                resume=state.resumes_from,
+                resume=resume,
                 remediation=_differences(last.opened.config, config, why=f"{by}: {why}"),
                 counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
                 allows_environment_change=allows_environment_change,
@@ -84,13 +86,20 @@ def retry_by_person(
     )
 
 
-def _check_sources(tracks: Tracks, state: RunState, last: AttemptState) -> None:
-    """Raise InvalidInput when what the run branched from, or its snapshot, was withdrawn."""
-    gone = None if state.resumable else source_withdrawn(tracks, state)
-    if gone is not None:
-        raise InvalidInput(f"Training run {state.run_id} cannot be retried: {gone}")
+def _check_sources(
+    tracks: Tracks, state: RunState, last: AttemptState
+) -> tuple[CheckpointRef | None, str]:
+    """Return what the attempt resumes from, and what was left out, in words.
+
+    Raises InvalidInput when what the run branched from, or its snapshot, was withdrawn, or nothing is
+    left that does not descend from a source in quarantine.
+    """
     doing = f"Training run {state.run_id} cannot be retried"
+    gone = source_withdrawn(tracks, state)
+    if gone is not None and not state.resumable:
+        raise InvalidInput(f"{doing}: {gone}")
     refuse_withdrawn(tracks, last.opened.snapshot, doing=doing)
+    return resume_or_refuse(tracks, state, source_withdrawn=gone, doing=doing)
 
 
 def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:

@@ -18,6 +18,7 @@ from tracks_dagster.core.evals import final_checkpoint
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
 
 
@@ -44,7 +45,12 @@ def decide_promotion(tracks: Tracks, run_id: str, *, decided_by: str) -> Promoti
         if state is None or rule is None or final is None or not promotion.promotion_is_due(state):
             return None
         proposed = promotion.propose(state, final, rule, decided_by=decided_by)
-        decided = promotion.decide_promotion(state, proposed, why="The run's own rule:")
+        decided = promotion.decide_promotion(
+            state,
+            proposed,
+            why="The run's own rule:",
+            withheld=checkpoint_withheld(tracks, state, final, snapshot=proposed.snapshot),
+        )
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 
     record = tracks.decide_run(run_id, choose)
@@ -65,7 +71,7 @@ def promote(
     def choose(state: RunState | None) -> Draft | None:
         if state is None:
             return None
-        decided = _by_person(state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
+        decided = _by_person(tracks, state, checkpoint, alias=alias.strip(), by=by, why=why.strip())
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 
     record = tracks.decide_run(checkpoint.run_id, choose)
@@ -94,7 +100,7 @@ def find_holder(ledger: Ledger, alias: str) -> Holder | None:
 
 
 def _by_person(
-    state: RunState, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
+    tracks: Tracks, state: RunState, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
 ) -> PromotionDecided:
     rule = state.declared.promotion
     if rule is None:
@@ -103,7 +109,8 @@ def _by_person(
             "promote by; declare a run of a family that has one."
         )
     proposed = promotion.propose(state, checkpoint, replace(rule, alias=alias), decided_by=by)
-    decided = promotion.decide_promotion(state, proposed, why=why)
+    withheld = checkpoint_withheld(tracks, state, checkpoint, snapshot=proposed.snapshot)
+    decided = promotion.decide_promotion(state, proposed, why=why, withheld=withheld)
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "

@@ -167,6 +167,7 @@ def _decision(this: _Settling, state: RunState) -> Decision:
         this.tracks.now(),
         source_withdrawn=this.withdrawals.of_source(state),
         snapshot_withdrawn=this.withdrawals.of_snapshot(snapshot),
+        withheld=this.withdrawals.of_lineage(state),
         pool=None if this.pools is None else _pool(this.pools, last),
     )
     is_stop = isinstance(decision, Finish) and decision.stop_cause == "user"

@@ -31,6 +31,7 @@ from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.avoiding import avoid_now
+from tracks_dagster.services.clean_starts import refuse_declaration, resume_or_refuse
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
 from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.pins import pin_source
@@ -161,6 +162,7 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
     config = check_request(request)
     family = find_family(request.family)
+    refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
     has_own_trainer = request.trainer_source is not None
     return RunDeclared(
         run_id=request.run_id,
@@ -217,9 +219,9 @@ def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> D
     if any(stop.body.mode == "stop" for stop in state.stops):
         return None
     declared = state.declared
-    refuse_withdrawn(
-        tracks, declared.snapshot, doing=f"The first attempt of {state.run_id} cannot be opened"
-    )
+    doing = f"The first attempt of {state.run_id} cannot be opened"
+    refuse_withdrawn(tracks, declared.snapshot, doing=doing)
+    resume_or_refuse(tracks, state, source_withdrawn=None, doing=doing)
     avoidance = avoid_now(tracks, declared.compute)
     opened = AttemptOpened(
         cause="first",

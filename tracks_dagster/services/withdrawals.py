@@ -1,4 +1,5 @@
-"""What other tracks say against a run's next attempt: its snapshot, and what it branched from.
+"""What other tracks say against a run's next attempt: its snapshot, what it branched from, and what is
+in quarantine.
 
 It is the same for all runs of a burst, so a tick asks for each thing once. What was withdrawn by
 somebody else since then is met by the next tick.
@@ -8,8 +9,11 @@ from __future__ import annotations
 
 from tracks_dagster.core.bodies import SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.clean_start import Withheld
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.branch_source import source_withdrawn
+from tracks_dagster.services.clean_starts import withheld_of
+from tracks_dagster.services.quarantine import Quarantines
 from tracks_dagster.services.snapshot_quarantine import snapshot_withdrawn
 from tracks_dagster.services.tracks import Tracks
 
@@ -22,6 +26,7 @@ class Withdrawals:
         self._tracks = tracks
         self._snapshots: dict[SnapshotRef, str | None] = {}
         self._sources: dict[CheckpointRef, str | None] = {}
+        self._quarantines = Quarantines(tracks)
 
     def of_snapshot(self, ref: SnapshotRef) -> str | None:
         """Say why no new attempt may train on `ref`; None where one may."""
@@ -38,6 +43,11 @@ class Withdrawals:
             self._sources[ref] = source_withdrawn(self._tracks, state)
         return self._sources[ref]
 
+    def of_lineage(self, state: RunState) -> Withheld:
+        """Say what the run's next attempt may not build upon: sources in quarantine."""
+        return withheld_of(self._quarantines, state)
+
     def ask_again(self, ref: SnapshotRef) -> None:
         """Ask for a snapshot about which something was decided in this tick."""
+        self._quarantines.ask_again()
         self._snapshots[ref] = snapshot_withdrawn(self._tracks, ref)

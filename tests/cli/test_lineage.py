@@ -1,0 +1,147 @@
+"""`tracks lineage`, `blast`, `quarantine` and `release` over the story: one run, three attempts, a
+promotion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+
+CANDIDATE = f"promotion:{RUN_ID}/best"
+
+
+def snapshot_of(story: Story) -> str:
+    return f"snapshot:{story.snapshot.dataset}@{story.snapshot.snapshot_id[:10]}"
+
+
+def test_what_came_of_a_snapshot_is_told_with_what_is_in_use_first(
+    story: Story, call: Call
+) -> None:
+    told = call("blast", snapshot_of(story))
+    assert told.exit_code == 1  # something promoted descends from it
+    lines = told.stdout.splitlines()
+    assert "3 attempts in 1 run and 4 checkpoints descend from it; 1 alias in use" in lines[0]
+    assert lines[1].startswith("1 promotion (1 in use):")
+    assert CANDIDATE in lines[2]
+    assert "attempt:gpt-story/a02 (2026-01-31T02:01:17Z, samples 480 to 720)" in told.stdout
+    assert "samples 0 to 480, and perhaps more" in told.stdout  # three steps after its last commit
+
+
+def test_what_came_of_a_checkpoint_leaves_out_what_was_saved_before_it(
+    story: Story, call: Call
+) -> None:
+    value = json.loads(call("blast", f"checkpoint:{RUN_ID}@20", "--json").stdout)
+    hit = value["hit"]
+    assert [each["thing"] for each in hit["checkpoints"]["newest"]] == [
+        f"checkpoint:{RUN_ID}/a03@40",
+        f"checkpoint:{RUN_ID}/a02@30",
+    ]
+    assert [each["thing"] for each in hit["spared"]["newest"]] == [
+        f"checkpoint:{RUN_ID}/a01@10",
+    ]
+    assert hit["attempts"]["count"] == 2
+
+
+def test_as_of_a_time_only_what_was_recorded_by_then_counts(story: Story, call: Call) -> None:
+    first = next(c for c in story.history.state.checkpoints if c.ref.step == 10)
+    value = json.loads(
+        call("blast", snapshot_of(story), "--json", "--as-of", first.at.isoformat()).stdout
+    )
+    assert value["is_promoted"] is False
+    assert value["hit"]["checkpoints"]["count"] == 1
+    assert value["hit"]["attempts"]["newest"][0]["detail"] == "samples 0 to 240, and perhaps more"
+
+
+def test_lineage_tells_the_chain_attempt_by_attempt(story: Story, call: Call) -> None:
+    told = call("lineage", CANDIDATE)
+    assert told.exit_code == 0
+    chain = [line for line in told.stdout.splitlines() if "└" in line]
+    assert ["a03" in chain[0], "a02" in chain[1], "a01" in chain[2]] == [True] * 3
+    assert "from step 20, up to its checkpoint of step 30" in chain[1]
+    assert "from the beginning, up to its checkpoint of step 20" in chain[2]
+
+
+def test_a_quarantine_is_shown_by_what_descends_and_undone_by_a_release(
+    story: Story, call: Call
+) -> None:
+    source = f"attempt:{RUN_ID}/a02"
+    told = call("quarantine", source, "--why", "its node corrupted bits")
+    assert told.exit_code == 0
+    assert f"{source} is in quarantine: record 0." in told.stdout
+    assert "as it was already" in call("quarantine", source, "--why", "again").stdout
+    assert f"! it descends from {source}" in call("lineage", CANDIDATE).stdout
+    refused = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "it is good")
+    assert refused.exit_code == 2
+    for part in (source, "record 0 of lineage/quarantines", f"tracks release {source}"):
+        assert part in refused.stderr
+    assert f"{source} is released: record 1." in call("release", source, "--why", "ok").stdout
+    assert "was not in quarantine" in call("release", source, "--why", "ok").stdout
+    assert "descends from" not in call("lineage", CANDIDATE).stdout
+    promoted = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "it is good")
+    assert promoted.exit_code == 0, promoted.stderr
+
+
+def test_a_snapshot_is_put_in_quarantine_on_its_datasets_track(story: Story, call: Call) -> None:
+    source = snapshot_of(story)
+    assert call("quarantine", source, "--why", "rows of another year").exit_code == 0
+    rows = json.loads(call("snapshots", "list", story.snapshot.dataset, "--json").stdout)
+    assert rows[0]["quarantined_why"] == "rows of another year"
+    assert "in quarantine since" in call("blast", source).stdout
+    assert call("release", source, "--why", "looked at").exit_code == 0
+    assert "in quarantine since" not in call("blast", source).stdout
+
+
+@pytest.mark.parametrize(
+    ("thing", "says"),
+    [
+        ("nonsense", "names nothing that can be looked up; write one of snapshot:DATASET@ID"),
+        ("attempt:gpt-story", "names no attempt; write attempt:RUN/aNN"),
+        ("attempt:gpt-stroy/a01", "did you mean gpt-story?"),
+        ("attempt:gpt-story/a09", "gpt-story has no attempt 9; it has: a01 to a03"),
+        ("checkpoint:gpt-story@25", "the nearest are: 10, 20, 30, 40"),
+        ("checkpoint:ffffffffff", "No checkpoint has a manifest with the sha256 'ffffffffff'"),
+        ("snapshot:aws-doc@ffffff", "did you mean aws-docs"),
+        ("snapshot:aws-docs@ffffff", "There is no snapshot 'ffffff' of dataset aws-docs"),
+        ("node:node-11", "did you mean node-1?"),
+        ("code:c0ffef", "did you mean c0ffee?"),
+    ],
+)
+def test_what_does_not_exist_is_told_with_the_nearest(
+    story: Story, call: Call, thing: str, says: str
+) -> None:
+    for command in (("lineage",), ("blast",), ("quarantine", "--why", "x")):
+        told = call(command[0], thing, *command[1:])
+        assert told.exit_code == 2, (told.stdout, told.stderr)
+        assert says in told.stderr
+
+
+def test_only_sources_have_a_blast_radius_or_a_quarantine(story: Story, call: Call) -> None:
+    for command in (("blast", CANDIDATE), ("quarantine", CANDIDATE, "--why", "x")):
+        told = call(*command)
+        assert told.exit_code == 2
+        assert f"tracks lineage {CANDIDATE}" in told.stderr
+
+
+def test_a_bad_time_is_wrong_use(story: Story, call: Call) -> None:
+    told = call("blast", "node:node-1", "--as-of", "yesterday")
+    assert (told.exit_code, "2026-01-31T02:00" in told.stderr) == (2, True)
+
+
+def test_a_node_a_commit_and_a_version_reach_what_ran_there(story: Story, call: Call) -> None:
+    for source in ("node:node-1", "code:c0ff", "code:0"):
+        value = json.loads(call("blast", source, "--json").stdout)
+        assert (value["hit"]["attempts"]["count"], value["is_promoted"]) == (3, True)
+
+
+def test_reading_lineage_loads_neither_dagster_nor_torch() -> None:
+    code = (
+        "import sys\n"
+        "import tracks_dagster.cli.lineage, tracks_dagster.cli.blast\n"
+        "assert not {'dagster', 'torch'} & set(sys.modules), 'heavy'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,148 @@
+"""The one track of quarantines, and from which checkpoint a run may go on beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.histories import Grown, History
+from tracks_dagster.core import quarantine_state
+from tracks_dagster.core.bodies import Note, SourceDecision
+from tracks_dagster.core.clean_start import CleanStart, NothingClean, Withheld, clean_start
+from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.projection_lineage import quarantine_rows
+from tracks_dagster.core.quarantine_state import QuarantineState
+from tracks_dagster.core.records import Kind
+from tracks_dagster.core.track import QUARANTINES_TRACK
+
+
+class Quarantines(Grown):
+    """The track; every method appends one record."""
+
+    def __init__(self) -> None:
+        super().__init__(QUARANTINES_TRACK)
+        self.state: QuarantineState | None = None
+
+    def decide(self, kind: Kind, source: str) -> Quarantines:
+        body = SourceDecision(source=source, called=source, by="ann", why="bad")
+        return self.add(kind, body)
+
+    def _fold(self, record) -> None:  # type: ignore[no-untyped-def]
+        self.state = quarantine_state.apply(self.state, record)
+
+
+def grown(*decisions: str) -> QuarantineState:
+    """`+x` puts x in quarantine, `-x` releases it."""
+    track = Quarantines()
+    kinds = {"+": Kind.SOURCE_QUARANTINED, "-": Kind.SOURCE_RELEASED}
+    for decision in decisions:
+        track.decide(kinds[decision[0]], decision[1:])
+    assert track.state is not None
+    return track.state
+
+
+@pytest.mark.parametrize(
+    ("decisions", "held"),
+    [
+        (["+node:a"], {"node:a": 0}),
+        (["+node:a", "-node:a"], {}),
+        (["+node:a", "-node:a", "+node:a"], {"node:a": 2}),
+        (["+node:a", "+node:a"], {"node:a": 0}),  # the oldest counts
+        (["+node:a", "+node:a", "-node:a"], {}),  # and one release ends both
+        (["+node:a", "+node:b", "-node:a"], {"node:b": 1}),
+        (["-node:a"], {}),
+    ],
+)
+def test_what_is_held_follows_from_the_records(decisions: list[str], held: dict[str, int]) -> None:
+    assert {text: each.seq for text, each in grown(*decisions).held.items()} == held
+
+
+def test_only_what_changed_is_projected() -> None:
+    before, after = grown("+node:a", "+node:b"), grown("+node:a", "+node:b", "-node:b")
+    rows = quarantine_rows(after, before)["source_quarantines"]
+    assert [(row["seq"], row["source"], row["released_by"]) for row in rows] == [
+        (1, "node:b", "ann")
+    ]
+    assert len(quarantine_rows(after)["source_quarantines"]) == 2
+
+
+def test_a_note_may_stand_there_and_another_kind_may_not() -> None:
+    track = Quarantines().decide(Kind.SOURCE_QUARANTINED, "node:a")
+    track.add(Kind.NOTE, Note(by="ann", text="seen"))
+    assert track.state is not None
+    assert list(track.state.held) == ["node:a"]
+    with pytest.raises(TrackBroken, match=r"Record 0 .node_struck. does not belong"):
+        Quarantines().add(Kind.NODE_STRUCK, Note(by="ann", text="seen"))
+
+
+def run() -> History:
+    """Steps 10 and 20 by attempt 1, 30 by attempt 2, 40 by attempt 3."""
+    history = History().declare().open().place().restore().commit(10).commit(20).end("preempted")
+    history.open().place().restore().commit(30).end("preempted")
+    return history.open().place().restore().commit(40).end("preempted")
+
+
+@pytest.mark.parametrize(
+    ("withheld", "given_up", "resume"),
+    [
+        ([], [], 40),
+        ([10], [], 40),  # what nobody asks for
+        ([40], [], 30),
+        ([30, 40], [], 20),
+        ([40], [30], 20),  # what a rollback passes over is no way back
+        ([10, 20, 30, 40], [], None),
+    ],
+)
+def test_the_newest_clean_checkpoint_before_what_was_asked_is_taken(
+    withheld: list[int], given_up: list[int], resume: int | None
+) -> None:
+    state = run().state
+    refs = {c.ref.step: c.ref for c in state.checkpoints}
+    told = Withheld(checkpoints={refs[s].manifest_sha256: "descends from x." for s in withheld})
+    start = clean_start(
+        state,
+        refs[40],
+        told,
+        source_withdrawn=None,
+        given_up=[refs[step] for step in given_up],
+    )
+    if resume is None:
+        assert isinstance(start, NothingClean)
+        assert start.why.startswith("Step 40 (attempt 3) descends from x. No checkpoint")
+    else:
+        assert isinstance(start, CleanStart)
+        assert start.resume == refs[resume]
+        assert bool(start.words) is (resume != 40)
+
+
+def test_a_fresh_start_stays_one() -> None:
+    start = clean_start(run().state, None, Withheld(), source_withdrawn=None)
+    assert start == CleanStart(resume=None)
+
+
+@pytest.mark.parametrize(
+    ("gone", "source_is_clean", "goes_on"),
+    [(None, True, True), ("it was deleted", True, False), (None, False, False)],
+)
+def test_a_branch_goes_back_to_where_it_left_if_that_holds(
+    gone: str | None, source_is_clean: bool, goes_on: bool
+) -> None:
+    source = run().state.checkpoints[0].ref
+    branch = History("b-1").declare(branched_from=source).open().place().restore().commit(50)
+    own = branch.end("preempted").state.checkpoints[0].ref
+    held = [own] if source_is_clean else [own, source]
+    told = Withheld(checkpoints={ref.manifest_sha256: "descends from x." for ref in held})
+    start = clean_start(branch.state, own, told, source_withdrawn=gone)
+    if goes_on:
+        assert isinstance(start, CleanStart)
+        assert start.resume == source
+    else:
+        assert isinstance(start, NothingClean)
+
+
+def test_a_branch_without_a_checkpoint_of_its_own_has_nothing_else() -> None:
+    source = run().state.checkpoints[0].ref
+    branch = History("b-1").declare(branched_from=source)
+    told = Withheld(checkpoints={source.manifest_sha256: "descends from x."})
+    start = clean_start(branch.state, source, told, source_withdrawn=None)
+    assert isinstance(start, NothingClean)
+    assert start.why.startswith("r-1@10 (attempt 1) descends from x.")

@@ -1,0 +1,47 @@
+"""`tracks lineage`: what a thing rests on, and what came of it."""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.cli.times import as_of_option, parse_as_of
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.services.lineage import ancestors, descendants
+from tracks_dagster.services.lineage_text import ancestors_lines, descendants_lines
+from tracks_dagster.services.quarantine import quarantined_sources
+from tracks_dagster.services.things import find_exact
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
+
+
+@click.command("lineage")
+@click.argument("thing", metavar="KIND:NAME")
+@as_of_option
+@as_json
+def command(thing: str, as_of: str | None, as_json: bool) -> None:
+    """Show what a thing rests on, attempt by attempt, and what came of it.
+
+    \b
+    checkpoint:RUN@STEP     attempt:RUN/aNN      run:RUN
+    eval:RUN/SUITE@STEP     promotion:RUN/ALIAS
+    snapshot:DATASET@ID     node:NAME            code:COMMIT
+    """
+    asked, until = parse_thing(thing), parse_as_of(as_of)
+    settings = Settings.from_environment()
+    tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    found = find_exact(tracks, ledger, asked)
+    up, down = ancestors(ledger, found, as_of=until), descendants(ledger, found, as_of=until)
+    marks = quarantined_sources(tracks, ledger, asked)
+    if as_json:
+        told = {"thing": found.called, "quarantined": [to_json(each) for each in marks]}
+        print_json({**told, "rests_on": to_json(up), "came_of_it": to_json(down)})
+        return
+    click.echo(found.called)
+    for mark in marks:
+        click.echo(f"! it {mark.own_words if mark.source == found.called else mark.words}")
+    for line in ancestors_lines(up):
+        click.echo(line)
+    below = list(descendants_lines(down))
+    click.echo("\n".join(("what came of it:", *below)) if below else "nothing came of it.")

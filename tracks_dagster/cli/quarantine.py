@@ -1,0 +1,36 @@
+"""`tracks quarantine`: let nothing new start from a source or from what descends from it."""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.services.blast import blast
+from tracks_dagster.services.lineage_text import blast_lines
+from tracks_dagster.services.quarantine_decisions import quarantine_source
+
+
+@click.command("quarantine")
+@click.argument("source", metavar="KIND:NAME")
+@why_option
+@by_option
+@as_json
+def command(source: str, why: str, by: str, as_json: bool) -> None:
+    """Let nothing new start from a source: snapshot, checkpoint, node, code or attempt.
+
+    No attempt is opened on what descends from it, no eval, no branch, no promotion; a retry goes back
+    to the newest checkpoint that does not. Attempts that run go on. `tracks release` undoes it.
+    """
+    thing = parse_thing(source)
+    app = open_app()
+    decided = quarantine_source(app.tracks, app.ledger, thing, by=by, why=why)
+    told = blast(app.tracks, app.ledger, thing)
+    if as_json:
+        seq = decided.record.seq if decided.record else None
+        print_json({"source": decided.source.called, "seq": seq, "blast": to_json(told)})
+        return
+    where = f"record {decided.record.seq}" if decided.record else "as it was already"
+    click.echo(f"{decided.source.called} is in quarantine: {where}.")
+    click.echo("\n".join(blast_lines(told)))

@@ -1,0 +1,28 @@
+"""`tracks release`: end the quarantine of a source; what descends from it may be built upon again."""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
+from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.services.quarantine_decisions import release_source
+
+
+@click.command("release")
+@click.argument("source", metavar="KIND:NAME")
+@why_option
+@by_option
+@as_json
+def command(source: str, why: str, by: str, as_json: bool) -> None:
+    """End the quarantine of a source; a run whose retry was refused needs `tracks retry` as well."""
+    app = open_app()
+    decided = release_source(app.tracks, app.ledger, parse_thing(source), by=by, why=why)
+    if as_json:
+        seq = decided.record.seq if decided.record else None
+        print_json({"source": decided.source.called, "seq": seq})
+        return
+    if decided.record is None:
+        click.echo(f"{decided.source.called} was not in quarantine; nothing was written.")
+    else:
+        click.echo(f"{decided.source.called} is released: record {decided.record.seq}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from tracks_dagster.core.bodies import StopRequested
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind
@@ -87,6 +89,18 @@ def ends(gangs: FakeGangs, *, exit_code: int = 0, attempt_id: int = 1) -> Callab
         RankEnd(rank=0, exit_code=exit_code),
         RankEnd(rank=1, exit_code=exit_code),
     )
+
+
+def test_a_claim_names_the_process_that_makes_it(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
+) -> None:
+    history.write_to(store)
+    days = Days(clock, lambda: None, ends(gangs))
+    own = ProcessId(pid=7, started=3.5, boot_id="boot-1")
+    attempt = replace(supervisor(tracks, gangs, days), process=own).supervise("r-1", 1)
+    assert attempt is not None
+    claim = attempt.claims[0].body
+    assert (claim.host, claim.pid, claim.pid_started, claim.boot_id) == ("node-1", 7, 3.5, "boot-1")
 
 
 def test_an_attempt_is_claimed_started_watched_and_closed(

@@ -18,6 +18,7 @@ from tracks_dagster.core.bodies import AttemptSupervised, Note
 from tracks_dagster.core.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
+from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.core.names import LOCAL, attempt_key
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import (
@@ -67,8 +68,8 @@ class Supervisor:
     foresee: tells the environment of a gang that would start now; policy: says which differences
     from the one that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
     drain_grace_s: for a gang that is drained, to finish a step and save. seen: called with the run's
-    state whenever its track has grown. monotonic: a steady clock, in seconds; die: ends this process
-    as SIGKILL does, for the drill that plays it.
+    state whenever its track has grown. monotonic: a steady clock, in seconds; process: this one, for
+    the claim; die: ends it as SIGKILL does, for the drill that plays it.
     """
 
     tracks: Tracks
@@ -84,6 +85,7 @@ class Supervisor:
     rules: UserRules = NO_RULES
     drain_grace_s: float = DRAIN_GRACE_S
     monotonic: Callable[[], float] = time.monotonic
+    process: ProcessId | None = None
     die: Callable[[], None] = _kill_this_process
 
     def supervise(self, run_id: str, attempt_id: int) -> AttemptState | None:
@@ -104,7 +106,14 @@ class Supervisor:
 
     def _claim(self, run_id: str, attempt_id: int) -> AttemptState:
         """Append `attempt_supervised`: from here on older supervisors let go."""
-        body = AttemptSupervised(dagster_run_id=self.dagster_run_id, host=self.host)
+        own = self.process
+        body = AttemptSupervised(
+            dagster_run_id=self.dagster_run_id,
+            host=self.host,
+            pid=own.pid if own else None,
+            pid_started=own.started if own else None,
+            boot_id=own.boot_id if own else None,
+        )
         draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=attempt_id)
 
         def choose(state: RunState | None) -> Draft | None:

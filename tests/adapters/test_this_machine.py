@@ -1,0 +1,72 @@
+"""What this machine says of itself, with a script in `nvidia-smi`'s place."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.adapters import this_machine
+from tracks_dagster.adapters.processes import boot_id, this_process
+from tracks_dagster.adapters.this_machine import ThisMachine
+from tracks_dagster.core.device_memory import MIB, Devices
+
+ANSWERS = """#!/bin/sh
+case "$1" in
+  --query-gpu=*) echo "GPU-1, NVIDIA H200, 143771, 10944" ;;
+  --query-compute-apps=*) echo "4242, python, GPU-1, 10500" ;;
+esac
+"""
+
+
+def test_only_living_processes_are_found_with_their_start() -> None:
+    gone = subprocess.Popen([sys.executable, "-c", "pass"])
+    gone.wait()
+    found = ThisMachine().look([os.getpid(), gone.pid])
+    assert (found.node, found.boot_id) == (platform.node(), boot_id())
+    assert found.living == {os.getpid(): this_process().started}
+    if sys.platform == "linux":
+        assert found.booted_at is not None
+        assert found.booted_at < datetime.now(UTC)
+
+
+def test_devices_and_their_holders_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, monkeypatch, ANSWERS)
+    found = ThisMachine().devices()
+    assert found.problem is None
+    assert [(gpu.uuid, gpu.total_bytes) for gpu in found.gpus] == [("GPU-1", 143771 * MIB)]
+    assert [(each.pid, each.used_bytes) for each in found.holders] == [(4242, 10500 * MIB)]
+
+
+def test_a_machine_without_nvidia_smi_has_no_devices_and_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert ThisMachine().devices() == Devices()
+
+
+@pytest.mark.parametrize("script", ["#!/bin/sh\nexit 9\n", "#!/bin/sh\nexec /bin/sleep 60\n"])
+def test_a_driver_that_fails_or_hangs_is_a_problem_and_holds_nobody_up(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 0.5)
+    install(tmp_path, monkeypatch, script)
+    found = ThisMachine().devices()
+    assert found.gpus == ()
+    assert found.problem is not None
+    assert "nvidia-smi did not answer" in found.problem
+
+
+def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    """Put `script` where `nvidia-smi` is looked for."""
+    path = folder / "nvidia-smi"
+    path.write_text(script)
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")

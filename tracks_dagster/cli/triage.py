@@ -1,0 +1,111 @@
+"""`tracks triage`: how everything really stands after a reboot, and in which order it starts again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from tracks_dagster.adapters.dagster_instance import ATTEMPTS_MAX
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
+from tracks_dagster.cli.triage_text import tell, tell_acts
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.names import check_run_id
+from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
+from tracks_dagster.core.units import size_bytes
+from tracks_dagster.services.runs import check_words
+from tracks_dagster.services.triage import Triage, triage
+from tracks_dagster.services.triage_room import Asked
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import open_triage
+
+if TYPE_CHECKING:
+    from tracks_dagster.services.triage_apply import Act
+
+DEVICES_MAX = 100_000
+WHY = "after an incident"
+
+
+@click.command("triage")
+@click.argument("run_ids", metavar="[RUN…]", nargs=-1)
+@click.option("--family", help="All runs of this model family, those that are over too.")
+@click.option("--devices", type=click.IntRange(0, DEVICES_MAX), help="Plan for so many devices.")
+@click.option("--device-memory", metavar="SIZE", help="Of each device, for example 24GiB.")
+@click.option("--apply", "applies", is_flag=True, help="Record ends, and open what fits now.")
+@click.option("--why", default=WHY, show_default=True, help="Of --apply; it stands in the records.")
+@by_option
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    run_ids: tuple[str, ...],
+    family: str | None,
+    devices: int | None,
+    device_memory: str | None,
+    applies: bool,
+    why: str,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Tell of each RUN, or of all that are not over, whether it lives, and what to start first.
+
+    Needs no daemon, and without --apply changes nothing. Exit with 1 when a gang is dead, orphaned, not
+    seen from here, or ended without a record.
+    """
+    check_words({"why": why, "by": by})
+    if run_ids and family is not None:
+        raise InvalidInput("Name runs or a --family, not both.")
+    asked = Asked(devices=devices, memory_bytes=_memory(device_memory), slots=ATTEMPTS_MAX)
+    sources = open_triage(Settings.from_environment())
+    names = tuple(check_run_id(run_id) for run_id in run_ids)
+    found = triage(sources, asked, run_ids=names, family=family)
+    acts = _apply(found, by=by, why=why) if applies else ()
+    if as_json:
+        print_json({**to_json(found), "acts": [to_json(act) for act in acts]})
+    else:
+        tell(found)
+        tell_acts(acts) if applies else None
+    ctx.exit(_code(found, acts, applies=applies))
+
+
+def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
+    from tracks_dagster.services.triage_apply import (
+        Acting,
+        apply,
+    )  # classifies: who reads needs it not
+
+    app = open_app()
+    rules, problem = app.usable_rules()
+    if problem is not None:
+        click.echo(problem, err=True)
+    acting = Acting(
+        tracks=app.tracks,
+        ledger=app.ledger,
+        launcher_of=app.launcher_of,
+        checkpoints=app.checkpoints,
+        policy=app.policy,
+        rules=rules,
+        clean=app.redact,
+        by=by,
+        why=why,
+    )
+    return apply(found, acting)
+
+
+def _code(found: Triage, acts: tuple[Act, ...], *, applies: bool) -> int:
+    """Return 1 for bad news: what was found, or after --apply what could not be done."""
+    if applies:
+        return BAD_NEWS if any(act.is_bad for act in acts) else 0
+    bad = {verdict.word for verdict in BAD_VERDICTS}
+    return BAD_NEWS if any(line.verdict in bad for line in found.lines) else 0
+
+
+def _memory(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return size_bytes(text)
+    except ValueError as error:
+        raise InvalidInput(f"--device-memory {error}") from error

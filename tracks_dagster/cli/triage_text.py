@@ -1,0 +1,182 @@
+"""How `tracks triage` reads on a terminal: one table, and below it what each of its cells rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli.common import print_table
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.pace import Span, about, told
+from tracks_dagster.core.restart_plan import LATER, NEVER, Planned
+from tracks_dagster.core.triage_signs import Sign
+from tracks_dagster.services.triage import Triage
+from tracks_dagster.services.triage_line import Line
+from tracks_dagster.services.triage_reading import RUNS_MAX
+
+if TYPE_CHECKING:
+    from tracks_dagster.services.triage_apply import Act
+
+EVIDENCE_RUNS_MAX = 20  # whose evidence is told in full; that of all is in --json
+SECTION_LINES_MAX = 40
+CODE_RUNS_MAX = 10  # that share one code position, by name
+DONE, RUNNING, QUEUED = "done", "running", "queued"
+
+
+def tell(found: Triage) -> None:
+    """Print the whole answer."""
+    click.echo(_head(found))
+    if not found.lines:
+        click.echo(
+            "No training run is open; `tracks triage --family NAME` shows those that are over."
+        )
+    else:
+        print_table(_table(found.lines))
+    for title, lines in (
+        ("Metrics, which are not progress:", list(_metrics(found.lines))),
+        ("Why:", list(_whys(found.lines))),
+        ("Code:", list(_code(found.lines))),
+        (f"To start, in this order, on {found.room}:", list(_plan(found.plan))),
+        ("Device memory that no living attempt accounts for:", list(_orphans(found))),
+    ):
+        if lines:
+            click.echo("\n".join(["", title, *_bounded(lines)]))
+    if found.lines:
+        click.echo("\n".join(["", "Evidence:", *_evidence(found.lines)]))
+    if found.more:
+        click.echo(f"\nThese are {RUNS_MAX} runs, and there are more: name those that you mean.")
+
+
+def _bounded(lines: list[str]) -> list[str]:
+    """Return the first lines of a section, and how many more there are."""
+    more = len(lines) - SECTION_LINES_MAX
+    if more <= 0:
+        return lines
+    return [*lines[:SECTION_LINES_MAX], f"  and {more} more, which --json has"]
+
+
+def tell_acts(acts: Sequence[Act]) -> None:
+    """Print what was done, and what happens to the rest."""
+    click.echo("\nWhat was done:" if acts else "\nThere was nothing to do.")
+    for act in acts:
+        record = f" (record {act.seq})" if act.seq is not None else ""
+        click.echo(f"  {act.run_id}: {act.what}{record}: {act.why}")
+    click.echo(
+        "\nThe daemon (`tracks up`) starts what was opened, and opens what waits for a backoff. What "
+        "was left for want of room is opened by the next `tracks triage --apply` that finds room; a "
+        "daemon that is up opens it at once, and Dagster's queue holds back all but the first attempts."
+    )
+
+
+def _head(found: Triage) -> str:
+    booted = f", booted {found.booted_at[:16]}Z" if found.booted_at else ""
+    daemon = "no daemon ever ticked on this store"
+    if found.daemon_at:
+        daemon = f"the daemon ticked last {found.daemon_at[:16]}Z"
+    return f"{found.at[:16]}Z on {found.node}{booted}; {daemon}."
+
+
+def _table(lines: Sequence[Line]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("run", "stands", "progress", "epoch", "commit", "time left"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        epoch = f"{line.epoch or 0}/{line.epochs}" if line.epochs is not None else "–"
+        table.add_row(
+            line.run_id, _stands(line), _progress(line), epoch, _commit(line), _left(line)
+        )
+    return table
+
+
+def _stands(line: Line) -> str:
+    """Tell the standing, and the verdict where that says more."""
+    is_plain = line.standing in (DONE, QUEUED, line.verdict)
+    return line.standing if is_plain else f"{line.standing}, {line.verdict}"
+
+
+def _progress(line: Line) -> str:
+    if line.steps is None or line.percent is None:
+        return f"step {line.step}"
+    return f"{line.percent:.1f} %, {line.step}/{line.steps}"
+
+
+def _commit(line: Line) -> str:
+    """Tell what a restart goes on from, and what was run since: lost, unless it runs on."""
+    if line.lost_steps == 0:
+        return str(line.committed_step) if line.committed_at is not None else "–"
+    seconds = f", {about(line.lost_s)}" if line.lost_s is not None else ""
+    fate = "at risk" if line.standing == RUNNING else "lost"
+    return f"{line.committed_step}; {fate}: {line.lost_steps} steps{seconds}"
+
+
+def _left(line: Line) -> str:
+    if line.left_s is None:
+        return "not known"
+    if line.left_s == 0:
+        return "–"
+    span = Span(seconds=line.left_s, low_s=line.left_low_s, high_s=line.left_high_s)
+    return told(span) if line.pace is not None else f"{told(span)}, declared"
+
+
+def _code(lines: Sequence[Line]) -> Iterator[str]:
+    """Tell where the code stood, once for all runs that share it."""
+    runs: dict[str, list[str]] = {}
+    for line in lines:
+        runs.setdefault(line.code, []).append(line.run_id)
+    for code, run_ids in runs.items():
+        more = len(run_ids) - CODE_RUNS_MAX
+        yield f"  {code}: {', '.join(run_ids[:CODE_RUNS_MAX])}" + (
+            f" and {more} more" if more > 0 else ""
+        )
+
+
+def _metrics(lines: Sequence[Line]) -> Iterator[str]:
+    for line in lines:
+        if line.metrics and line.standing != DONE:
+            told = ", ".join(f"{name} {value:.6g}" for name, value in sorted(line.metrics.items()))
+            yield f"  {line.run_id}: {told} (step {line.metrics_step})"
+
+
+def _whys(lines: Sequence[Line]) -> Iterator[str]:
+    for line in lines:
+        if line.standing != DONE:
+            name = line.run_id
+            if line.attempt_id is not None:
+                name = attempt_key(line.run_id, line.attempt_id)
+            yield f"  {name}: {line.why}"
+
+
+def _plan(plan: Sequence[Planned]) -> Iterator[str]:
+    for each in plan:
+        when = each.starts
+        if each.starts == LATER:
+            when = "later"
+            if each.starts_in_s is not None:
+                when = f"in about {about(each.starts_in_s)}"
+        where = f" on {', '.join(each.devices)}" if each.devices else ""
+        if each.starts == NEVER:
+            where = " here"
+        yield f"  {each.position}. {each.run_id}: {when}{where} ({each.why})"
+
+
+def _orphans(found: Triage) -> Iterator[str]:
+    for each in found.orphan_memory:
+        size = "memory" if each.used_bytes is None else f"{each.used_bytes / 2**30:.1f} GiB"
+        yield f"  {size} of {each.device} {each.uuid}: {each.words}"
+
+
+def _evidence(lines: Sequence[Line]) -> Iterator[str]:
+    open_ones = [line for line in lines if line.standing != DONE]
+    for line in open_ones[:EVIDENCE_RUNS_MAX]:
+        yield f"  {line.run_id}"
+        yield from (f"    {_sign(sign)}" for sign in line.signs)
+    if len(open_ones) > EVIDENCE_RUNS_MAX:
+        more = len(open_ones) - EVIDENCE_RUNS_MAX
+        yield f"  and of {more} more runs: name a run, or use --json"
+
+
+def _sign(sign: Sign) -> str:
+    return f"{sign.cell}: {sign.words} [{sign.source}]"

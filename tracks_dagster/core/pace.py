@@ -1,0 +1,119 @@
+"""How fast a run goes by its own measured steps, and how long the steps that are left will take. Pure.
+
+A step's length is the wall time between the ends of two steps, so that data, saves and evals inside the
+loop count as they fall. Neighbouring steps are alike and a save makes every tenth one longer, so steps
+are not taken for independent: they are cut into at most ten windows in a row, and the spread is that of
+the windows' means ("batch means"; Law and Kelton, Simulation Modeling and Analysis, section 9.5.3).
+
+The interval is where 95 % of such remainders end, if the run goes on as it went:
+
+    left ± t(k - 1) · s · sqrt(m · w + m² / k)
+
+with m steps left, k windows of w steps, s the standard deviation of their means and t Student's
+quantile. The first term is the scatter of the steps to come, the second that of the mean itself, which
+is why few steps give a wide interval. 8 steps of 10, 12, 10, 12, 10, 12, 10, 12 s: k = 8, w = 1,
+mean 11, s = 1.069; for m = 4 the interval is 44 ± 2.365 · 1.069 · sqrt(4 + 2) = 44 ± 6.2 s.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+STEPS_MAX = 100  # the newest ones: what was long ago says little of what comes
+WINDOWS_MAX = 10
+
+# Student's t, 0.975, by degrees of freedom 1 to 9 (NIST/SEMATECH e-Handbook, section 1.3.6.7.2).
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How long a step takes. step_s: mean seconds; attempt_id: whose steps were measured.
+
+    steps: how many lengths were measured; windows: into how many they were cut, `window_steps` each;
+    spread_s: standard deviation of the windows' means, None where there is only one.
+    """
+
+    attempt_id: int
+    step_s: float
+    steps: int
+    windows: int
+    window_steps: int
+    spread_s: float | None
+
+    @property
+    def how(self) -> str:
+        """Say in words what it rests on."""
+        return (
+            f"mean of the newest {self.steps} steps of attempt {self.attempt_id}, spread over "
+            f"{self.windows} windows of {self.window_steps}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A duration that is not known exactly, in seconds. low_s, high_s: of 95 %; None: no interval."""
+
+    seconds: float
+    low_s: float | None = None
+    high_s: float | None = None
+
+
+def measure(attempt_id: int, ends_s: Sequence[float]) -> Pace | None:
+    """Return the pace by the times at which steps in a row ended, oldest first; None below two.
+
+    ends_s: seconds on any clock. A clock that was set back is no length: such a pair is left out.
+    """
+    pairs = pairwise(ends_s)
+    lengths = [later - earlier for earlier, later in pairs if later >= earlier][-STEPS_MAX:]
+    if not lengths:
+        return None
+    windows = min(WINDOWS_MAX, len(lengths))
+    size = len(lengths) // windows
+    used = lengths[-windows * size :]
+    means = [statistics.fmean(used[i : i + size]) for i in range(0, len(used), size)]
+    return Pace(
+        attempt_id=attempt_id,
+        step_s=statistics.fmean(used),
+        steps=len(used),
+        windows=windows,
+        window_steps=size,
+        spread_s=statistics.stdev(means) if windows > 1 else None,
+    )
+
+
+def about(seconds: float) -> str:
+    """Return about how long that is: "0.4 s", "40 s", "40 min", "2.5 h", "3.1 d"."""
+    for size, unit in ((86_400.0, "d"), (3600.0, "h")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    if seconds >= 120.0:
+        return f"{seconds / 60.0:.0f} min"
+    return f"{seconds:.0f} s" if seconds >= 10.0 or seconds == 0.0 else f"{seconds:.1f} s"
+
+
+def told(span: Span) -> str:
+    """Return a span with its interval: "40.2 ± 0.3 min"; without one "40.2 min"."""
+    larger = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
+    size, unit = next((each for each in larger if span.seconds >= 1.5 * each[0]), (1.0, "s"))
+    if span.high_s is None:
+        return f"{span.seconds / size:.1f} {unit}"
+    half = (span.high_s - span.seconds) / size
+    digits = 1 if half >= 0.1 else 2
+    return f"{span.seconds / size:.{digits}f} ± {half:.{digits}f} {unit}"
+
+
+def time_for(pace: Pace, steps: int) -> Span:
+    """Return how long `steps` more steps take (0 or more)."""
+    seconds = pace.step_s * steps
+    if steps <= 0:
+        return Span(seconds=0.0, low_s=0.0, high_s=0.0)
+    if pace.spread_s is None:
+        return Span(seconds=seconds)
+    scatter = math.sqrt(steps * pace.window_steps + steps**2 / pace.windows)
+    half = _T[pace.windows - 2] * pace.spread_s * scatter
+    return Span(seconds=seconds, low_s=max(0.0, seconds - half), high_s=seconds + half)

@@ -1,0 +1,213 @@
+"""What speaks for a verdict on an open attempt, each with where it can be looked up. Pure.
+
+A pid alone proves nothing: after a reboot it is another process's, so pid, start time and boot have to
+agree before a process is taken for the one that was recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tracks_dagster.core.bodies import RankPlace
+from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.core.names import LOCAL, attempt_key
+from tracks_dagster.core.pace import about
+from tracks_dagster.core.ports import GangReport
+from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.core.track import log_key, run_track
+
+DAEMON_AGE_S_MAX = 120.0  # its watcher ticks every few seconds; two minutes mean that it is gone
+ID_CHARACTERS = 12  # of a Dagster run's id, in words
+RANKS_TOLD_MAX = 4  # of a gang, in words; `data` has them all
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sign:
+    """One piece of evidence. cell: what it is evidence for ("verdict", "progress", …).
+
+    source: where it can be looked up: a key of the store, "this machine", "nvidia-smi", "the ledger".
+    """
+
+    cell: str
+    words: str
+    source: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What is known of one open attempt. report: its launcher's; None, with `problem`, without one.
+
+    heartbeat_at: of the newest line of rank 0's journal; saved_last: it committed a "final" checkpoint.
+    """
+
+    run_id: str
+    attempt: AttemptState
+    report: GangReport | None
+    problem: str | None = None
+    heartbeat_at: datetime | None = None
+    saved_last: bool = False
+
+    def record(self, seq: int | None) -> str:
+        """Return the key of a record of the run, for an evidence's source."""
+        return log_key(run_track(self.run_id), seq) if seq is not None else run_track(self.run_id)
+
+
+def ends_told(ends: Iterable[RankEnd]) -> str:
+    told = [
+        f"rank {end.rank} ended with "
+        + (f"signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
+        for end in ends
+        if end.has_ended
+    ]
+    more = len(told) - RANKS_TOLD_MAX
+    words = ", ".join(told[:RANKS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+    return words or "no rank's end was written down"
+
+
+def gang_signs(seen: Seen, machine: MachineNow) -> tuple[Sign, ...]:
+    """Tell what the launcher found, and the boot that the gang ran on against the one of now."""
+    report = seen.report
+    if report is None:
+        return (Sign(cell="verdict", words=seen.problem or "not looked at", source="the launcher"),)
+    ended = [end.rank for end in report.ranks if end.has_ended]
+    signs = [
+        Sign(
+            cell="verdict",
+            words=f"gang: {report.phase.value}; {ends_told(report.ranks)}",
+            source=_files(seen, report),
+            data={
+                "phase": report.phase.name.lower(),
+                "where": report.where,
+                "ranks_ended": ended,
+                "exit_codes": [end.exit_code for end in report.ranks],
+                "signals": [end.signal for end in report.ranks],
+                "beats": {str(b.rank): f"{b.phase.value} in step {b.step}" for b in report.beats},
+            },
+        )
+    ]
+    boots = {p.boot_id for p in _here(seen, machine)}
+    if boots:
+        same = boots == {machine.boot_id}
+        words = (
+            "the boot is the one it was placed on" if same else "booted anew since it was placed"
+        )
+        data = {"recorded": sorted(boots), "now": machine.boot_id}
+        source = seen.record(seen.attempt.placed_seq)
+        signs.append(Sign(cell="verdict", words=words, source=source, data=data))
+    return tuple(signs)
+
+
+def _files(seen: Seen, report: GangReport) -> str:
+    if seen.attempt.opened.compute.launcher != LOCAL:
+        return "the cluster"
+    return f"work/{attempt_key(seen.run_id, seen.attempt.attempt_id)}"
+
+
+def _here(seen: Seen, machine: MachineNow) -> list[RankPlace]:
+    """Return the recorded ranks whose pids mean something on this machine."""
+    placed = seen.attempt.placed
+    ranks = placed.ranks if placed is not None else ()
+    return [p for p in ranks if p.node == machine.node and p.pod is None]
+
+
+def rank_signs(seen: Seen, machine: MachineNow) -> tuple[bool, tuple[Sign, ...]]:
+    """Return whether a recorded rank lives, and what became of each that was placed here."""
+    places = _here(seen, machine)
+    if not places:
+        return False, ()
+    told = {p.rank: _process(p.pid, p.pid_started, p.boot_id, machine) for p in places}
+    lives = any(alive for alive, _ in told.values())
+    words = "; ".join(f"rank {p.rank}: {told[p.rank][1]}" for p in places[:RANKS_TOLD_MAX])
+    more = len(told) - RANKS_TOLD_MAX
+    data = [
+        {
+            "rank": p.rank,
+            "pid": p.pid,
+            "pid_started": p.pid_started,
+            "pid_started_now": machine.living.get(p.pid),
+            "lives": told[p.rank][0],
+        }
+        for p in places
+    ]
+    sign = Sign(
+        cell="verdict",
+        words=words + (f"; and {more} more" if more > 0 else ""),
+        source=seen.record(seen.attempt.placed_seq),
+        data={"ranks": data},
+    )
+    return lives, (sign,)
+
+
+def _process(pid: int, started: float, boot_id: str, machine: MachineNow) -> tuple[bool, str]:
+    """Return whether that very process lives on this machine, and what there is to say of it."""
+    now = machine.living.get(pid)
+    if boot_id != machine.boot_id:
+        taken = ", and its number is another process's now" if now is not None else ""
+        return False, f"pid {pid} ended with its boot{taken}"
+    if now is None:
+        return False, f"pid {pid} is gone"
+    if now != started:
+        return False, f"pid {pid} is another process: it started at {now:g} s, not {started:g} s"
+    return True, f"pid {pid} lives, started at {started:g} s of this boot"
+
+
+def heartbeat_signs(seen: Seen, now: datetime) -> tuple[Sign, ...]:
+    attempt = seen.attempt
+    if attempt.placed is None:
+        return ()
+    source = f"runs/{seen.run_id}/attempts/{attempt.attempt_id}/{attempt.placed.launch_id}/journal"
+    if seen.heartbeat_at is None:
+        return (Sign(cell="verdict", words="it never shipped a line", source=source),)
+    age_s = (now - seen.heartbeat_at).total_seconds()
+    data = {"at": format_time(seen.heartbeat_at), "age_s": round(age_s, 1)}
+    words = f"its last heartbeat is {about(age_s)} old"
+    return (Sign(cell="verdict", words=words, source=source, data=data),)
+
+
+def supervision(
+    seen: Seen, machine: MachineNow, daemon_at: datetime | None, now: datetime
+) -> tuple[bool | None, Sign]:
+    """Tell whether the newest claim's process lives; where nobody can say, whether the daemon does,
+    which finds another supervisor for a gang that has lost its own."""
+    claims = seen.attempt.claims
+    ticks = daemon_at is not None and (now - daemon_at).total_seconds() <= DAEMON_AGE_S_MAX
+    daemon = _daemon_told(daemon_at, now)
+    if not claims:
+        words = f"no Dagster run has claimed it; {daemon}"
+        return False, Sign(cell="verdict", words=words, source=seen.record(seen.attempt.opened_seq))
+    claim, body = claims[-1], claims[-1].body
+    whose = f"Dagster run {body.dagster_run_id[:ID_CHARACTERS]} on {body.host} claimed it"
+    data: dict[str, Json] = {
+        "dagster_run_id": body.dagster_run_id,
+        "host": body.host,
+        "claimed_at": format_time(claim.at),
+        "daemon_at": format_time(daemon_at) if daemon_at else None,
+    }
+    supervised: bool | None
+    if body.host == machine.node and body.pid is not None:
+        supervised, what = _process(body.pid, body.pid_started or 0.0, body.boot_id or "", machine)
+        data |= {"pid": body.pid, "pid_started": body.pid_started, "boot_id": body.boot_id}
+        words = f"{whose}: {what}; {daemon}"
+    elif (
+        body.host == machine.node and machine.booted_at is not None and claim.at < machine.booted_at
+    ):
+        supervised, words = False, f"{whose} before this boot; {daemon}"
+    else:
+        supervised = True if ticks else None
+        words = f"{whose}; whether that lives cannot be told from here; {daemon}"
+    source = seen.record(claim.seq)
+    return supervised, Sign(cell="verdict", words=words, source=source, data=data)
+
+
+def _daemon_told(daemon_at: datetime | None, now: datetime) -> str:
+    if daemon_at is None:
+        return "no daemon ever ticked on this store"
+    age_s = (now - daemon_at).total_seconds()
+    if age_s <= DAEMON_AGE_S_MAX:
+        return f"the daemon ticked {about(age_s)} ago"
+    return f"no daemon has ticked since {format_time(daemon_at)}"

@@ -1,0 +1,6 @@
+-- The runs that are not over, the one declared first first: few, beside however many that are over.
+select run_id
+from training_runs
+where state in (:running, :waiting)
+order by declared_at, run_id
+limit :runs_max

@@ -92,7 +92,6 @@ class TrainingRunConfig(Config):
     )
     family: str = Field(default="gpt", description="The model family: gpt or tabular.")
     intent: str = Field(
-        default="Declared in the Dagster UI.",
         description="What the run is for, in a sentence; it stands in the record.",
     )
     run_id: str | None = Field(

@@ -24,7 +24,7 @@ from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json
-from tracks_dagster.services.explain import explain_attempt
+from tracks_dagster.services.explain import Around, explain_attempt
 from tracks_dagster.services.explain_text import attempt_text
 from tracks_dagster.services.runs import RunRequest, declare, new_run_id
 from tracks_dagster.settings import Settings
@@ -89,8 +89,8 @@ def _tell(app: App, outcome: Json) -> None:
         if attempt["termination_reason"] == TerminationReason.GPU_OOM:
             attempt_id = attempt["attempt_id"]
             click.echo(f"\n$ tracks explain {attempt_key(run_id, attempt_id)}")
-            rules, _ = app.usable_rules()
-            click.echo(attempt_text(explain_attempt(app.tracks, run_id, attempt_id, rules)))
+            around = Around(rules=app.usable_rules()[0])
+            click.echo(attempt_text(explain_attempt(app.tracks, run_id, attempt_id, around)))
     promotion = outcome["promotion"]
     promoted = f", promoted to {promotion['alias']!r}" if promotion else ""
     click.echo(f"\n{run_id}: {outcome['state']}{promoted}")

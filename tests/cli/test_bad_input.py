@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Call, files_of
 from tests.stories import RUN_ID, Story
 
-RUN = ("run", "--run-id", "r-1")
+RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")
 
 BAD_INPUT = {
     "an unknown family": ((*RUN, "--family", "llama"), "gpt, tabular"),
@@ -32,7 +32,8 @@ BAD_INPUT = {
     "all drills and one of them": (("drill", "--all", "--only", "nan"), "--only KIND"),
     "a drill that nobody plays": (("drill", "--only", "meteor"), "kill_daemon"),
     "a drill after the last step": ((*RUN, "--steps", "9", "--drill", "preempt@10"), "9 steps"),
-    "a run id that is none": (("run", "--run-id", "Run 1"), "a-z, 0-9"),
+    "a run id that is none": (("run", "--run-id", "Run 1", "--intent", "Try it."), "a-z, 0-9"),
+    "no intent": (("run", "--run-id", "r-1"), "--intent is missing"),
     "a snapshot id that does not exist": ((*RUN, "--snapshot", "f" * 64), "no snapshot"),
     "an empty intent": ((*RUN, "--intent", " "), "intent"),
     "an intent that fits no record": ((*RUN, "--intent", "x" * 501), "500"),
@@ -74,7 +75,9 @@ def test_bad_input_leaves_an_empty_home_untouched(name: str, call: Call, home: P
         ("promote", RUN_ID, "--why", " "),
         ("sql", "delete from training_runs"),
         ("sql", "select * from no_such_table"),
-        ("run", "--snapshot", "f" * 64),
+        ("run", "--intent", "Try it.", "--snapshot", "f" * 64),
+        ("run", "--steps", "3"),
+        ("note", f"{RUN_ID}/a09", "hello"),
         ("no-such-command",),
     ],
     ids=" ".join,

@@ -147,8 +147,9 @@ def test_a_run_that_is_broken_is_told_and_stops_no_other(
     for run_id in (*bad_runs, RUN_ID):
         assert run_id in told.stdout
     assert "no training run 'a-stray'" in told.stdout
+    assert "did you mean a-stray" not in told.stdout
     assert (
-        told.stdout.index("b-broken") < told.stdout.index(RUN_ID) < told.stdout.index("z-foreign")
+        told.stdout.index("b-broken") < told.stdout.rindex(RUN_ID) < told.stdout.index("z-foreign")
     )
     rows = json.loads(call("checkpoints", command, "--json").stdout)
     failed = [row["run_id"] for row in rows if row.get("status") == "failed"]
@@ -200,7 +201,7 @@ def test_a_pin_holds_until_it_is_let_go(long_story: Story, call: Call) -> None:
 def test_a_rule_that_cannot_be_kept_to_is_refused_where_the_run_is_declared(
     call: Call, home: Path
 ) -> None:
-    told = call("run", "--keep-last", "0")
+    told = call("run", "--intent", "Try it.", "--keep-last", "0")
     assert told.exit_code == 2
     assert "keep_last is 0" in told.stderr
     assert not home.exists()

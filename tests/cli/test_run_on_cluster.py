@@ -13,7 +13,7 @@ from tests.kube.furniture import kubeconfig
 from tracks_dagster.cli import run
 from tracks_dagster.services.runs import RunRequest
 
-RUN = ("run", "--run-id", "r-1")
+RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")
 ON = (*RUN, "--on", "kubernetes")
 SETTINGS = (
     "image: train:1\ndevice_classes: {a100: {}}\n"

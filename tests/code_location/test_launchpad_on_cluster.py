@@ -41,8 +41,9 @@ def on_cluster(app: App, tmp_path: Path) -> App:
 
 
 def declared(app: App, instance: DagsterInstance, **config: Any) -> ExecuteInProcessResult:
+    asked = {"run_id": "from-ui", "intent": "Try the cluster.", **config}
     return declare_training_run.execute_in_process(
-        run_config={"ops": {"declare_run": {"config": {"run_id": "from-ui", **config}}}},
+        run_config={"ops": {"declare_run": {"config": asked}}},
         resources={"app": app},
         instance=instance,
         raise_on_error=False,

@@ -294,8 +294,10 @@ def test_addresses_that_name_no_store_are_refused(tmp_path: Path) -> None:
         open_store("s3://KEY:geheim@bucket/prefix")
     assert "geheim" not in str(refusal.value)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreUnavailable, match="a file stands where a folder has to be"):
+    with pytest.raises(StoreUnsuitable, match="file cannot be unpacked"):  # no archive of a run
         open_store(str(tmp_path / "file"))
+    with pytest.raises(StoreUnavailable, match="a file stands where a folder has to be"):
+        open_store(str(tmp_path / "file" / "store"))
 
 
 def test_a_path_and_its_file_url_are_one_store(tmp_path: Path) -> None:

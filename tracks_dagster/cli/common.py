@@ -7,6 +7,8 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import click
@@ -52,6 +54,23 @@ def print_table(table: Table) -> None:
 def as_json(command: Command) -> Command:
     """Add `--json` to a reading command."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
+
+
+def archive_option(command: Command) -> Command:
+    """Add `--archive` to a reading command; `settings_for` says what it then reads."""
+    return click.option(
+        "--archive",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Read this exported run (`tracks export`) and no store.",
+    )(command)
+
+
+def settings_for(archive: Path | None) -> Settings:
+    """Return the settings of the environment, or those that read an exported run."""
+    given = Settings.from_environment()
+    if archive is None:
+        return given
+    return replace(given, store_url=str(archive.absolute()), postgres_url=None)
 
 
 def why_option(command: Command) -> Command:

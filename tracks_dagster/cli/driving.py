@@ -22,15 +22,18 @@ from tracks_dagster.services.outside_drills import claim_outside_drill, steps_do
 from tracks_dagster.wiring import App
 
 
-def take_up(app: App, run_id: str, *, by: str) -> RunState | None:
-    """Return the run of that id, None when there is none; one that was drained gets a new attempt."""
+def take_up(app: App, run_id: str, *, by: str, intent: str) -> RunState | None:
+    """Return the run of that id, None when there is none; one that was drained gets a new attempt.
+
+    intent: why it is taken up again, as the record of that attempt has it.
+    """
     state = app.tracks.find_run(run_id)
     if state is None:
         return None
     status = run_status(state)
     click.echo(f"{run_id} exists and is taken up as it was declared: {status.why}", err=True)
     if status.state == RunLifecycle.WAITING:
-        why = "Taken up again by `tracks run`."
+        why = f"Taken up again by `tracks run`: {intent}"
         retry_by_person(app.tracks, run_id, by=by, why=why, changes={}, policy=app.policy)
     return state
 

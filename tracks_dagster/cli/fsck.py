@@ -2,30 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
 import click
 
+from tracks_dagster.adapters.stores.archive import ArchiveStore
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.cli.common import archive_option, as_json, print_json, settings_for
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import StoreUnsuitable
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.services.fsck import Checked, fsck
+from tracks_dagster.services.fsck_archive import check_archive, is_left_out
 from tracks_dagster.settings import Settings
-from tracks_dagster.training.verifying import verify_checkpoint
+from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
 from tracks_dagster.wiring import open_ledger_to_read, open_store_to_read
+
+NOTHING_CHECKED = Checked(
+    track_count=0, record_count=0, checkpoint_count=0, snapshot_count=0, findings=()
+)
 
 
 @click.command("fsck")
+@archive_option
 @as_json
 @click.pass_context
-def command(ctx: click.Context, as_json: bool) -> None:
+def command(ctx: click.Context, archive: Path | None, as_json: bool) -> None:
     """Check every track, checkpoint, snapshot and the ledger; exit with 1 when something is wrong.
 
-    Reads every byte that a record names by hash, and repairs nothing.
+    Reads every byte that a record names by hash, and repairs nothing. With --archive it checks an
+    exported run: every file in it, then what is there of its tracks.
     """
-    settings = Settings.from_environment()
-    store = open_store_to_read(settings)
-    checked = fsck(store, open_ledger_to_read(settings), verify_checkpoint)
+    checked = _fsck() if archive is None else _fsck_archive(archive)
     print_json(to_json(checked)) if as_json else click.echo(_text(checked))
     ctx.exit(BAD_NEWS if checked.findings else 0)
+
+
+def _fsck() -> Checked:
+    settings = Settings.from_environment()
+    store = open_store_to_read(settings)
+    return fsck(store, open_ledger_to_read(settings), verify_checkpoint)
+
+
+def _fsck_archive(path: Path) -> Checked:
+    """Check the archive's members; then its tracks, with a ledger that is made of them."""
+    archive = ArchiveStore(path.absolute())
+    found = tuple(check_archive(archive))
+    try:
+        manifest = archive.manifest()
+    except StoreUnsuitable:
+        return replace(NOTHING_CHECKED, findings=found)
+
+    def verify(store: ObjectStore, ref: CheckpointRef) -> object:
+        is_whole = ref.run_id in manifest.chunks_of
+        return verify_checkpoint(store, ref) if is_whole else read_manifest(store, ref)
+
+    ledger = open_ledger_to_read(settings_for(path))
+    checked = fsck(archive, ledger, verify, is_absent=partial(is_left_out, manifest))
+    return replace(checked, findings=(*found, *checked.findings))
 
 
 def _text(checked: Checked) -> str:

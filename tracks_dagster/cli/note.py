@@ -1,24 +1,25 @@
-"""`tracks note`: words of a person, in the run's own track."""
+"""`tracks note`: words of a person, in the run's own track; with `tracks search` the logbook."""
 
 from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import by_option, open_app
-from tracks_dagster.core.bodies import Note
-from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.records import Kind
+from tracks_dagster.cli.common import by_option, open_app, parse_target
+from tracks_dagster.services.noting import note
 from tracks_dagster.services.runs import check_words
 
 
 @click.command("note")
-@click.argument("run_id")
+@click.argument("target", metavar="RUN[/aNN]")
 @click.argument("text")
 @by_option
-def command(run_id: str, text: str, by: str) -> None:
-    """Add TEXT to the track of RUN_ID; `tracks explain` shows it."""
+def command(target: str, text: str, by: str) -> None:
+    """Add TEXT to the track of RUN, of the run as a whole or of one attempt.
+
+    `tracks explain` shows it and `tracks search` finds it. What looks like a password is hidden.
+    """
+    run_id, attempt_id = parse_target(target)
     check_words({"note": text, "by": by})
-    tracks = open_app().tracks
-    draft = tracks.draft(Kind.NOTE, Note(by=by, text=text))
-    record = tracks.note_run(check_run_id(run_id), draft)
-    click.echo(f"Noted as record {record.seq} of {run_id}.")
+    app = open_app()
+    record = note(app.tracks, run_id, attempt_id=attempt_id, by=by, text=app.redact(text))
+    click.echo(f"Noted as record {record.seq} of {target}.")

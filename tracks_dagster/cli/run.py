@@ -18,6 +18,7 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_table
 from tracks_dagster.cli.compute_options import check_place, compute_options
 from tracks_dagster.cli.driving import drive, take_up
+from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.core.bodies import RetentionRule
@@ -87,7 +88,10 @@ FAMILY = "gpt"  # where neither --family nor --from names one
 @click.option("--snapshot", help="Id of a snapshot; the newest usable one by default.")
 @click.option("--data", type=click.Path(path_type=Path), help="Make the snapshot of this source.")
 @click.option("--trainer", type=click.Path(path_type=Path), help="A training script of your own.")
-@click.option("--intent", help="In a sentence, what the run is for.")
+@click.option(
+    "--intent",
+    help="In a sentence, what the run is for; a drill, or a run that is there, needs none.",
+)
 @click.option("--owner", default=person, show_default="your user name")
 @click.option("--team", default="unknown", show_default=True)
 @click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
@@ -139,7 +143,7 @@ def command(
     request = RunRequest(
         run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
         family=family,
-        intent=intent or _intent(family, branch_at),
+        intent=intent_of(given, intent, run_id=run_id, drills=drills),
         code=read_code_version(given.root),
         config=_config(settings, steps=steps, seed=seed),
         snapshot_id=snapshot,
@@ -161,7 +165,7 @@ def command(
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
     request = _checked(given, request, data, origin, chosen=_chosen(ctx))
     app, home = build(given), open_dagster_home(given)
-    before = take_up(app, request.run_id, by=owner)
+    before = take_up(app, request.run_id, by=owner, intent=request.intent)
     if before is None:
         ensure_snapshots(app, home, [family])
         if data is not None and request.snapshot_id is not None:
@@ -199,12 +203,6 @@ def _chosen(ctx: click.Context) -> set[str]:
     """Return the names of the options that a person gave; the others have their defaults."""
     default = ParameterSource.DEFAULT
     return {name for name in ctx.params if ctx.get_parameter_source(name) is not default}
-
-
-def _intent(family: str, branch_at: str | None) -> str:
-    if branch_at is not None:
-        return f"Go on from {branch_at}, from the command line."
-    return f"Train {family} from the command line, to see how it goes."
 
 
 def _checked(

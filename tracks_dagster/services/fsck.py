@@ -12,15 +12,21 @@ from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.findings import Finding
+from tracks_dagster.services.fsck_journals import check_journals
 from tracks_dagster.services.fsck_ledger import check_ledger, check_orphans
 from tracks_dagster.services.fsck_objects import (
+    IsAbsent,
     VerifyCheckpoint,
     check_checkpoints,
     check_deletions,
+    check_eval_results,
     check_evidence,
+    check_places,
     check_snapshots,
     check_trainer,
+    nothing_is_absent,
 )
+from tracks_dagster.services.fsck_sources import Sources
 from tracks_dagster.services.fsck_tracks import check_cursor, fold_track, read_track, track_names
 
 
@@ -35,9 +41,19 @@ class Checked:
     findings: tuple[Finding, ...]
 
 
-def fsck(store: ObjectStore, ledger: Ledger, verify: VerifyCheckpoint) -> Checked:
-    """Check the whole store and the ledger; `verify` reads a checkpoint (CheckpointError if bad)."""
+def fsck(
+    store: ObjectStore,
+    ledger: Ledger,
+    verify: VerifyCheckpoint,
+    *,
+    is_absent: IsAbsent = nothing_is_absent,
+) -> Checked:
+    """Check the whole store and the ledger; `verify` reads a checkpoint (CheckpointError if bad).
+
+    is_absent: tells what an exported run was made without.
+    """
     findings: list[Finding] = []
+    sources = Sources(store)
     record_count = checkpoint_count = snapshot_count = 0
     names = track_names(store)
     for name in names:
@@ -51,11 +67,15 @@ def fsck(store: ObjectStore, ledger: Ledger, verify: VerifyCheckpoint) -> Checke
             checkpoint_count += sum(not c.deleted for c in state.checkpoints)
             findings += check_checkpoints(store, state, verify)
             findings += check_deletions(store, state)
-            findings += check_evidence(store, state)
-            findings += check_trainer(store, state)
+            findings += check_evidence(store, state, is_absent)
+            findings += check_places(store, state, is_absent)
+            findings += check_trainer(store, state, is_absent)
+            findings += check_eval_results(store, state)
+            findings += check_journals(store, state)
+            findings += sources.check(state)
         elif isinstance(state, DatasetState):
             snapshot_count += len(state.snapshots)
-            findings += check_snapshots(store, state)
+            findings += check_snapshots(store, state, is_absent)
         findings += check_ledger(ledger, name, records)
     findings += check_orphans(ledger, names)
     return Checked(

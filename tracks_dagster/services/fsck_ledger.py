@@ -12,15 +12,23 @@ from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Ledger, Row
 from tracks_dagster.core.projection import dataset_rows, run_rows
+from tracks_dagster.core.projection_lineage import quarantine_rows
 from tracks_dagster.core.projection_pools import pool_rows
+from tracks_dagster.core.projection_texts import text_rows
+from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.findings import Finding
+from tracks_dagster.services.findings import Finding, FindingKind
 from tracks_dagster.services.fsck_tracks import fold_track
 
 RUN_TABLES = {  # table → columns that name a row, of a run's track
     "training_runs": ("run_id",),
     "training_attempts": ("run_id", "attempt_id"),
+    "attempt_nodes": ("run_id", "attempt_id", "node"),
+    "attempt_resumes": ("run_id", "attempt_id", "known_as"),
+    "attempt_facts": ("run_id", "attempt_id"),
+    "attempt_readings": ("run_id", "seq"),
+    "run_facts": ("run_id",),
     "checkpoints": ("run_id", "manifest_sha256"),
     "evals": ("run_id", "eval_id", "number"),
     "promotions": ("run_id", "seq"),
@@ -28,6 +36,8 @@ RUN_TABLES = {  # table → columns that name a row, of a run's track
 }
 DATASET_TABLES = {"datasets": ("dataset",), "snapshots": ("dataset", "snapshot_id")}
 POOL_TABLES = {"node_strikes": ("pool", "seq"), "node_quarantines": ("pool", "seq")}
+QUARANTINE_TABLES = {"source_quarantines": ("seq",)}
+TEXT_TABLES = {"texts": ("track", "seq")}  # of every track
 REINDEX = "Run `tracks reindex`: it rebuilds the ledger from the tracks, which are the truth."
 
 
@@ -36,12 +46,14 @@ def check_ledger(ledger: Ledger, name: str, records: Sequence[Record]) -> Iterat
     cursor = ledger.cursor(name)
     if cursor is None:
         yield Finding(
+            kind=FindingKind.LEDGER_LACKS_TRACK,
             where=f"ledger, {name}",
             meaning=f"The ledger does not know {name}, though the track is there.",
             to_do=REINDEX,
         )
         return
-    state, _ = fold_track(name, records[: cursor.seq + 1])
+    taken_in = records[: cursor.seq + 1]
+    state, _ = fold_track(name, taken_in)
     if isinstance(state, RunState):
         yield from _compare(ledger, RUN_TABLES, "run_id", state.run_id, run_rows(state))
     elif isinstance(state, DatasetState):
@@ -49,6 +61,11 @@ def check_ledger(ledger: Ledger, name: str, records: Sequence[Record]) -> Iterat
         yield from _compare(ledger, DATASET_TABLES, "dataset", dataset, dataset_rows(state))
     elif isinstance(state, PoolState):
         yield from _compare(ledger, POOL_TABLES, "pool", state.pool, pool_rows(state))
+    elif isinstance(state, QuarantineState):
+        yield from _compare(ledger, QUARANTINE_TABLES, "'all'", "all", quarantine_rows(state))
+    if state is not None:
+        said = {"texts": text_rows(name, taken_in)}
+        yield from _compare(ledger, TEXT_TABLES, "track", name, said)
 
 
 def check_orphans(ledger: Ledger, names: Sequence[str]) -> Iterator[Finding]:
@@ -56,6 +73,7 @@ def check_orphans(ledger: Ledger, names: Sequence[str]) -> Iterator[Finding]:
     for row in ledger.query("select track from track_cursors order by track"):
         if row["track"] not in names:
             yield Finding(
+                kind=FindingKind.LEDGER_TRACK_LOST,
                 where=f"ledger, {row['track']}",
                 meaning=f"The ledger knows {row['track']}, and the store has no such track: it was "
                 "deleted, or the ledger belongs to another store.",
@@ -82,8 +100,10 @@ def _compare(
             if problem is not None:
                 named = ", ".join(f"{c} {v}" for c, v in zip(key, identity, strict=True))
                 yield Finding(
+                    kind=FindingKind.LEDGER_ROW_WRONG,
                     where=f"ledger, {table}",
-                    meaning=f"The row of {named} {problem}.",
+                    meaning=f"The row of {named} {problem}; the ledger was changed by hand, or a "
+                    "projection failed. The tracks hold.",
                     to_do=REINDEX,
                 )
 

@@ -1,0 +1,92 @@
+"""Two attempts, or two checkpoints, as a person reads them side by side."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.bodies import HELDOUT
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.bodies import EvalOpened
+from tracks_dagster.core.records import Kind
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
+
+
+@pytest.fixture
+def evaluated(story: Story) -> Story:
+    """The story, with its first checkpoint evaluated by another version of the suite."""
+    first = story.history.state.checkpoints[0].ref
+    opened = EvalOpened(
+        eval_id=f"heldout-loss@{first.step}",
+        number=1,
+        checkpoint=first,
+        suite="heldout-loss",
+        suite_version="2",
+        snapshot=HELDOUT,
+        seed=7,
+        decision="To compare.",
+        decided_by="tests",
+    )
+    story.history.add(Kind.EVAL_OPENED, opened).end_eval(opened)
+    story.write_tracks()
+    build(Settings.from_environment()).projector.scan()
+    return story
+
+
+def test_two_attempts_are_told_with_what_both_descend_from(story: Story, call: Call) -> None:
+    told = call("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a03")
+    assert told.exit_code == 0
+    assert f"Both descend from {RUN_ID}@20 (attempt 1): A went 3 steps beyond it" in told.stdout
+    assert "Samples that both consumed alike: 480" in told.stdout
+    lines = [line.split() for line in told.stdout.splitlines()]
+    assert ["config", "accumulation", "6", "12"] in lines
+    assert ["micro_batch", "4", "2"] in lines
+    assert ["placement", "the", "same"] in lines
+
+
+def test_metrics_of_different_evals_are_refused_with_words_and_shown_by_force(
+    evaluated: Story, call: Call
+) -> None:
+    at = f"{RUN_ID}@10", f"{RUN_ID}@40"
+    told = call("diff", *at)
+    assert told.exit_code == 1
+    assert "not comparable: suite v2 against v1" in told.stdout
+    assert "--force" in told.stdout
+    assert "3.25" not in told.stdout
+    assert "training loss" in told.stdout  # the rest is shown all the same
+    forced = call("diff", *at, "--force")
+    assert forced.exit_code == 0
+    assert "3.25" in forced.stdout
+    assert "not comparable: suite v2 against v1" in forced.stdout
+    refused = json.loads(call("diff", *at, "--json").stdout)
+    assert refused["evals"][0]["a"] is None
+    assert "suite v2 against v1" in refused["refused"][0]
+
+
+def test_a_manifest_names_a_checkpoint(story: Story, call: Call) -> None:
+    sha256 = story.history.state.checkpoints[0].ref.manifest_sha256
+    told = call("diff", sha256, f"{RUN_ID}@20")
+    assert told.exit_code == 0
+    assert f"A  {RUN_ID}@10 (attempt 1)" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        (f"{RUN_ID[:-1]}/a01", f"did you mean {RUN_ID}"),
+        (f"{RUN_ID}/a07", f"{RUN_ID}/a03"),
+        (f"{RUN_ID}@39", f"{RUN_ID}@40"),
+        (f"{RUN_ID}@x", "RUN@STEP"),
+        (RUN_ID, "RUN/aNN"),
+        ("f" * 64, "No committed checkpoint"),
+    ],
+)
+def test_an_id_that_does_not_exist_offers_the_nearest(
+    name: str, hint: str, story: Story, call: Call
+) -> None:
+    told = call("diff", name, f"{RUN_ID}/a01")
+    assert told.exit_code == 2
+    assert hint in told.stderr

@@ -1,0 +1,207 @@
+"""An exported run is explained on another machine, word for word, and a tampered one is named."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+import tracks_dagster
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.track import log_key
+
+ROOT = Path(tracks_dagster.__file__).parents[1]
+RECORD = f"store/{log_key(f'runs/{RUN_ID}', 5)}"
+
+
+@pytest.fixture
+def archive(story: Story, call: Call, tmp_path: Path) -> Path:
+    """The story's run, exported."""
+    file = tmp_path / "sent" / "run.tar.gz"
+    file.parent.mkdir()
+    assert call("export", RUN_ID, str(file)).exit_code == 0
+    return file
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Path:
+    """The home of another machine, which is not there, and has no store."""
+    return tmp_path / "other-home"
+
+
+def changed(archive: Path, change: Callable[[dict[str, bytes]], object]) -> Path:
+    """Write the archive anew, whole, with its members changed."""
+    with tarfile.open(archive) as tar:
+        members = {m.name: tar.extractfile(m).read() for m in tar if m.isreg()}  # type: ignore[union-attr]
+    change(members)
+    path = archive.with_name("changed.tar.gz")
+    with gzip.open(path, "wb") as packed, tarfile.open(mode="w", fileobj=packed) as tar:
+        for name, data in members.items():
+            header = tarfile.TarInfo(name)
+            header.size = len(data)
+            tar.addfile(header, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("target", [RUN_ID, f"{RUN_ID}/a01", f"{RUN_ID}/a02", f"{RUN_ID}/a03"])
+def test_another_machine_explains_it_in_the_same_words(
+    target: str, archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = call("explain", target)
+    monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
+    there = call("explain", "--archive", str(archive), target)
+    assert there.exit_code == origin.exit_code == 0
+    assert there.stdout == origin.stdout
+    monkeypatch.setenv("TRACKS_STORE", str(archive))
+    assert call("explain", target).stdout == origin.stdout
+    assert not elsewhere.exists()
+
+
+def test_every_other_reading_command_reads_it_too(
+    archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = f"{RUN_ID}/a01", f"{RUN_ID}/a03"
+    origin = call("diff", *pair).stdout
+    listed = call("checkpoints", "list", RUN_ID).stdout
+    monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
+    assert call("diff", "--archive", str(archive), *pair).stdout == origin
+    monkeypatch.setenv("TRACKS_STORE", str(archive))
+    assert call("checkpoints", "list", RUN_ID).stdout == listed
+    assert call("search", "preempted").exit_code == 0
+    refused = call("note", RUN_ID, "hello")
+    assert refused.exit_code == 2
+    assert "can only be read" in refused.stderr
+    assert not elsewhere.exists()
+
+
+def test_a_process_with_nothing_but_the_file_explains_it(
+    archive: Path, elsewhere: Path, call: Call
+) -> None:
+    origin = call("explain", f"{RUN_ID}/a02").stdout
+    kept = {n: v for n, v in os.environ.items() if not n.startswith(("TRACKS_", "AWS_"))}
+    script = "from tracks_dagster.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, "explain", "--archive", archive.name, f"{RUN_ID}/a02"],
+        env={
+            **kept,
+            "HOME": str(elsewhere),
+            "PYTHONPATH": str(ROOT),
+            "TRACKS_HOME": str(elsewhere),
+        },
+        cwd=archive.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, origin), done.stderr
+
+
+def test_the_same_records_give_the_same_file(archive: Path, call: Call) -> None:
+    other = archive.with_name("again.tar.gz")
+    told = json.loads(call("export", RUN_ID, str(other), "--json").stdout)
+    assert other.read_bytes() == archive.read_bytes()
+    assert told["member_count"] > 10
+    assert told["manifest"]["run_ids"] == [RUN_ID]
+    refused = call("export", RUN_ID, str(other))
+    assert refused.exit_code == 2
+    assert "--force" in refused.stderr
+    assert call("export", RUN_ID, str(other), "--force").exit_code == 0
+
+
+def test_a_run_that_is_not_there_leaves_no_file(story: Story, call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "none.tar.gz"
+    told = call("export", RUN_ID[:-1], str(file))
+    assert told.exit_code == 2
+    assert f"did you mean {RUN_ID}" in told.stderr
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("options", [(), ("--with-chunks",)])
+def test_a_whole_archive_has_no_findings(
+    options: tuple[str, ...], story: Story, call: Call, tmp_path: Path
+) -> None:
+    file = str(tmp_path / "run.tar.gz")
+    assert call("export", RUN_ID, file, *options).exit_code == 0
+    checked = call("fsck", "--archive", file, "--json")
+    assert checked.exit_code == 0, checked.stdout
+    told = json.loads(checked.stdout)
+    assert told["findings"] == []
+    assert told["checkpoint_count"] == 4
+
+
+def edit(name: str, old: bytes, new: bytes) -> Callable[[dict[str, bytes]], object]:
+    def change(members: dict[str, bytes]) -> None:
+        assert old in members[name]
+        members[name] = members[name].replace(old, new)
+
+    return change
+
+
+TAMPERED: dict[str, tuple[Callable[[dict[str, bytes]], object], set[str], str]] = {
+    "a record edited": (
+        edit(RECORD, b'"seq":5', b'"seq": 5'),
+        {"member_changed", "record_broken"},
+        RECORD,
+    ),
+    "a record taken out": (lambda m: m.pop(RECORD), {"member_missing", "record_missing"}, RECORD),
+    "a file put in": (
+        lambda m: m.update({"store/runs/other/log/x.json": b"{}"}),
+        {"member_added"},
+        "store/runs/other/log/x.json",
+    ),
+    "the manifest edited": (
+        edit("MANIFEST.json", b'"format":1', b'"format":2'),
+        {"archive_unreadable"},
+        "MANIFEST.json",
+    ),
+    "the manifest taken out": (
+        lambda m: m.pop("MANIFEST.json"),
+        {"archive_unreadable"},
+        "MANIFEST.json",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_tampered_archive_is_named_by_fsck(name: str, archive: Path, call: Call) -> None:
+    change, kinds, where = TAMPERED[name]
+    told = call("fsck", "--archive", str(changed(archive, change)), "--json")
+    assert told.exit_code == 1
+    findings = json.loads(told.stdout)["findings"]
+    assert {finding["kind"] for finding in findings} >= kinds
+    assert any(finding["where"] == where for finding in findings)
+
+
+def test_evidence_that_was_edited_with_the_manifest_is_still_found(
+    archive: Path, call: Call
+) -> None:
+    def forge(members: dict[str, bytes]) -> None:
+        name = next(n for n in members if "/attempts/2/evidence/" in n)
+        members[name] = members[name].replace(b"gpu_oom", b"preempt")
+        manifest = json.loads(members["MANIFEST.json"])
+        manifest["members"][name] = sha256(members[name]).hexdigest()
+        members["MANIFEST.json"] = json.dumps(manifest).encode()
+
+    told = call("fsck", "--archive", str(changed(archive, forge)))
+    assert told.exit_code == 1
+    assert "The evidence for the end of attempt 2 of run gpt-story has sha256" in told.stdout
+
+
+def test_a_file_that_is_no_archive_is_wrong_use(story: Story, call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "notes.tar.gz"
+    file.write_text("these are my notes")
+    for command in (("fsck",), ("explain", RUN_ID), ("diff", f"{RUN_ID}@10", f"{RUN_ID}@20")):
+        told = call(*command, "--archive", str(file))
+        assert told.exit_code == 2
+        assert "cannot be unpacked" in told.stderr
+        assert call(*command, "--archive", str(tmp_path / "none.tar.gz")).exit_code == 2

@@ -1,0 +1,135 @@
+"""`tracks diff`: two attempts, or two checkpoints, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import (
+    archive_option,
+    as_json,
+    print_json,
+    print_table,
+    settings_for,
+)
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import checkpoint_at
+from tracks_dagster.core.comparing import Comparison, Difference
+from tracks_dagster.core.comparing_scores import Measured, MetricLine
+from tracks_dagster.core.records import Json
+from tracks_dagster.services.comparing import compare_named
+from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
+
+
+@click.command("diff")
+@click.argument("a", metavar="A")
+@click.argument("b", metavar="B")
+@click.option("--force", is_flag=True, help="Show metrics that cannot be compared, labelled so.")
+@archive_option
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context, a: str, b: str, force: bool, archive: Path | None, as_json: bool
+) -> None:
+    """Compare two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256).
+
+    Metrics of different versions of an eval, of different eval snapshots, or of a single seed each
+    that differs are not compared: everything else is shown, and the exit code is 1.
+    """
+    settings = settings_for(archive)
+    tracks = open_tracks_to_read(settings)
+    told = compare_named(tracks, lambda: open_ledger_to_read(settings), a, b, is_forced=force)
+    print_json(to_json(told)) if as_json else _print(told)
+    ctx.exit(BAD_NEWS if told.refused else 0)
+
+
+def _print(told: Comparison) -> None:
+    click.echo(f"A  {told.a}\nB  {told.b}\n\n{_descent(told)}\n{_data(told)}\n")
+    print_table(_differences(told))
+    if told.evals:
+        click.echo("")
+        print_table(_evals(told.evals))
+    for refused in told.refused:
+        click.echo(f"\n{refused} --force shows the values all the same, labelled.")
+
+
+def _descent(told: Comparison) -> str:
+    ancestor = told.descent.ancestor
+    if ancestor is None:
+        return "They descend from no common checkpoint."
+    beyond = f"A went {told.descent.a_steps} steps beyond it, B {told.descent.b_steps}"
+    at = f"{checkpoint_at(ancestor)} (attempt {ancestor.attempt_id})"
+    return f"Both descend from {at}: {beyond}."
+
+
+def _data(told: Comparison) -> str:
+    return f"Samples that both consumed alike: {told.shared_data.samples} ({told.shared_data.why})."
+
+
+def _differences(told: Comparison) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("", "what", "A", "B"):
+        table.add_column(title, overflow="fold")
+    sections = {"steps": told.steps, "data": told.data, "config": told.config, "code": told.code}
+    sections |= {"environment": told.environment, "placement": told.placement}
+    for title, lines in sections.items():
+        _add(table, title, lines)
+    return table
+
+
+def _add(table: Table, title: str, lines: Sequence[Difference]) -> None:
+    """Add a section; one without a line is the same on both sides."""
+    if not lines:
+        table.add_row(title, "the same")
+    for index, line in enumerate(lines):
+        b = "the same" if line.is_equal and line.a is not None else _value(line.b)
+        table.add_row("" if index else title, line.name, _value(line.a), b)
+
+
+def _evals(lines: Iterable[MetricLine]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("eval", "metric", "A", "B", "B − A", "remark"):
+        table.add_column(title, overflow="fold")
+    for line in lines:
+        difference = "–" if line.difference is None else f"{line.difference:+.6g}"
+        table.add_row(
+            line.suite, line.metric, _measured(line.a), _measured(line.b), difference, _remark(line)
+        )
+    return table
+
+
+def _measured(measured: Measured | None) -> str:
+    """Return `2.525 ± 0.01 (seeds 1, 2)`, or `2.525 (seed 7)`."""
+    if measured is None:
+        return "–"
+    seeds = ", ".join(str(seed) for seed in measured.seeds)
+    if measured.spread is None:
+        return f"{measured.mean:.6g} (seed {seeds})"
+    return f"{measured.mean:.6g} ± {measured.spread:.2g} (seeds {seeds})"
+
+
+def _remark(line: MetricLine) -> str:
+    remarks = [line.label, line.remark]
+    if line.is_within_spread is not None:
+        remarks.append(
+            "no more than the seeds alone make"
+            if line.is_within_spread
+            else "more than the seeds alone make"
+        )
+    elif not line.label and line.a is not None and line.b is not None:
+        remarks.append("one seed: nobody knows what the seed alone makes")
+    elif not line.label:
+        remarks.append(f"not evaluated: {'A' if line.a is None else 'B'}")
+    return "; ".join(remark for remark in remarks if remark)
+
+
+def _value(value: Json) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, list):
+        return ", ".join(str(each) for each in value) or "none"
+    return str(value)

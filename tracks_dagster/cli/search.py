@@ -1,0 +1,119 @@
+"""`tracks search`: who said what, in all records."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import click
+
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, parse_target, print_json
+from tracks_dagster.core import units
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.searching import parse_question
+from tracks_dagster.services.search import (
+    EVIDENCE_READ_MAX,
+    HITS_MAX,
+    Found,
+    Hit,
+    Scope,
+    search,
+    search_deep,
+)
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read, utc_now
+
+HITS = 50
+
+
+@click.command("search")
+@click.argument("text", nargs=-1, required=True)
+@click.option("--last", metavar="30d", help="Nothing older than that: s, m, h, d or w.")
+@click.option("--run", "target", metavar="RUN[/aNN]", help="Only of this run, or attempt.")
+@click.option("--deep", is_flag=True, help="Read the stored evidence as well: the tails of logs.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, HITS_MAX),
+    default=HITS,
+    show_default=True,
+    help="Hits that are shown.",
+)
+@as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    text: tuple[str, ...],
+    last: str | None,
+    target: str | None,
+    deep: bool,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """Search notes, alerts, stops, decisions and the messages of failures, the newest first.
+
+    All words of TEXT must occur in what one record says; "words in quotes" side by side. Exits with 1
+    when nothing is found.
+    """
+    question, scope = parse_question(_asked(text)), _scope(last, target, limit)
+    settings = Settings.from_environment()
+    tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    if deep:
+        found = search_deep(ledger, tracks.store, question, scope)
+    else:
+        found = search(ledger, question, scope)
+    if not found.hits and scope.run_id is not None:
+        tracks.run(scope.run_id)  # one that is not there is told, with the nearest
+    print_json(to_json(found)) if as_json else click.echo(_text(found, deep=deep))
+    ctx.exit(0 if found.hits else BAD_NEWS)
+
+
+def _asked(text: tuple[str, ...]) -> str:
+    """Return the question; of several arguments one with a space was quoted, so it is a phrase."""
+    if len(text) == 1:
+        return text[0]
+    return " ".join(f'"{each}"' if " " in each else each for each in text)
+
+
+def _scope(last: str | None, target: str | None, limit: int) -> Scope:
+    run_id, attempt_id = (None, None) if target is None else parse_target(target)
+    return Scope(since=_since(last), run_id=run_id, attempt_id=attempt_id, limit=limit)
+
+
+def _since(last: str | None) -> datetime | None:
+    if last is None:
+        return None
+    try:
+        return utc_now() - timedelta(seconds=units.duration_s(last))
+    except (ValueError, OverflowError) as error:
+        raise InvalidInput(f"--last: {error}") from error
+
+
+def _text(found: Found, *, deep: bool) -> str:
+    lines = [line for hit in found.hits for line in (*_told(hit), "")]
+    if not found.hits:
+        lines.append("Nothing was said in these words.")
+        if not deep:
+            lines.append("`--deep` also reads the stored evidence: the tails of logs.")
+    if found.is_cut:
+        lines.append("There is more: give more words, --last, --run or a larger --limit.")
+    if found.evidence_read is not None:
+        lines.append(f"The evidence of {found.evidence_read} ended attempt(s) was read.")
+    if found.evidence_left:
+        lines.append(
+            f"{found.evidence_left} older one(s) were not: {EVIDENCE_READ_MAX} are read at most; "
+            "narrow it with --run or --last."
+        )
+    if found.unread:
+        lines.append(f"{len(found.unread)} could not be read; `tracks fsck` says more.")
+    return "\n".join(lines).rstrip("\n")
+
+
+def _told(hit: Hit) -> tuple[str, ...]:
+    record = hit.kind if hit.seq is None else f"record {hit.seq} ({hit.kind})"
+    of = hit.where if hit.run_id is None else hit.run_id
+    if hit.run_id is not None and hit.attempt_id is not None:
+        of = attempt_key(hit.run_id, hit.attempt_id)
+    by = f" by {hit.author}" if hit.author else ""
+    return (f"{hit.at[:19]}Z  {of}  {record}{by}", f"  {hit.excerpt}", f"  {hit.more}")

@@ -1,0 +1,216 @@
+"""Bring all that explains a run together in one archive, for a machine that has no store of ours.
+
+In it: the tracks, evidence, journals and manifests of the run and of those that it branched from; the
+tracks of their datasets with the manifests of their snapshots; the tracks of their pools and of the
+quarantines where they are small. Chunks only on request, rows of data never.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tracks_dagster.core.archives import (
+    ARCHIVE_FORMAT,
+    MANIFEST,
+    README,
+    STORE,
+    ArchiveManifest,
+    LeftOut,
+    manifest_bytes,
+    readme,
+)
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.core.redact import Redact
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.storm import pool_of
+from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track, pool_track, run_track
+from tracks_dagster.services.tracks import Tracks
+
+SOURCES_MAX = 100  # runs that a branch descends from, one from the other
+SHARED_TRACK_BYTES_MAX = (
+    4 * 1024 * 1024
+)  # of a pool's track, or the quarantines': else it is left out
+FORMAT_KEY = "format.json"
+
+Add = Callable[[str, bytes], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written. total_bytes: of the members, before they were packed."""
+
+    manifest: ArchiveManifest
+    member_count: int
+    total_bytes: int
+
+
+def export_run(
+    tracks: Tracks, run_id: str, add: Add, *, with_chunks: bool, redact: Redact, version: str
+) -> Exported:
+    """Give every member of the archive to `add`, the manifest last; holds one object at a time.
+
+    An object in which `redact` finds a secret is left out; raises InvalidInput where that is a record,
+    without which the others prove nothing. Raises UnknownRun. What the run does meanwhile is not in it.
+    """
+    runs = tuple(_with_sources(tracks, run_id))
+    plan = _Plan(tracks.store, with_chunks=with_chunks)
+    keys = sorted(set(plan.keys_of(tracks, runs)))
+    members = _Members(add, redact)
+    members.write(README, readme(run_id, package_version=version).encode())
+    for key in keys:
+        data = tracks.store.get(key)
+        if data is None:
+            plan.left_out.append(
+                LeftOut(what=key, why="It was removed while the run was exported.")
+            )
+        elif not members.write_object(key, data):
+            plan.left_out.append(LeftOut(what=key, why="It holds what looks like a secret."))
+    manifest = ArchiveManifest(
+        format=ARCHIVE_FORMAT,
+        run_ids=tuple(state.run_id for state in runs),
+        head_seqs=plan.head_seqs,
+        chunks_of=(run_id,) if with_chunks else (),
+        policy_versions=_policy_versions(runs),
+        package_version=version,
+        left_out=tuple(plan.left_out),
+        members=dict(members.sha256s),
+    )
+    members.write(MANIFEST, manifest_bytes(manifest))
+    return Exported(
+        manifest=manifest, member_count=len(members.sha256s), total_bytes=members.total_bytes
+    )
+
+
+class _Members:
+    """Adds members, and remembers the sha256 of each."""
+
+    def __init__(self, add: Add, redact: Redact) -> None:
+        self._add = add
+        self._redact = redact
+        self.sha256s: dict[str, str] = {}
+        self.total_bytes = 0
+
+    def write(self, name: str, data: bytes) -> None:
+        """Add one member."""
+        self._add(name, data)
+        self.sha256s[name] = sha256_hex(data)
+        self.total_bytes += len(data)
+
+    def write_object(self, key: str, data: bytes) -> bool:
+        """Add an object under its key; False, with nothing added, when it holds a secret."""
+        if not _is_chunk(key) and self._has_secret(data):
+            if "/log/" in key:
+                raise InvalidInput(
+                    f"Cannot export: the record {key} holds what looks like a secret, and a record "
+                    "cannot be left out without breaking the chain. Change that secret where it is "
+                    "used, then take it from this shell's environment to export all the same."
+                )
+            return False
+        self.write(STORE + key, data)
+        return True
+
+    def _has_secret(self, data: bytes) -> bool:
+        text = data.decode("utf-8", "replace")
+        return self._redact(text) != text
+
+
+class _Plan:
+    """Which objects belong to the archive, and what is left out of it."""
+
+    def __init__(self, store: ObjectStore, *, with_chunks: bool) -> None:
+        self._store = store
+        self._with_chunks = with_chunks
+        self.left_out: list[LeftOut] = []
+        self.head_seqs: dict[str, int] = {}
+
+    def keys_of(self, tracks: Tracks, runs: tuple[RunState, ...]) -> Iterator[str]:
+        """Yield the keys for `runs`, the exported one first."""
+        yield FORMAT_KEY
+        for index, state in enumerate(runs):
+            yield from self._keys_of_run(state, with_chunks=self._with_chunks and index == 0)
+        for dataset in sorted({name for state in runs for name in _datasets(state)}):
+            yield from self._keys_of_dataset(tracks, dataset)
+        self.left_out.append(
+            LeftOut(what="rows of data", why="Only manifests of snapshots are kept.")
+        )
+        for name in sorted({name for state in runs for name in _pools(state)}):
+            yield from self._keys_if_small(name)
+        yield from self._keys_if_small(QUARANTINES_TRACK)
+
+    def _keys_of_run(self, state: RunState, *, with_chunks: bool) -> Iterator[str]:
+        track = run_track(state.run_id)
+        self.head_seqs[track] = state.head.seq
+        count = 0
+        for key in self._store.list(f"{track}/"):
+            if _is_chunk(key) and not with_chunks:
+                count += 1
+            elif not _is_later(key, track, state.head.seq):
+                yield key
+        if count:
+            why = "Give --with-chunks for those of the exported run."
+            self.left_out.append(LeftOut(what=f"{count} chunks of {state.run_id}", why=why))
+
+    def _keys_of_dataset(self, tracks: Tracks, dataset: str) -> Iterator[str]:
+        track, state = dataset_track(dataset), tracks.find_dataset(dataset)
+        if state is None:
+            self.left_out.append(LeftOut(what=track, why="There is no such track."))
+            return
+        self.head_seqs[track] = state.head.seq
+        for key in self._store.list(f"{track}/log/"):
+            if not _is_later(key, track, state.head.seq):
+                yield key
+        yield from (snapshot.body.manifest_key for snapshot in state.snapshots)
+
+    def _keys_if_small(self, track: str) -> Iterator[str]:
+        keys = list(self._store.list(f"{track}/log/"))
+        total_bytes = 0
+        for key in keys:
+            total_bytes += len(self._store.get(key) or b"")
+            if total_bytes > SHARED_TRACK_BYTES_MAX:
+                why = f"It is larger than {SHARED_TRACK_BYTES_MAX} bytes and mostly of other runs."
+                self.left_out.append(LeftOut(what=track, why=why))
+                return
+        if keys:
+            self.head_seqs[track] = len(keys) - 1
+        yield from keys
+
+
+def _with_sources(tracks: Tracks, run_id: str) -> Iterator[RunState]:
+    """Yield the run, then the run that it branched from, and so on."""
+    state: RunState | None = tracks.run(run_id)
+    for _ in range(SOURCES_MAX):
+        if state is None:
+            return
+        yield state
+        source = state.declared.branched_from
+        state = None if source is None else tracks.find_run(source.run_id)
+
+
+def _datasets(state: RunState) -> Iterator[str]:
+    yield state.declared.snapshot.dataset
+    yield from (requirement.snapshot.dataset for requirement in state.declared.evals)
+    yield from (attempt.opened.snapshot.dataset for attempt in state.attempts)
+    yield from (evaluation.opened.snapshot.dataset for evaluation in state.evals)
+
+
+def _pools(state: RunState) -> Iterator[str]:
+    for attempt in state.attempts:
+        yield pool_track(pool_of(attempt.opened.compute))
+
+
+def _policy_versions(runs: tuple[RunState, ...]) -> tuple[str, ...]:
+    versions = (attempt.opened.policy_version for state in runs for attempt in state.attempts)
+    return tuple(dict.fromkeys(version for version in versions if version))
+
+
+def _is_chunk(key: str) -> bool:
+    return "/chunks/" in key
+
+
+def _is_later(key: str, track: str, head_seq: int) -> bool:
+    """Whether the key is of a record that came after what was read, which explains nothing here."""
+    name = key.removeprefix(f"{track}/log/").removesuffix(".json")
+    return name.isdigit() and int(name) > head_seq

@@ -6,9 +6,15 @@ All it does is `services.supervise`; here stand only what Dagster shows, and wha
 
 import platform
 import time
+import warnings
+from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 from dagster import (
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetCheckSpec,
     AssetExecutionContext,
     AssetKey,
     AssetMaterialization,
@@ -18,6 +24,8 @@ from dagster import (
     DynamicPartitionsDefinition,
     Failure,
     MaterializeResult,
+    MetadataValue,
+    PreviewWarning,
     ResourceParam,
     asset,
     define_asset_job,
@@ -25,7 +33,8 @@ from dagster import (
 )
 
 from tracks_dagster.core import names
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.endings import Ending, ending_check
+from tracks_dagster.core.errors import InvalidInput, TracksError
 from tracks_dagster.core.families import FAMILIES
 from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.core.ports import Orchestrator
@@ -33,37 +42,72 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.checkpoint_reports import due_reports
 from tracks_dagster.services.closing import find_attempt
-from tracks_dagster.services.receipt_metadata import attempt_metadata
+from tracks_dagster.services.explain import Around
+from tracks_dagster.services.receipt_metadata import (
+    Show,
+    attempt_metadata,
+    ending_tags,
+    runs_address,
+)
+from tracks_dagster.services.report_link import write_report
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.wiring import App
 
 SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 CANCELLED_BY = "dagster ui"
+DESCRIPTION = f"""One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
+
+Green: the attempt reached the step it was asked for. Red: it ended before; its receipt (why, what it
+cost, from where, what was decided, where it ran) is the observation on its partition, and the sensors
+decide what follows. The check `{names.ENDED_AS_MEANT}` tells a failure from an interruption.
+
+Dagster runs by how their attempt ended: \
+[failures]({runs_address(names.TAG_ENDING, Ending.FAILURE)}), \
+[interruptions]({runs_address(names.TAG_ENDING, Ending.INTERRUPTION)}), \
+[as meant]({runs_address(names.TAG_ENDING, Ending.AS_MEANT)}).
+
+Nothing has to be done here: to see what happened use `tracks explain RUN/aNN`, to go on after a refusal
+`tracks retry RUN --why "…"`. Materializing an attempt that is open adopts its gang; one that has ended
+is refused. The day over all runs: `incident_review`.
+"""
+
+
+ATTEMPTS = DynamicPartitionsDefinition(name=names.ATTEMPT_PARTITIONS)
+
+
+def _ended_as_meant() -> AssetCheckSpec:
+    """Return the check that tells a failure from an interruption, of each attempt apart."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreviewWarning)  # checks by partition are new in Dagster
+        return AssetCheckSpec(
+            names.ENDED_AS_MEANT,
+            asset=names.ATTEMPT_PARTITIONS,
+            description=(
+                "A warning where the place was taken away (preempted, drained, no machine in time): "
+                "nothing is wrong with the run. An error where something failed."
+            ),
+            partitions_def=ATTEMPTS,
+        )
 
 
 @asset(
     name=names.ATTEMPT_PARTITIONS,
-    partitions_def=DynamicPartitionsDefinition(name=names.ATTEMPT_PARTITIONS),
+    partitions_def=ATTEMPTS,
     deps=[names.snapshot_asset(family.dataset) for family in FAMILIES.values()],
+    check_specs=[_ended_as_meant()],
     group_name="training",
     kinds={"python", "pytorch"},
     owners=["team:training"],
     code_version="1",
+    description=DESCRIPTION,
 )
 def training_attempts(
     context: AssetExecutionContext,
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
-) -> MaterializeResult[None]:
-    """One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
-
-    Green: the attempt reached the step it was asked for. Red: it ended before; its receipt (why,
-    which steps are kept, what was changed) is the observation on its partition, and the sensors
-    decide what follows. Nothing has to be done here: to see what happened use `tracks explain RUN`,
-    to go on after a refusal `tracks retry RUN --why …`. Materializing an attempt that is open adopts
-    its gang; one that has ended is refused.
-    """
+) -> Iterator[AssetCheckResult | MaterializeResult[None]]:
+    """Supervise one attempt; say how it ended by a check, and show its receipt."""
     try:
         run_id, attempt_id = parse_attempt_key(context.partition_key)
         ended = _supervise(context, app, orchestrator)
@@ -71,13 +115,16 @@ def training_attempts(
         raise Failure(str(error), allow_retries=False) from error
     if ended is None or ended.reason is None:
         raise Failure("Another Dagster run supervises this attempt now.", allow_retries=False)
+    context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
     if ended.reason in SUCCEEDED:
-        context.instance.add_run_tags(context.run.run_id, {names.TAG_REASON: ended.reason.value})
-        return MaterializeResult(
-            metadata=attempt_metadata(app.tracks, run_id, attempt_id),
+        yield MaterializeResult(
+            metadata=_receipt(context, app, run_id, attempt_id),
             data_version=_final_version(app.tracks.run(run_id), attempt_id),
+            check_results=[_check(ended.reason)],
         )
-    _show_receipt(context, app, ended.reason)
+        return
+    yield _check(ended.reason)
+    _show_receipt(context, app)
     raise Failure(
         f"{ended.reason}: {ended.reason.sentence}",
         metadata={"termination_reason": ended.reason.value, "explain": f"tracks explain {run_id}"},
@@ -121,6 +168,7 @@ def _supervise(
         policy=policy,
         dagster_run_id=context.run.run_id,
         host=platform.node(),
+        process=app.own_process(),
         clean=app.redact,
         sleep=time.sleep,
         seen=lambda state: _report_commits(context, state, attempt_id, reported),
@@ -136,7 +184,8 @@ def _supervise(
         request_stop(app.tracks, run_id, mode="drain", by=CANCELLED_BY, why=why)
         ended = supervisor.supervise(run_id, attempt_id)
         if ended is not None and ended.reason is not None:
-            _show_receipt(context, app, ended.reason)
+            context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
+            _show_receipt(context, app)
         raise
 
 
@@ -166,17 +215,49 @@ def _report_commits(
         )
 
 
-def _show_receipt(context: AssetExecutionContext, app: App, reason: TerminationReason) -> None:
+def _check(reason: TerminationReason) -> AssetCheckResult:
+    told = ending_check(reason)
+    return AssetCheckResult(
+        check_name=names.ENDED_AS_MEANT,
+        passed=told.passed,
+        severity=AssetCheckSeverity.ERROR if told.is_failure else AssetCheckSeverity.WARN,
+        description=told.words,
+    )
+
+
+def _show_receipt(context: AssetExecutionContext, app: App) -> None:
     """Attach the receipt to the partition: Dagster keeps no metadata of a failed materialization."""
-    run_id, attempt_id = parse_attempt_key(context.partition_key)
-    context.instance.add_run_tags(context.run.run_id, {names.TAG_REASON: reason.value})
     context.log_event(
         AssetObservation(
             asset_key=context.asset_key,
             partition=context.partition_key,
-            metadata=attempt_metadata(app.tracks, run_id, attempt_id),
+            metadata=_receipt(context, app, *parse_attempt_key(context.partition_key)),
         )
     )
+
+
+def _receipt(
+    context: AssetExecutionContext, app: App, run_id: str, attempt_id: int
+) -> dict[str, Any]:
+    show = Show.by(MetadataValue, app.settings.ui_url)
+    report = _write_report(context, app, run_id, attempt_id)
+    return attempt_metadata(app.tracks, run_id, attempt_id, show, report=report)
+
+
+def _write_report(
+    context: AssetExecutionContext, app: App, run_id: str, attempt_id: int
+) -> str | None:
+    """Write the run's report and return where, if that is a place that outlives this Dagster run."""
+    if app.tracks.run(run_id).declared.compute.launcher != names.LOCAL:
+        return None  # the file would lie in this run worker's pod
+    rules, _ = app.usable_rules()
+    around = Around(rules=rules, ledger=app.ledger, ui_url=app.settings.ui_url)
+    file = app.settings.reports / f"{run_id}.html"
+    try:
+        return str(write_report(app.tracks, run_id, file, around, attempt_id=attempt_id).path)
+    except (TracksError, OSError) as error:
+        context.log.warning(f"No report was written to {file}, the receipt names none: {error}")
+        return None
 
 
 def _final_version(state: RunState, attempt_id: int) -> DataVersion | None:

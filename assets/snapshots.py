@@ -100,6 +100,9 @@ def _materialized(committed: SnapshotCommitted) -> MaterializeResult[None]:
             "logical_sha256": committed.logical_sha256,
             "manifest_key": MetadataValue.path(committed.manifest_key),
             "source": committed.source,
+            "look_up/what_rests_on_it": (
+                f"tracks blast snapshot:{committed.dataset}@{committed.snapshot_id}"
+            ),
         },
         check_results=[
             AssetCheckResult(

@@ -1,15 +1,18 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
 from dagster import (
     AddDynamicPartitionsRequest,
+    AssetCheckEvaluation,
+    AssetCheckSeverity,
     AssetKey,
     AssetMaterialization,
     AssetObservation,
     DefaultSensorStatus,
+    MetadataValue,
     ResourceParam,
     SensorEvaluationContext,
     SensorResult,
@@ -18,14 +21,16 @@ from dagster import (
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.core import names
+from tracks_dagster.core.endings import ending_check
 from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.node_taints import NodeTaints
 from tracks_dagster.core.orphans import StandingGangs
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.core.records import format_time
+from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
-from tracks_dagster.services.receipt_metadata import attempt_metadata
+from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.services.sweep import sweep, sweep_is_due
 from tracks_dagster.services.tainting import keep_taints
 from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
@@ -110,6 +115,8 @@ def watch_attempts(
     )
     context.update_cursor(remembered.text())
     closed = [(run_id, attempt.attempt_id) for run_id, attempt in lost.closed]
+    for _, attempt in lost.closed:
+        _tag_runs(context, attempt)
     commits = [report for each in closed for report in _due_reports(context, app, *each)]
     return SensorResult(
         skip_reason="; ".join([*unusable, skip_reason(settled, idle="nothing is due")]),
@@ -121,6 +128,7 @@ def watch_attempts(
         asset_events=[
             *(_commit(commit) for commit in commits),
             *(_receipt(app, run_id, attempt_id) for run_id, attempt_id in closed),
+            *_checks(lost.closed),
         ],
     )
 
@@ -163,8 +171,36 @@ def _receipt(app: App, run_id: str, attempt_id: int) -> AssetObservation:
     return AssetObservation(
         asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
         partition=attempt_key(run_id, attempt_id),
-        metadata=attempt_metadata(app.tracks, run_id, attempt_id),
+        metadata=attempt_metadata(
+            app.tracks, run_id, attempt_id, Show.by(MetadataValue, app.settings.ui_url)
+        ),
     )
+
+
+def _checks(closed: Iterable[tuple[str, AttemptState]]) -> Iterator[AssetCheckEvaluation]:
+    """Tell failures from interruptions, as a Dagster run that sees the end does."""
+    for run_id, attempt in closed:
+        if attempt.reason is None:
+            continue
+        told = ending_check(attempt.reason)
+        yield AssetCheckEvaluation(
+            asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
+            check_name=names.ENDED_AS_MEANT,
+            partition=attempt_key(run_id, attempt.attempt_id),
+            passed=told.passed,
+            severity=AssetCheckSeverity.ERROR if told.is_failure else AssetCheckSeverity.WARN,
+            description=told.words,
+            metadata={},
+        )
+
+
+def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
+    """Let the list of runs find the dead Dagster run by how its attempt ended."""
+    if attempt.reason is None or not attempt.claims:
+        return
+    dagster_run_id = attempt.claims[-1].body.dagster_run_id
+    if context.instance.has_run(dagster_run_id):
+        context.instance.add_run_tags(dagster_run_id, ending_tags(attempt.reason))
 
 
 def _switches(context: SensorEvaluationContext) -> Mapping[str, bool]:

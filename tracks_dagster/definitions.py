@@ -16,6 +16,7 @@ from assets.declarations import (
 )
 from assets.evals import evals, evaluate_checkpoint
 from assets.promotions import promotions
+from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
 from resources.tracks import RESOURCES
 from sensors.launch_attempts import launch_attempts
@@ -29,15 +30,16 @@ from sensors.run_evals import run_evals
 from sensors.watch_attempts import watch_attempts
 
 defs = Definitions(
-    assets=[*SNAPSHOTS, training_attempts, checkpoints, evals, promotions],
+    assets=[*SNAPSHOTS, training_attempts, checkpoints, evals, promotions, incident_review],
     jobs=[
         train_attempt,
         evaluate_checkpoint,
         declare_training_run,
         retrain_on_newest_snapshot,
         collect_checkpoints,
+        review_incidents,
     ],
-    schedules=[weekly_retraining, collect_checkpoints_every_15_minutes],
+    schedules=[weekly_retraining, collect_checkpoints_every_15_minutes, review_every_day],
     sensors=[
         launch_attempts,
         retry_infrastructure,

@@ -64,3 +64,44 @@ def test_a_reason_in_words_is_asked_for(call: Call, story: Story) -> None:
 def test_an_empty_home_is_told_and_not_made(call: Call, home: Path) -> None:
     assert call("reclassify", "--all", *WHY).exit_code == 2
     assert not home.exists()
+
+
+def test_a_person_gives_the_verdict_that_the_evidence_does_not_tell(
+    call: Call, story: Story
+) -> None:
+    told = call("reclassify", f"{RUN_ID}/a01", "--as", "host_oom", *WHY, "--by", "ann", "--json")
+    assert told.exit_code == 0, told.output
+    assert json.loads(told.stdout)["seq"] is not None
+    state = build(Settings.from_environment()).tracks.run(RUN_ID)
+    assert state.attempts[0].reason == "host_oom"
+    assert state.attempts[0].reclassified is not None
+    assert state.attempts[0].reclassified.lines == ("ann: a rule changed",)
+    again = call("reclassify", f"{RUN_ID}/a01", "--as", "host_oom", *WHY, "--json")
+    assert json.loads(again.stdout)["seq"] is None
+
+
+def test_reading_the_evidence_again_leaves_a_persons_verdict(
+    call: Call, story: Story, rules: Path
+) -> None:
+    call("reclassify", f"{RUN_ID}/a02", "--as", "disk_full", *WHY)
+    rows = json.loads(call("reclassify", f"{RUN_ID}/a02", "--json", *WHY).stdout)
+    assert [(row["now"], row["recorded"]) for row in rows] == [("disk_full", False)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((f"{RUN_ID}/a01", "--as", "gpu_ooom"), "did you mean gpu_oom"),
+        ((f"{RUN_ID}/a01", "--as", "unknown"), "There are: user_cancelled"),
+        ((f"{RUN_ID}/a01", "--as", "completed"), "There are: user_cancelled"),
+        ((RUN_ID, "--as", "host_oom"), "name RUN/aNN"),
+        (("--all", "--as", "host_oom"), "name RUN/aNN"),
+        ((f"{RUN_ID}/a09", "--as", "host_oom"), "attempt 9"),
+    ],
+)
+def test_a_verdict_that_cannot_be_is_refused_in_words(
+    call: Call, story: Story, arguments: tuple[str, ...], said: str
+) -> None:
+    told = call("reclassify", *arguments, *WHY)
+    assert told.exit_code != 0
+    assert said in told.stderr

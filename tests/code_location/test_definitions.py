@@ -45,6 +45,7 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.DECLARE_TRAINING_RUN_JOB,
         names.RETRAINING_JOB,
         names.COLLECT_CHECKPOINTS_JOB,
+        names.REVIEW_JOB,
     } <= set(repository.job_names)
     assert {sensor.name for sensor in repository.sensor_defs} == {
         names.LAUNCH_ATTEMPTS,
@@ -70,7 +71,7 @@ def test_every_asset_tells_operators_what_it_is_and_whose() -> None:
         assert node.group_name != "default", node.key
 
 
-def test_sensors_and_the_collector_run_unless_switched_off_and_the_weekly_schedule_does_not() -> (
+def test_sensors_collector_and_review_run_unless_switched_off_and_the_weekly_schedule_does_not() -> (
     None
 ):
     repository = defs.get_repository_def()
@@ -82,6 +83,7 @@ def test_sensors_and_the_collector_run_unless_switched_off_and_the_weekly_schedu
     assert schedules == {
         "weekly_retraining": dagster.DefaultScheduleStatus.STOPPED,
         names.COLLECT_CHECKPOINTS: dagster.DefaultScheduleStatus.RUNNING,
+        names.REVIEW_DAILY: dagster.DefaultScheduleStatus.RUNNING,
     }
 
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 from dagster import (
+    AssetCheckEvaluation,
+    AssetCheckSeverity,
     AssetKey,
     DagsterInstance,
+    DagsterInvalidConfigError,
     ExecuteInProcessResult,
     SensorResult,
     SkipReason,
@@ -105,8 +108,8 @@ def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(
     observation = record.asset_observation
     assert observation is not None
     assert observation.partition == KEY
-    assert observation.metadata["termination_reason"].value == "preempted"
-    assert observation.metadata["last_committed_step"].value == 10
+    assert observation.metadata["ended/termination_reason"].value == "preempted"
+    assert observation.metadata["steps/last_committed_step"].value == 10
     (run,) = instance.get_runs()
     assert run.tags[names.TAG_REASON] == "preempted"
 
@@ -149,7 +152,7 @@ def test_a_completed_attempt_is_materialized_with_its_final_checkpoint_as_versio
         for m in result.asset_materializations_for_node(names.ATTEMPT_PARTITIONS)
         if m.asset_key == AssetKey(names.ATTEMPT_PARTITIONS)
     ]
-    assert made.metadata["termination_reason"].value == "completed"
+    assert made.metadata["ended/termination_reason"].value == "completed"
     final = history.state.checkpoints[-1].ref.manifest_sha256
     assert (made.tags or {})[names.TAG_DATA_VERSION] == final
 
@@ -197,9 +200,14 @@ def test_the_watcher_reports_the_receipt_and_the_commits_of_an_attempt_that_it_c
     dagster_runs.put(KEY, "dead", is_finished=True)
     result = tick(watch_attempts, app, instance, dagster_runs)
     assert isinstance(result, SensorResult)
-    commit, receipt = result.asset_events
+    commit, receipt, check = result.asset_events
     assert (commit.partition, receipt.partition) == (f"{KEY}/step-10", KEY)
-    assert receipt.metadata["termination_reason"].value == "preempted"
+    assert receipt.metadata["ended/termination_reason"].value == "preempted"
+    assert isinstance(check, AssetCheckEvaluation)
+    assert (check.partition, check.passed) == (KEY, False)
+    assert (
+        check.severity is AssetCheckSeverity.WARN
+    )  # an interruption; nothing is wrong with the run
     again = tick(watch_attempts, app, instance, dagster_runs)
     assert isinstance(again, SensorResult)
     assert not again.asset_events
@@ -349,6 +357,18 @@ def test_dagster_groups_the_attempts_of_a_run_under_the_first_and_reexecutes_not
     assert run.parent_run_id is None  # a parent in the run itself would make it a re-execution
 
 
+def test_the_launchpad_declares_nothing_without_an_intent(
+    app: App, instance: DagsterInstance
+) -> None:
+    with pytest.raises(DagsterInvalidConfigError, match='Missing required config entry "intent"'):
+        declare_training_run.execute_in_process(
+            instance=instance,
+            resources={"app": app},
+            run_config={"ops": {"declare_run": {"config": {"run_id": "from-ui"}}}},
+        )
+    assert app.tracks.find_run("from-ui") is None
+
+
 @pytest.mark.usefixtures("snapshots")
 def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
     app: App, instance: DagsterInstance
@@ -446,7 +466,7 @@ def declare(
     return declare_training_run.execute_in_process(
         instance=instance,
         resources={"app": app},
-        run_config={"ops": {"declare_run": {"config": config}}},
+        run_config={"ops": {"declare_run": {"config": {"intent": "Try it.", **config}}}},
         raise_on_error=False,
     )
 

@@ -6,13 +6,19 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 import pytest
+from dagster import DagsterInstance, ExecuteInProcessResult
 from playwright.sync_api import Page, expect, sync_playwright
 
+from tests.bodies import BEGIN
+from tests.histories import History
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome
+from tracks_dagster.core import names
+from tracks_dagster.definitions import defs
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ANSWER_MS_MAX = 120_000  # the code location may still be loading on a busy machine
@@ -44,18 +50,23 @@ class Browser:
         self.page.goto(self.address + path)
         return self.page
 
-    def shows(self, text: str) -> None:
-        """Wait until the text stands on the page."""
-        expect(self.page.get_by_text(text, exact=True).first).to_be_visible(timeout=ANSWER_MS_MAX)
+    def shows(self, text: str, *, part: bool = False) -> None:
+        """Wait until the text stands on the page, alone or as a part of another."""
+        found = self.page.get_by_text(text, exact=not part).first
+        expect(found).to_be_visible(timeout=ANSWER_MS_MAX)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with one small run that was preempted after step 6 and ran out of memory in step 10."""
+    """A home with one small run that was preempted after step 6 and ran out of memory in step 10,
+    and another that ended for no reason that anybody knows."""
     home = embedded(tmp_path_factory.mktemp("ui"))
+    lost = History("lost").declare().open().place().end("unknown", confidence=0.2)
+    lost.stop().finish("user").write_to(home.app.store)
+    home.app.projector.scan()
     size = ("--family", "gpt", "--steps", "12", "--checkpoint-every", "4", "--run-id", "drilled")
     drills = ("--drill", "preempt@6,grace=0", "--drill", "gpu_oom@10")
-    outcome(home.start("run", *size, *drills, "--json"))
+    outcome(home.start("run", *size, *drills, "--intent", "A run of the tests.", "--json"))
     return home
 
 
@@ -105,12 +116,32 @@ def test_the_run_list_names_the_reason_of_every_attempt(browser: Browser) -> Non
 
 def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
     page = browser.open(f"/assets/training_attempts?view=events&partition={quote('drilled/a02')}")
-    browser.shows("termination_reason")
+    browser.shows("ended/termination_reason")
     browser.shows("gpu_oom")
+    browser.shows("tracks explain drilled/a02")
     said = page.inner_text("body")
     assert "A device ran out of memory." in said
     assert "as played" in said  # a drill is not sold as a real OOM
     assert "preempted" in said  # why this attempt was opened
+
+
+def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Browser) -> None:
+    page = browser.open("/assets/training_attempts?view=overview")
+    page.get_by_role("link", name="failures", exact=True).click()
+    browser.shows("tracks/termination_reason: gpu_oom")
+    assert "tracks/termination_reason: preempted" not in page.inner_text("body")
+
+
+def test_the_review_of_the_day_is_red_until_an_attempt_without_a_verdict_has_one(
+    browser: Browser, home: Home
+) -> None:
+    _review(home)
+    browser.open("/assets/incident_review?view=checks")
+    browser.shows("1 failed attempt without a verdict: lost/a01.", part=True)
+    home.call("reclassify", "lost/a01", "--as", "host_oom", "--why", "the node's log")
+    _review(home)
+    browser.open("/assets/incident_review?view=checks")
+    browser.shows("Every attempt that failed on this day has a verdict.")
 
 
 def test_no_request_leaves_the_machine(browser: Browser) -> None:
@@ -125,6 +156,24 @@ def test_no_request_leaves_the_machine(browser: Browser) -> None:
     ]
     assert browser.requested, "the browser asked for nothing, so nothing was tested"
     assert foreign == []
+
+
+def _review(home: Home) -> None:
+    """Materialize the review of the day on which `lost` ended, beside the daemon and the server.
+
+    In a thread of its own: in this one playwright's event loop runs, and Dagster wants one too.
+    """
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(_reviewed, home).result().success
+
+
+def _reviewed(home: Home) -> ExecuteInProcessResult:
+    with DagsterInstance.from_config(str(home.settings.home / "dagster")) as instance:
+        return defs.resolve_job_def(names.REVIEW_JOB).execute_in_process(
+            instance=instance,
+            resources={"app": home.app},
+            partition_key=BEGIN.date().isoformat(),
+        )
 
 
 def _free_port() -> int:

@@ -18,7 +18,7 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind, canonical_json, sha256_hex
 from tracks_dagster.core.spending import spendings
 from tracks_dagster.core.user_rules import NO_RULES, Row, check_rules
-from tracks_dagster.services.explain import explain_attempt
+from tracks_dagster.services.explain import Around, explain_attempt
 from tracks_dagster.services.reclassify import Reread, reclassify
 from tracks_dagster.services.tracks import Tracks
 
@@ -71,7 +71,7 @@ def test_what_speaks_against_a_users_rule_is_told_with_that_rule(
     given = evidence(end(code=1, log=f"{FABRIC_DOWN}\nValueError: bad shape"))
     history = ended(History("r-1").declare().open().place(), store, given, "network_fabric")
     history.write_to(store)
-    with_rule = explain_attempt(tracks, "r-1", 1, OURS).ended
+    with_rule = explain_attempt(tracks, "r-1", 1, Around(rules=OURS)).ended
     without = explain_attempt(tracks, "r-1", 1).ended
     assert with_rule is not None
     assert without is not None

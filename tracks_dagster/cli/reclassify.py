@@ -5,9 +5,17 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, open_app, parse_target, print_json, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    parse_target,
+    print_json,
+    why_option,
+)
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
+from tracks_dagster.services.given_verdict import give_verdict
 from tracks_dagster.services.reclassify import Reread, reclassify
 from tracks_dagster.services.runs import check_words
 from tracks_dagster.services.tracks import Tracks
@@ -19,7 +27,9 @@ from tracks_dagster.wiring import open_dry_run, open_store_to_read
 @click.argument("target", metavar="[RUN[/aNN]]", required=False)
 @click.option("--all", "all_runs", is_flag=True, help="Every run.")
 @click.option("--dry-run", is_flag=True, help="Tell what would be recorded, and write nothing.")
+@click.option("--as", "reason", help="Your own verdict on RUN/aNN, where its evidence tells none.")
 @why_option
+@by_option
 @as_json
 @click.pass_context
 def command(
@@ -27,15 +37,20 @@ def command(
     target: str | None,
     all_runs: bool,
     dry_run: bool,
+    reason: str | None,
     why: str,
+    by: str,
     as_json: bool,
 ) -> None:
     """Read the evidence of ended attempts again and append a correction where the reason differs.
 
-    The budget that a retry was charged to moves with the reason; nothing is opened or closed. Exit
-    with 1 when some evidence cannot be read.
+    The budget that a retry was charged to moves with the reason; nothing is opened or closed. A verdict
+    that a person gave with --as stays as it is. Exit with 1 when some evidence cannot be read.
     """
-    check_words({"why": why})
+    check_words({"why": why, "by": by})
+    if reason is not None:
+        _give(target, reason, by=by, why=why, dry_run=dry_run, as_json=as_json)
+        return
     if (target is None) is not all_runs:
         raise InvalidInput("Name one RUN or RUN/aNN, or write --all, not both.")
     settings = Settings.from_environment()
@@ -50,6 +65,22 @@ def command(
     ]
     print_json([_row(each) for each in reread]) if as_json else _tell(reread, dry_run=dry_run)
     ctx.exit(BAD_NEWS if any(each.problem for each in reread) else 0)
+
+
+def _give(
+    target: str | None, reason: str, *, by: str, why: str, dry_run: bool, as_json: bool
+) -> None:
+    """Record a person's verdict on one attempt."""
+    run_id, attempt_id = parse_target(target) if target else (None, None)
+    if run_id is None or attempt_id is None or dry_run:
+        raise InvalidInput("--as is a verdict on one attempt: name RUN/aNN, without --dry-run.")
+    open_store_to_read(Settings.from_environment())  # an empty home is told, not made
+    record = give_verdict(open_app().tracks, run_id, attempt_id, reason, by=by, why=why)
+    if as_json:
+        print_json({"attempt": target, "now": reason, "seq": record.seq if record else None})
+        return
+    how = f"record {record.seq}" if record else "as a person had said already"
+    click.echo(f"{target}: ended as {reason}, by {by}: {how}.")
 
 
 def _tracks(settings: Settings, *, dry_run: bool) -> Tracks:

@@ -56,6 +56,8 @@ def _report(checkpoint: CheckpointState) -> CheckpointReport:
             "total_bytes": body.total_bytes,
             "written_bytes": body.written_bytes,
             "blocking_s": body.blocking_s,
+            "look_up/where_it_comes_from": f"tracks lineage checkpoint:{ref.run_id}@{ref.step}",
+            "look_up/what_rests_on_it": f"tracks blast checkpoint:{ref.run_id}@{ref.step}",
             **{f"metric_{name}": value for name, value in body.metrics.items()},
         },
     )

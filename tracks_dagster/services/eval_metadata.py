@@ -29,6 +29,9 @@ def eval_metadata(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:
         "started_at": ended.started_at,
         "finished_at": ended.finished_at,
         "device_seconds": ended.device_seconds,
+        "look_up/where_it_comes_from": (
+            f"tracks lineage eval:{opened.checkpoint.run_id}/{opened.eval_id}"
+        ),
         **{f"metrics/{name}": value for name, value in sorted(ended.metrics.items())},
     }
 
@@ -50,6 +53,9 @@ def promotion_metadata(decided: PromotionDecided) -> dict[str, Json]:
         "metric": decided.metric,
         "direction": decided.direction,
         "threshold": decided.threshold,
+        "look_up/where_it_comes_from": (
+            f"tracks lineage promotion:{decided.checkpoint.run_id}/{decided.alias}"
+        ),
         **{f"metrics/{name}": value for name, value in sorted(decided.metrics.items())},
     }
 

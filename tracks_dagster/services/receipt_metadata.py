@@ -1,85 +1,228 @@
-"""One attempt's receipt as flat, named values: what Dagster's UI shows beside the attempt.
+"""One attempt's receipt as grouped, named values: what Dagster's UI shows beside the attempt.
 
-Units stand in the keys. Values are JSON; a value that is not known is left out.
+The UI keeps the order and shows the names as they are: the group stands before the "/", units in the
+names. Lists become markdown, which it opens at a click; a value that is not known is left out.
 """
 
 from __future__ import annotations
 
-from tracks_dagster.core.body_json import to_json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from tracks_dagster.core import names
 from tracks_dagster.core.checkpoints import checkpoint_at
+from tracks_dagster.core.endings import Ending, ending_of
 from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.markdown import bullets, table
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.records import Json
+from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.services.receipts import Receipt, read_receipts
 from tracks_dagster.services.tracks import Tracks
 
+DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
+_DIGEST = re.compile(r"[0-9a-f]{40,}")
 
-def attempt_metadata(tracks: Tracks, run_id: str, attempt_id: int) -> dict[str, Json]:
-    """Return the receipt of an attempt as it stands now; raises UnknownRun."""
+Shown = Any  # a value as the UI takes it
+Named = Iterator[tuple[str, Shown]]
+
+
+def _as_it_is(value: str) -> Shown:
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """How the UI is told what a text is; by default a text is a text.
+
+    address: of the web server, empty for paths alone.
+    """
+
+    markdown: Callable[[str], Shown] = _as_it_is
+    link: Callable[[str], Shown] = _as_it_is
+    path: Callable[[str], Shown] = _as_it_is
+    dagster_run: Callable[[str], Shown] = _as_it_is
+    address: str = ""
+
+    @classmethod
+    def by(cls, values: Any, address: str) -> Show:
+        """Return the ways of `values`: Dagster's `MetadataValue`, which has one of each."""
+        return cls(
+            markdown=values.md,
+            link=values.url,
+            path=values.path,
+            dagster_run=values.dagster_run,
+            address=address,
+        )
+
+
+AS_TEXT = Show()
+
+
+def attempt_metadata(
+    tracks: Tracks,
+    run_id: str,
+    attempt_id: int,
+    show: Show = AS_TEXT,
+    *,
+    report: str | None = None,
+) -> dict[str, Shown]:
+    """Return the receipt of an attempt as it stands now; raises UnknownRun.
+
+    report: the file that holds the run's report, if one was written.
+    """
     for receipt in read_receipts(tracks, run_id).receipts:
         if receipt.attempt.attempt_id == attempt_id:
-            return receipt_metadata(run_id, receipt)
+            return receipt_metadata(run_id, receipt, show, report=report)
     raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")
 
 
-def receipt_metadata(run_id: str, receipt: Receipt) -> dict[str, Json]:
-    """Return what is recorded of one attempt: why it ended, on what it ran, from where.
+def receipt_metadata(
+    run_id: str, receipt: Receipt, show: Show = AS_TEXT, *, report: str | None = None
+) -> dict[str, Shown]:
+    """Return what is recorded of one attempt: why it ended first, where it ran last.
 
     Kept and lost steps are not among it: what a later attempt resumes from decides them, and an event
     in Dagster's log is never corrected. `tracks explain` tells them.
     """
-    attempt = receipt.attempt
-    opened = attempt.opened
-    values: dict[str, Json] = {
-        "attempt": attempt_key(run_id, attempt.attempt_id),
-        **_end(receipt),
-        "training_run_id": run_id,
-        "opened_because": opened.decision,
-        "decided_by": opened.decided_by,
-        "changes": [to_json(change) for change in opened.remediation] or None,
-        "resumed_from": checkpoint_at(attempt.resumed_from) if attempt.resumed_from else None,
-        "resumed_from_step": attempt.resumed_step,
-        "last_step": receipt.account.last,
-        "last_committed_step": receipt.last_committed_step,
-        "saves_failed": len(receipt.failed_saves) or None,
-        "continuity": to_json(receipt.continuity) if receipt.continuity else None,
-        "snapshot_id": opened.snapshot.snapshot_id,
-        "dataset": opened.snapshot.dataset,
-        "config": dict(opened.config),
-        "ranks": opened.compute.ranks,
-        **_placement(receipt),
-    }
-    return {name: value for name, value in values.items() if value is not None}
+    groups: tuple[tuple[str, Named], ...] = (
+        ("ended", _ended(receipt, show)),
+        ("look_up", _look_up(run_id, receipt, show, report)),
+        ("cost", _cost(receipt)),
+        ("steps", _steps(receipt)),
+        ("decided", _decided(receipt, show)),
+        ("data", _data(receipt)),
+        ("where", _where(receipt, show)),
+        ("config", _config(receipt, show)),
+    )
+    named = {f"{group}/{name}": value for group, values in groups for name, value in values}
+    key = attempt_key(run_id, receipt.attempt.attempt_id)
+    told = {"attempt": key, "training_run_id": run_id, **named}
+    return {name: value for name, value in told.items() if value is not None}
 
 
-def _placement(receipt: Receipt) -> dict[str, Json]:
-    placed = receipt.attempt.placed
-    if placed is None:
-        return {}
+def ending_tags(reason: TerminationReason) -> Mapping[str, str]:
+    """Return the tags by which the UI's list of runs finds attempts that ended like this one."""
     return {
-        "launch_id": placed.launch_id,
-        "nodes": list(nodes_of(placed)),
-        "devices": [place.device for place in placed.ranks],
-        "image": placed.image,
-        "environment": dict(placed.environment),
+        names.TAG_REASON: reason.value,
+        names.TAG_ENDING: ending_of(reason).value,
     }
 
 
-def _end(receipt: Receipt) -> dict[str, Json]:
+def runs_address(tag: str, value: str, address: str = "") -> str:
+    """Return the page of the UI that lists the Dagster runs with this tag."""
+    return f"{address.rstrip('/')}/runs?q[0]={quote(f'tag:{tag}={value}', safe='')}"
+
+
+def _ended(receipt: Receipt, show: Show) -> Named:
     ended, reason = receipt.attempt.ended, receipt.attempt.reason
     if ended is None or reason is None:
-        return {}
-    return {
-        "termination_reason": reason.value,
-        "meaning": reason.sentence,
-        "decided_by_rule": ended.rule,
-        "confidence": ended.confidence,
-        "evidence_lines": list(ended.lines),
-        "evidence_key": ended.evidence_key,
-        "device_seconds": ended.device_seconds,
-        "accelerator": ended.accelerator,
-        "started_at": ended.started_at,
-        "finished_at": ended.finished_at,
-        "closed_by": ended.closed_by,
-    }
+        yield "how", "It has not ended."
+        return
+    reading = receipt.attempt.reclassified or ended
+    yield "termination_reason", reason.value
+    yield "meaning", reason.sentence
+    yield "kind", f"{ending_of(reason)}: {ending_of(reason).sentence}"
+    yield "confidence", reading.confidence
+    yield "what_was_said", ended.root_message or None
+    yield "by_rule", reading.rule
+    yield "evidence", show.markdown(bullets(reading.lines)) if reading.lines else None
+    yield "at", ended.finished_at
+    yield "closed_by", ended.closed_by
+
+
+def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> Named:
+    attempt = receipt.attempt
+    key = attempt_key(run_id, attempt.attempt_id)
+    yield "everything", f"tracks explain {key}"
+    yield "evidence_in_full", f"tracks explain {key} --evidence" if attempt.ended else None
+    yield "report", show.path(report) if report is not None else f"tracks report {run_id}"
+    yield "where_it_comes_from", f"tracks lineage attempt:{key}"
+    committed = receipt.last_committed_step
+    thing = f"attempt:{key}" if committed is None else f"checkpoint:{run_id}@{committed}"
+    yield "what_rests_on_it", f"tracks blast {thing}"
+    if attempt.claims:
+        yield "dagster_run", show.dagster_run(attempt.claims[-1].body.dagster_run_id)
+    if attempt.reason is not None:
+        of_reason = runs_address(names.TAG_REASON, attempt.reason.value, show.address)
+        yield f"all_{attempt.reason}", show.link(of_reason)
+        failures = runs_address(names.TAG_ENDING, Ending.FAILURE.value, show.address)
+        yield "all_failures", show.link(failures)
+
+
+def _cost(receipt: Receipt) -> Named:
+    ended, attempt = receipt.attempt.ended, receipt.attempt
+    if ended is None:
+        return
+    yield "device_seconds", ended.device_seconds
+    yield "accelerator", ended.accelerator
+    if attempt.ended_at is not None:
+        yield "wall_seconds", round((attempt.ended_at - attempt.opened_at).total_seconds(), 3)
+    yield "steps_after_the_last_commit", _uncommitted(receipt)
+    yield "saves_failed", len(receipt.failed_saves) or None
+
+
+def _uncommitted(receipt: Receipt) -> int:
+    """Return how many of its steps no checkpoint of its own holds."""
+    committed = receipt.last_committed_step
+    return receipt.account.last - (receipt.account.resume if committed is None else committed)
+
+
+def _steps(receipt: Receipt) -> Named:
+    source = receipt.attempt.resumed_from
+    yield "resumed_from", checkpoint_at(source) if source else "afresh"
+    yield "resumed_from_step", receipt.attempt.resumed_step
+    yield "last_step", receipt.account.last
+    yield "last_committed_step", receipt.last_committed_step
+    yield "continuity", receipt.continuity.sentence if receipt.continuity else None
+
+
+def _decided(receipt: Receipt, show: Show) -> Named:
+    opened = receipt.attempt.opened
+    yield "opened_by", opened.decided_by
+    yield "opened_because", opened.decision
+    if opened.remediation:
+        rows = [(c.key, str(c.before), str(c.after), c.why) for c in opened.remediation]
+        yield "changes", show.markdown(table(("key", "before", "after", "why"), rows))
+        yield "changes_in_short", ", ".join(f"{key} {old} → {new}" for key, old, new, _ in rows)
+
+
+def _data(receipt: Receipt) -> Named:
+    snapshot, ended = receipt.attempt.opened.snapshot, receipt.attempt.ended
+    yield "dataset", snapshot.dataset
+    yield "snapshot_id", snapshot.snapshot_id
+    if ended is not None and ended.cursor_from is not None and ended.cursor_to is not None:
+        yield "samples", f"{ended.cursor_from} to {ended.cursor_to}"
+
+
+def _where(receipt: Receipt, show: Show) -> Named:
+    placed = receipt.attempt.placed
+    yield "ranks", receipt.attempt.opened.compute.ranks
+    if placed is None:
+        return
+    yield "nodes", ", ".join(nodes_of(placed))
+    rows = [(str(r.rank), r.node, r.device, r.accelerator, r.pod or "–") for r in placed.ranks]
+    columns = ("rank", "node", "device", "accelerator", "pod")
+    yield "placement", show.markdown(table(columns, rows))
+    yield "image", placed.image
+    yield "environment", show.markdown(_settings(placed.environment))
+    yield "launch_id", placed.launch_id
+
+
+def _config(receipt: Receipt, show: Show) -> Named:
+    yield "all", show.markdown(_settings(receipt.attempt.opened.config))
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return table(
+        ("name", "value"), [(name, _short(value)) for name, value in sorted(values.items())]
+    )
+
+
+def _short(value: Any) -> str:
+    """Return a value as text; of a digest its beginning: a long word makes the whole page too wide."""
+    text = str(value)
+    return f"{text[:DIGEST_CHARACTERS]}…" if _DIGEST.fullmatch(text) else text

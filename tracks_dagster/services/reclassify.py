@@ -19,6 +19,7 @@ from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.services.closing import fingerprint_of, record_lines
 from tracks_dagster.services.explain_end import read_evidence
+from tracks_dagster.services.given_verdict import BY_PERSON
 from tracks_dagster.services.tracks import Tracks
 
 
@@ -76,6 +77,9 @@ def _reread(
     dry_run: bool,
 ) -> Reread:
     key, before = attempt_key(run_id, attempt.attempt_id), str(attempt.reason)
+    newest = attempt.reclassified
+    if newest is not None and newest.rule == BY_PERSON:  # knew more than the evidence tells
+        return Reread(key=key, before=before, now=before, lines=newest.lines, rule=BY_PERSON)
     evidence, problem = read_evidence(tracks.store, attempt)
     if evidence is None or attempt.ended is None:
         return Reread(key=key, before=before, now=None, problem=problem)

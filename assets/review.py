@@ -1,0 +1,158 @@
+"""The incident_review asset: one partition a day, what ended, what it cost and what needs a person.
+
+It reads the ledger and nothing else; `tracks review` tells the same in a terminal. Its two checks stay
+red until somebody has done something about what they name, and look again at each materialization.
+"""
+
+import warnings
+from datetime import date, timedelta
+
+from dagster import (
+    AssetCheckResult,
+    AssetCheckSeverity,
+    AssetCheckSpec,
+    AssetDep,
+    AssetExecutionContext,
+    DailyPartitionsDefinition,
+    DefaultScheduleStatus,
+    MaterializeResult,
+    MetadataValue,
+    PreviewWarning,
+    ResourceParam,
+    RunRequest,
+    ScheduleEvaluationContext,
+    SpecificPartitionsPartitionMapping,
+    asset,
+    define_asset_job,
+    in_process_executor,
+    schedule,
+)
+
+from tracks_dagster.core import names
+from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.core.prices import Prices
+from tracks_dagster.core.review_text import (
+    headline,
+    markdown,
+    numbers,
+    unevaluated_words,
+    unexplained_words,
+)
+from tracks_dagster.services.incident_review import review_day
+from tracks_dagster.settings import load_prices
+from tracks_dagster.wiring import App
+
+FIRST_DAY = "2026-01-01"  # older days: `tracks review --day DATE`
+EVERY_NIGHT = "10 0 * * *"  # UTC; the day is over, and what ended in its last minutes is recorded
+
+HAS_VERDICT = "every_failed_attempt_has_a_verdict"
+HAS_EVAL = "every_promoted_checkpoint_has_an_eval"
+
+# The running day has a partition as well, so that an incident need not wait for midnight.
+DAYS = DailyPartitionsDefinition(start_date=FIRST_DAY, timezone="UTC", end_offset=1)
+
+
+def _check(name: str, description: str) -> AssetCheckSpec:
+    """Return a check that stands for each day apart: a good day must not hide a bad one."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreviewWarning)  # checks by partition are new in Dagster
+        return AssetCheckSpec(
+            name, asset=names.INCIDENT_REVIEW, description=description, partitions_def=DAYS
+        )
+
+
+def _read_as_a_whole(asset_name: str) -> AssetDep:
+    """Return a dependency for the graph alone: the ledger is read, and no partition of the asset.
+
+    With a mapping to all of them Dagster would look at every attempt there ever was, at each review.
+    """
+    return AssetDep(asset_name, partition_mapping=SpecificPartitionsPartitionMapping([]))
+
+
+@asset(
+    name=names.INCIDENT_REVIEW,
+    partitions_def=DAYS,
+    deps=[_read_as_a_whole(names.ATTEMPT_PARTITIONS), _read_as_a_whole(names.EVAL_PARTITIONS)],
+    check_specs=[
+        _check(
+            HAS_VERDICT,
+            "Red while a failed attempt of the day ended as `unknown`, or with a confidence of 0.",
+        ),
+        _check(
+            HAS_EVAL,
+            "Red while a checkpoint promoted on the day has no completed eval of the same bytes.",
+        ),
+    ],
+    group_name="review",
+    kinds={"python", "sql"},
+    owners=["team:training"],
+    code_version="1",
+)
+def incident_review(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult:  # type: ignore[type-arg]  # beside checks Dagster knows the bare class only
+    """What happened on a day (UTC), over all runs: failures first, interruptions summed, what it cost.
+
+    Made every night for the day before; the running day can be materialized at any time, and any day
+    again: it is read from the ledger anew, so that corrected verdicts and later decisions show.
+    Open `review` for the tables; the numbers are plotted over the days. Red checks name the attempts
+    or checkpoints that they mean and say what to do; nothing stops because of them. In a terminal:
+    `tracks review --day DATE`.
+    """
+    day = date.fromisoformat(context.partition_key)
+    review = review_day(app.ledger, day, now=app.now(), prices=_usable_prices(context, app))
+    context.log.info(headline(review))
+    return MaterializeResult(
+        metadata={
+            "headline": headline(review),
+            "review": MetadataValue.md(markdown(review)),
+            **numbers(review),
+        },
+        check_results=[
+            _result(HAS_VERDICT, review.unexplained_count, unexplained_words(review)),
+            _result(HAS_EVAL, review.unevaluated_count, unevaluated_words(review)),
+        ],
+    )
+
+
+def _usable_prices(context: AssetExecutionContext, app: App) -> Prices | None:
+    """Return the price table; None where there is none, or one with an error: a day is reviewed all
+    the same."""
+    try:
+        return load_prices(app.settings)
+    except SettingsError as error:
+        context.log.error(str(error))
+        return None
+
+
+def _result(name: str, count: int, words: str) -> AssetCheckResult:
+    return AssetCheckResult(
+        check_name=name,
+        passed=not count,
+        severity=AssetCheckSeverity.ERROR,
+        description=words,
+        metadata={"count": count},
+    )
+
+
+review_incidents = define_asset_job(
+    names.REVIEW_JOB,
+    selection=[incident_review],
+    executor_def=in_process_executor,  # one short step
+    description="Reviews a day; requested every night, and by people for the running or an old day.",
+)
+
+
+@schedule(
+    name=names.REVIEW_DAILY,
+    job=review_incidents,
+    cron_schedule=EVERY_NIGHT,
+    execution_timezone="UTC",
+    default_status=DefaultScheduleStatus.RUNNING,
+    description=(
+        "Reviews the day that is over, ten minutes after midnight UTC. Off: no review is made by "
+        "itself; `tracks review` tells the same at any time."
+    ),
+)
+def review_every_day(context: ScheduleEvaluationContext) -> RunRequest:
+    """Request the review of the day before; a repeated tick requests the same one."""
+    day = (context.scheduled_execution_time - timedelta(days=1)).date().isoformat()
+    return RunRequest(run_key=day, partition_key=day)

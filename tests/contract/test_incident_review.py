@@ -1,0 +1,234 @@
+"""One day is reviewed from the ledger alone, and alike on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+from datetime import date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from tests.bodies import BEGIN, TRAIN
+from tests.fakes import FakeObjectStore
+from tests.histories import DatasetHistory, Grown, History
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.core.endings import Ending
+from tracks_dagster.core.ports import Cursor, Ledger
+from tracks_dagster.core.records import Kind
+from tracks_dagster.core.review import MatterKind, Review
+from tracks_dagster.services import incident_review
+from tracks_dagster.services.incident_review import review_day
+from tracks_dagster.services.projector import Projector
+
+DAY = BEGIN.date()
+NEXT_NIGHT = BEGIN + timedelta(days=1)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
+    """An empty ledger."""
+    if request.param == "sqlite":
+        return open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    return open_ledger(request.getfixturevalue("postgres_url"))
+
+
+@pytest.fixture
+def projector(store: FakeObjectStore, ledger: Ledger) -> Projector:
+    return Projector(store, ledger)
+
+
+def take_in(projector: Projector, store: FakeObjectStore, *tracks: Grown) -> None:
+    for track in tracks:
+        track.write_to(store)
+        projector.project(track.name)
+
+
+def run(run_id: str, reason: str, *, begin: datetime = BEGIN, **ended: object) -> History:
+    """A run with one attempt that ended."""
+    history = History(run_id, begin=begin).declare().open().supervise().place().restore().commit(20)
+    return history.end(reason, last_step=23, **ended)
+
+
+def completed(run_id: str) -> History:
+    """A run whose eval is done, which is finished and promoted."""
+    history = History(run_id).declare().open().supervise().place().restore().commit(40)
+    history.end("completed", last_step=40).open_eval(history.state.checkpoints[-1].ref)
+    opened = history.state.evals[-1].opened
+    return history.end_eval(opened).finish().promote(opened)
+
+
+def review(ledger: Ledger, day: date = DAY) -> Review:
+    return review_day(ledger, day, now=NEXT_NIGHT)
+
+
+def test_a_day_on_which_nothing_happened_is_empty_and_no_bad_news(ledger: Ledger) -> None:
+    quiet = review(ledger)
+    assert (quiet.reasons, quiet.matter_count, quiet.is_bad_news) == ((), 0, False)
+    assert quiet.is_over
+    assert not review_day(ledger, DAY, now=BEGIN).is_over
+
+
+def test_failures_come_first_and_the_dearest_of_each_kind_before_the_others(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    take_in(
+        projector,
+        store,
+        run("p-1", "preempted", device_seconds=9000.0),
+        run("p-2", "preempted", device_seconds=9000.0),
+        run("d-1", "node_drained", device_seconds=1.0),
+        run("o-1", "gpu_oom", device_seconds=10.0, root_message="CUDA out of memory"),
+        run("c-1", "code_error", device_seconds=20.0),
+        completed("ok"),
+    )
+    told = review(ledger)
+    assert [each.reason for each in told.reasons] == [
+        *("code_error", "gpu_oom"),
+        *("preempted", "node_drained"),
+        "completed",
+    ]
+    preempted = told.of(Ending.INTERRUPTION)[0]
+    assert (preempted.attempt_count, preempted.run_count) == (2, 2)
+    assert (preempted.device_s, preempted.kept_steps, preempted.lost_steps) == (18000.0, 46, 0)
+    assert [each.key for each in told.failures] == ["c-1/a01", "o-1/a01"]
+    assert told.failures[1].said == "CUDA out of memory"
+    assert (told.promoted_count, told.unevaluated) == (1, ())
+    assert not told.is_bad_news
+
+
+def test_an_attempt_belongs_to_the_day_on_which_its_end_was_recorded_and_to_no_other(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    # end() is the seventh record, 42 s after the first: 00:00:00 of the next day, which is not DAY.
+    midnight = datetime.combine(DAY + timedelta(days=1), BEGIN.timetz().replace(hour=0))
+    take_in(
+        projector,
+        store,
+        run("late", "code_error", begin=midnight - timedelta(seconds=42)),
+        run("last", "code_error", begin=midnight - timedelta(seconds=43)),
+        run("open", "code_error", begin=BEGIN).open(),
+    )
+    assert {each.key for each in review(ledger).failures} == {"last/a01", "open/a01"}
+    following = review_day(ledger, DAY + timedelta(days=1), now=NEXT_NIGHT)
+    assert [each.key for each in following.failures] == ["late/a01"]
+
+
+def test_a_failed_attempt_without_a_verdict_is_bad_news_until_it_is_read_again(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    unknown, guessed = run("u-1", "unknown"), run("g-1", "hang", confidence=0.0)
+    cancelled = run("x-1", "user_cancelled", confidence=0.0)  # as meant: nobody has to look
+    take_in(projector, store, unknown, guessed, cancelled)
+    told = review(ledger)
+    assert {each.key for each in told.unexplained} == {"u-1/a01", "g-1/a01"}
+    assert told.is_bad_news
+    take_in(projector, store, unknown.reclassify(1, "host_oom"), guessed.reclassify(1, "hang"))
+    assert not review(ledger).is_bad_news
+
+
+def test_a_promotion_whose_eval_is_not_completed_is_bad_news(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    history = History("r-1").declare().open().supervise().place().restore().commit(40)
+    history.end("completed", last_step=40).open_eval(history.state.checkpoints[-1].ref)
+    opened = history.state.evals[-1].opened
+    take_in(projector, store, history.promote(opened), completed("ok"))
+    told = review(ledger)
+    assert told.promoted_count == 2
+    [missing] = told.unevaluated
+    assert (missing.run_id, missing.step, missing.eval_id) == ("r-1", 40, "heldout-loss@40")
+    take_in(projector, store, history.end_eval(opened))
+    assert not review(ledger).is_bad_news
+
+
+def test_what_needs_a_person_is_named_with_what_to_do(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    refused = run("r-1", "code_error").refuse()
+    drained = History("r-2").declare().open().supervise().place().restore().stop("drain")
+    drained.end("user_cancelled", last_step=3)
+    noisy = run("r-3", "preempted").alert("first").alert("second")
+    failing = History("r-4").declare().open().supervise().place().restore().commit(40)
+    failing.end("completed", last_step=40).open_eval(failing.state.checkpoints[-1].ref)
+    failing.end_eval(failing.state.evals[-1].opened, "evaluator_error")
+    take_in(projector, store, refused, drained, noisy, failing)
+    told = review(ledger)
+    shown = [(m.kind, m.shown[0].who) for m in told.matters]
+    assert shown == [
+        (MatterKind.REFUSED, "r-1"),
+        (MatterKind.WAITING, "r-2"),
+        (MatterKind.EVAL, "r-4/heldout-loss@40"),
+        (MatterKind.ALERT, "r-3"),
+    ]
+    assert told.matters[3].shown[0].what == "slow-saves (2 times): second"
+    assert all("tracks" in each.to_do for matters in told.matters for each in matters.shown)
+    following = review_day(ledger, DAY + timedelta(days=1), now=NEXT_NIGHT + timedelta(days=1))
+    assert (following.matter_count, following.earlier_count) == (0, 2)
+    take_in(projector, store, refused.open(cause="manual_retry"))
+    assert review(ledger).matter_count == 3  # the refused run goes on, so it needs nobody
+
+
+def test_a_run_that_goes_on_with_a_quarantined_snapshot_needs_a_person(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    data = DatasetHistory(TRAIN.dataset).declare().commit(TRAIN.snapshot_id)
+    goes_on = History("r-1").declare().open().supervise().place().restore()
+    over = run("r-2", "code_error").refuse()
+    take_in(projector, store, data, goes_on, over, completed("ok"))
+    assert review(ledger).matter_count_of(MatterKind.SOURCE) == 0
+    take_in(projector, store, data.decide(Kind.SNAPSHOT_QUARANTINED, TRAIN.snapshot_id))
+    told = review(ledger)
+    [sources] = [m for m in told.matters if m.kind is MatterKind.SOURCE]
+    assert [each.who for each in sources.shown] == ["ok", "r-1"]  # promoted, and running
+    assert sources.shown[0].to_do == f"tracks blast snapshot:{TRAIN.dataset}@{TRAIN.snapshot_id}"
+    assert "bad rows" in sources.shown[0].what
+
+
+def test_lists_are_bounded_and_what_is_left_out_is_counted(
+    ledger: Ledger,
+    projector: Projector,
+    store: FakeObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incident_review, "ROWS_MAX", 2)
+    monkeypatch.setattr(incident_review, "FAILURES_MAX", 1)
+    take_in(projector, store, *(run(f"r-{n}", "unknown").refuse() for n in range(3)))
+    told = review(ledger)
+    assert (len(told.unexplained), told.unexplained_count) == (2, 3)
+    assert (len(told.failures), told.count(Ending.FAILURE)) == (1, 3)
+    assert (len(told.matters[0].shown), told.matters[0].count) == (2, 3)
+    assert told == review(ledger)  # the same day again is the same review
+
+
+@pytest.mark.parametrize("kind", ["node", "checkpoint", "attempt", "code"])
+def test_every_kind_of_source_in_quarantine_is_found_where_it_is_used_and_not_once_released(
+    kind: str, ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    goes_on = run("r-1", "preempted").open().supervise().place().restore()
+    take_in(projector, store, goes_on)
+    commit = goes_on.state.checkpoints[0].ref.manifest_sha256
+    source = {
+        "node": "node:node-1",
+        "checkpoint": f"checkpoint:{commit}",
+        "attempt": "attempt:r-1/a01",
+        "code": "code:c0ffee",
+    }[kind]
+    row = {
+        "seq": 0,
+        "source": source,
+        "called": f"that {kind}",
+        "decided_by": "ann",
+        "why": "it lies",
+        "quarantined_at": BEGIN,
+        "released_at": None,
+        "released_by": None,
+        "released_why": None,
+    }
+    first, second = Cursor(seq=0, sha256="0" * 64), Cursor(seq=1, sha256="1" * 64)
+    ledger.apply("q", expected=None, advanced=first, rows={"source_quarantines": [row]})
+    [sources] = review(ledger).matters
+    assert sources.kind is MatterKind.SOURCE
+    assert sources.shown[0].what == f"uses that {kind}, which is in quarantine: it lies"
+    assert sources.shown[0].to_do == f"tracks blast {source}"
+    released = {**row, "released_at": BEGIN, "released_by": "ann", "released_why": "it does not"}
+    ledger.apply("q", expected=first, advanced=second, rows={"source_quarantines": [released]})
+    assert review(ledger).matter_count == 0

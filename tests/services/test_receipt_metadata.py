@@ -1,0 +1,106 @@
+"""A receipt as the UI shows it: grouped, in order, with what to look up next."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core import names
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.services.receipt_metadata import (
+    Show,
+    attempt_metadata,
+    ending_tags,
+    runs_address,
+)
+from tracks_dagster.services.tracks import Tracks
+
+GROUPS = ["ended", "look_up", "cost", "steps", "decided", "data", "where", "config"]
+
+
+def test_why_it_ended_comes_first_and_groups_stay_together(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    told = attempt_metadata(tracks, RUN_ID, 2)
+    groups = [group for group, _ in groupby(name.split("/")[0] for name in told if "/" in name)]
+    assert groups == GROUPS
+    assert list(told)[:3] == ["attempt", "training_run_id", "ended/termination_reason"]
+    assert told["ended/termination_reason"] == "gpu_oom"
+    assert told["ended/kind"].startswith("failure: ")
+
+
+def test_what_it_cost_and_what_no_checkpoint_holds_is_told_with_units(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    told = attempt_metadata(tracks, RUN_ID, 1)
+    assert (
+        told["cost/steps_after_the_last_commit"] == 3
+    )  # of 23 steps the commit of 20 holds all but 3
+    assert told["cost/device_seconds"] > 0
+    assert (told["steps/resumed_from"], told["steps/last_committed_step"]) == ("afresh", 20)
+
+
+def test_the_commands_that_go_on_from_here_are_ready_to_copy(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    told = attempt_metadata(tracks, RUN_ID, 2)
+    assert told["look_up/everything"] == f"tracks explain {RUN_ID}/a02"
+    assert told["look_up/where_it_comes_from"] == f"tracks lineage attempt:{RUN_ID}/a02"
+    assert told["look_up/what_rests_on_it"] == f"tracks blast checkpoint:{RUN_ID}@30"
+    assert told["look_up/report"] == f"tracks report {RUN_ID}"
+    written = attempt_metadata(tracks, RUN_ID, 2, report="/reports/story.html")
+    assert written["look_up/report"] == "/reports/story.html"
+
+
+def test_an_attempt_that_committed_nothing_is_looked_up_by_itself(
+    story: Story, tracks: Tracks
+) -> None:
+    story.refused()
+    told = attempt_metadata(tracks, RUN_ID, 1)
+    assert told["look_up/what_rests_on_it"] == f"tracks blast attempt:{RUN_ID}/a01"
+    assert "steps/last_committed_step" not in told
+
+
+def test_lists_are_markdown_and_pages_are_links_of_the_ui(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    show = Show(
+        markdown=lambda text: ("markdown", text),
+        link=lambda text: ("link", text),
+        dagster_run=lambda text: ("dagster run", text),
+        address="http://ui:3000/",
+    )
+    told = attempt_metadata(tracks, RUN_ID, 3, show)
+    kind, changes = told["decided/changes"]
+    assert kind == "markdown"
+    assert "| micro\\_batch | 4 | 2 | half the activations |" in changes
+    assert told["decided/changes_in_short"] == "micro_batch 4 → 2, accumulation 6 → 12"
+    assert told["look_up/dagster_run"] == ("dagster run", "dagster-3")
+    kind, address = told["look_up/all_completed"]
+    assert kind == "link"
+    assert address.startswith("http://ui:3000/runs?q[0]=tag%3Atracks%2Ftermination_reason")
+    kind, evidence = attempt_metadata(tracks, RUN_ID, 2, show)["ended/evidence"]
+    assert evidence == "- gpu\\_oom as the story wants it"
+
+
+def test_digests_in_tables_are_short_so_that_the_page_does_not_grow_too_wide(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    table = attempt_metadata(tracks, RUN_ID, 1)["where/environment"]
+    assert max(len(word) for word in table.split()) < 40
+
+
+def test_an_open_attempt_says_so_and_what_is_known(story: Story, tracks: Tracks) -> None:
+    story.begin()
+    story.write_tracks()
+    told = attempt_metadata(tracks, RUN_ID, 1)
+    assert told["ended/how"] == "It has not ended."
+    assert told["where/nodes"] == "node-1"
+    assert not any(name.startswith("cost/") for name in told)
+
+
+def test_tags_tell_failures_from_interruptions() -> None:
+    assert ending_tags(TerminationReason.PREEMPTED) == {
+        names.TAG_REASON: "preempted",
+        names.TAG_ENDING: "interruption",
+    }
+    assert runs_address("tracks/ending", "failure") == "/runs?q[0]=tag%3Atracks%2Fending%3Dfailure"

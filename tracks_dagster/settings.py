@@ -18,11 +18,13 @@ from tracks_dagster.core.redact import secrets_of
 if TYPE_CHECKING:
     from tracks_dagster.core.cluster import ClusterSettings
     from tracks_dagster.core.policy import RetryPolicy
+    from tracks_dagster.core.prices import Prices
     from tracks_dagster.core.user_rules import UserRules
 
 LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
 CLUSTER_FILE = "kubernetes.yaml"
+PRICES_FILE = "prices.yaml"
 POSTGRES_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg2")
 
 
@@ -33,7 +35,8 @@ class Settings:
     policy_file: a person's own retry policy; None where it would lie in `home`, if there is one.
     rules_file: a user's own rules of the classifier; cluster_file: how gangs run on Kubernetes, None
     where it would lie in `home`. root: the checkout, which holds workspace.yaml.
-    secrets: values that no text may show.
+    secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
+    prices_file: what a device hour costs; None where it would lie in `home`.
     """
 
     home: Path
@@ -44,11 +47,13 @@ class Settings:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     rules_file: Path | None = None
     cluster_file: Path | None = None
+    ui_url: str = ""
+    prices_file: Path | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES and
-        TRACKS_KUBERNETES.
+        """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
+        TRACKS_KUBERNETES, TRACKS_UI_URL and TRACKS_PRICES.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -60,6 +65,7 @@ class Settings:
         policy_file = given.get("TRACKS_POLICY") or None
         rules = given.get("TRACKS_RULES")
         cluster = given.get("TRACKS_KUBERNETES")
+        prices = given.get("TRACKS_PRICES")
         return cls(
             home=home,
             store_url=_absolute(given.get("TRACKS_STORE") or str(home / "store")),
@@ -69,6 +75,8 @@ class Settings:
             secrets=secrets_of(given),
             rules_file=None if not rules else Path(rules).expanduser().absolute(),
             cluster_file=None if not cluster else Path(cluster).expanduser().absolute(),
+            ui_url=_ui_url(given.get("TRACKS_UI_URL") or ""),
+            prices_file=None if not prices else Path(prices).expanduser().absolute(),
         )
 
     @property
@@ -82,6 +90,11 @@ class Settings:
         return self.home / "work"
 
     @property
+    def reports(self) -> Path:
+        """Where reports are written, a file a run."""
+        return self.home / "reports"
+
+    @property
     def environment(self) -> dict[str, str]:
         """These settings for another process, whatever folder it starts in."""
         given = {"TRACKS_HOME": str(self.home), "TRACKS_STORE": self.store_url}
@@ -91,6 +104,8 @@ class Settings:
             "TRACKS_POLICY": "" if self.policy_file is None else str(self.policy_file),
             "TRACKS_RULES": "" if self.rules_file is None else str(self.rules_file),
             "TRACKS_KUBERNETES": "" if self.cluster_file is None else str(self.cluster_file),
+            "TRACKS_UI_URL": self.ui_url,
+            "TRACKS_PRICES": "" if self.prices_file is None else str(self.prices_file),
         }
 
 
@@ -176,6 +191,27 @@ def load_cluster(settings: Settings) -> ClusterSettings:
     return cluster
 
 
+def load_prices(settings: Settings) -> Prices | None:
+    """Return what a device hour costs; None where nothing says so.
+
+    Raises SettingsError naming every error of the file with its line.
+    """
+    from tracks_dagster.adapters.yaml_nodes import read_yaml
+    from tracks_dagster.core.located import told
+    from tracks_dagster.core.prices import read_prices
+
+    path = settings.prices_file
+    if path is None:
+        path = settings.home / PRICES_FILE
+        if not path.exists():
+            return None
+    root, broken = read_yaml(path)
+    prices, wrong = read_prices(root)
+    if broken or wrong:
+        raise SettingsError(told(f"The price table {path}", broken or wrong))
+    return prices
+
+
 def find_root() -> Path:
     """Return the folder of workspace.yaml: the checkout, or the current folder outside of one."""
     checkout = Path(__file__).resolve().parents[1]
@@ -185,6 +221,16 @@ def find_root() -> Path:
 def _absolute(store_url: str) -> str:
     """Return a URL as it is, and a path so that it means the same to processes that run elsewhere."""
     return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
+
+
+def _ui_url(url: str) -> str:
+    """Return the address of the web server; raises SettingsError for what a browser cannot open."""
+    if url and not url.startswith(("http://", "https://")):
+        raise SettingsError(
+            f"TRACKS_UI_URL is {url!r}; write the address of Dagster's web server, for example "
+            "http://localhost:3000."
+        )
+    return url
 
 
 def _for_psycopg2(url: str) -> str:

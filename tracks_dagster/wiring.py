@@ -8,8 +8,11 @@ neither Dagster nor torch.
 from __future__ import annotations
 
 import atexit
+import shutil
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -18,7 +21,14 @@ from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
 from tracks_dagster.core import names
-from tracks_dagster.core.errors import GangError, LedgerError, NothingYet, SettingsError
+from tracks_dagster.core.errors import (
+    GangError,
+    LedgerError,
+    NothingYet,
+    SettingsError,
+    TrackBroken,
+)
+from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.core.ports import (
     CheckpointReader,
     Clock,
@@ -47,6 +57,7 @@ if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
     from tracks_dagster.core.policy import RetryPolicy
     from tracks_dagster.core.user_rules import UserRules
+    from tracks_dagster.services import triage
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
 
@@ -82,6 +93,13 @@ class App:
         if launcher == names.LOCAL:
             return LOCAL_DRAIN_GRACE_S
         return load_cluster(self.settings).termination_grace_s
+
+    def own_process(self) -> ProcessId:
+        """Return the process that calls, as a claim records it."""
+        from tracks_dagster.adapters.processes import this_process
+
+        this = this_process()
+        return ProcessId(pid=this.pid, started=this.started, boot_id=this.boot_id)
 
     @property
     def policy(self) -> RetryPolicy:
@@ -156,10 +174,11 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
     check_home(settings.home)
     places = (settings.home, Path(settings.store_url))
     is_local = "://" not in settings.store_url
-    if is_local and not any((place / "format.json").exists() for place in places):
+    is_there = any((place / "format.json").exists() for place in places)
+    if is_local and not is_there and not _is_archive(settings):
         raise NothingYet(
             f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run --family gpt "
-            "--steps 40` starts a training run there."
+            '--steps 40 --intent "…"` starts a training run there.'
         )
     return open_store(settings.store_url, probe=False)
 
@@ -196,6 +215,8 @@ def open_ledger_to_read(settings: Settings) -> Ledger:
     """Return the ledger for a command that only reads; raises LedgerError when there is none."""
     from tracks_dagster.adapters import ledger
 
+    if _is_archive(settings):
+        return _ledger_of_archive(settings)
     check_home(settings.home)
     if settings.postgres_url is None and not (settings.home / LEDGER_FILE).exists():
         raise LedgerError(
@@ -203,6 +224,23 @@ def open_ledger_to_read(settings: Settings) -> Ledger:
             "the tracks."
         )
     return ledger.open_ledger_to_read(settings.ledger_url)
+
+
+def _is_archive(settings: Settings) -> bool:
+    return "://" not in settings.store_url and Path(settings.store_url).is_file()
+
+
+def _ledger_of_archive(settings: Settings) -> Ledger:
+    """Return a ledger of what an exported run holds, in a folder that goes with this process."""
+    from tracks_dagster.adapters.ledger import open_ledger
+    from tracks_dagster.services.projector import Projector
+
+    folder = tempfile.mkdtemp(prefix="tracks-archive-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    ledger = open_ledger(f"sqlite:///{folder}/{LEDGER_FILE}")
+    with suppress(TrackBroken):  # what comes before the break is taken in
+        Projector(open_store_to_read(settings), ledger).scan()
+    return ledger
 
 
 def open_dagster_home(settings: Settings) -> DagsterHome:
@@ -238,6 +276,26 @@ def open_cluster_home(settings: Settings) -> DagsterHome:
         store_url=settings.store_url,
         postgres_url=settings.postgres_url,
         files={key: path for key, path in files.items() if path is not None},
+    )
+
+
+def open_triage(settings: Settings) -> triage.Sources:
+    """Return what `tracks triage` looks at: nothing is made, probed or written.
+
+    Raises as `open_store_to_read` and `open_ledger_to_read`.
+    """
+    from tracks_dagster.adapters.this_machine import ThisMachine
+    from tracks_dagster.services.triage import Sources
+
+    store = open_store_to_read(settings)
+    clean = partial(redact, secrets=settings.secrets)
+    return Sources(
+        store=store,
+        ledger=open_ledger_to_read(settings),
+        launcher_of=_launchers(settings, store, clean),
+        machine=ThisMachine(),
+        now=utc_now,
+        clean=clean,
     )
 
 

@@ -23,7 +23,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TRACKS_HOME", str(path))
     for variable in (
         *("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY"),
-        *("TRACKS_RULES", "TRACKS_KUBERNETES"),
+        *("TRACKS_RULES", "TRACKS_KUBERNETES", "TRACKS_PRICES"),
     ):
         monkeypatch.delenv(variable, raising=False)
     return path

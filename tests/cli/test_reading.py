@@ -16,12 +16,22 @@ from tests.stories import RUN_ID, Story
 READING = (
     ("status",),
     ("status", RUN_ID),
+    ("triage",),
+    ("triage", RUN_ID),
     ("explain", RUN_ID),
     ("explain", f"{RUN_ID}/a02"),
+    ("explain", RUN_ID, "--records"),
+    ("explain", f"{RUN_ID}/a02", "--evidence"),
     ("checkpoints", "list", RUN_ID),
     ("checkpoints", "advise", RUN_ID),
     ("snapshots", "list"),
+    ("search", "preempted"),
+    ("search", "--deep", "traceback"),
+    ("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a02"),
+    ("diff", f"{RUN_ID}@20", f"{RUN_ID}@40"),
+    ("goodput",),
     ("sql", "select run_id, state from training_runs"),
+    ("review", "--day", "2026-01-31"),
     ("fsck",),
 )
 
@@ -38,7 +48,13 @@ def test_every_reading_command_prints_text_or_one_json_value(
 
 
 def test_no_command_that_reads_loads_dagster_or_torch(story: Story, home: Path) -> None:
-    others = (("report", RUN_ID), ("reindex",), ("note", RUN_ID, "hello"))
+    archive = str(home.parent / "run.tar.gz")
+    others = (
+        ("report", RUN_ID),
+        ("export", RUN_ID, archive),
+        ("reindex",),
+        ("note", RUN_ID, "hello"),
+    )
     script = (
         "import sys\n"
         "from tracks_dagster.cli import main\n"

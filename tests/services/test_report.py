@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
-from tracks_dagster.services.report import render_report
+from tracks_dagster.core.track import log_key, run_track
+from tracks_dagster.services.explain import NOTHING_AROUND, Around, read_to_explain
+from tracks_dagster.services.report import EXPLAINED_MAX, render_report, render_told
+from tracks_dagster.services.stretches import STRETCHES_MAX
 from tracks_dagster.services.tracks import Tracks
 
 VOID = {"meta", "line", "circle", "polyline", "br"}
@@ -72,3 +76,96 @@ def test_a_run_without_a_step_has_a_report_too(story: Story, tracks: Tracks) -> 
     html = render_report(tracks, RUN_ID)
     assert "No step is in the journals yet." in html
     assert "refused" in html
+
+
+def test_the_time_line_names_every_attempt_its_end_and_its_length_in_words(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    html = render_report(tracks, RUN_ID)
+    lanes = re.findall(r'<div class="lane-bars" role="img" aria-label="([^"]+)"', html)
+    assert [lane.split(",")[0] for lane in lanes] == [
+        "a01: preempted",
+        "a02: gpu_oom",
+        "a03: completed",
+    ]
+    assert lanes[0].endswith("20 steps kept, 3 lost")
+    lefts = [float(left) for left in re.findall(r"left:([\d.]+)%", html)]
+    assert lefts == sorted(lefts)
+    assert all(0 <= left <= 100 for left in lefts)
+
+
+def test_the_bar_of_seconds_says_in_words_what_it_shows(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    html = render_report(tracks, RUN_ID)
+    (told,) = re.findall(r'<div class="buckets" role="img" aria-label="([^"]+)"', html)
+    shares = [float(share) for share in re.findall(r"([\d.]+)%", told)]
+    assert abs(sum(shares) - 100) < 1
+    for bucket in told.split(", "):
+        assert f"<td>{bucket.rsplit(' ', 1)[0]}</td>" in html  # and the table beside it
+
+
+def test_the_picture_shows_checkpoints_resumes_evals_and_the_promotion(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    html = render_report(tracks, RUN_ID)
+    classes = Page(html).classes
+    assert classes.count("dot") == 4
+    assert classes.count("resume") == 2 + 2  # two resumes; an eval and a promotion hang below
+    assert "heldout-loss@40: completed" in html
+    assert "promoted to best" in html
+    assert "3 attempts in 3 rows, 4 checkpoints; resumed: attempt 2 from step 20" in html
+
+
+def test_the_explanation_of_an_attempt_has_its_place_and_evidence_is_folded_away(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    html = render_told(tracks, read_to_explain(tracks, RUN_ID), NOTHING_AROUND, attempt_id=2)
+    assert re.findall(r'<details class="told" id="(a\d\d)"( open)?>', html) == [
+        ("a01", ""),
+        ("a02", " open"),
+        ("a03", ""),
+    ]
+    assert html.count("<details><summary>Evidence as stored</summary>") == 3
+
+
+def test_a_run_of_three_hundred_attempts_stays_readable_and_says_what_stands_together(
+    story: Story, tracks: Tracks
+) -> None:
+    for number in range(1, 301):
+        reason = "gpu_oom" if number % 40 == 0 else "preempted"
+        story.attempt(reason, last_step=number, commits=(number,))
+    story.write_tracks()
+    html = render_report(tracks, RUN_ID)
+    page = Page(html)
+    assert page.open == []
+    assert page.classes.count("lane") <= STRETCHES_MAX
+    assert page.classes.count("told") == EXPLAINED_MAX
+    assert "There are 300 attempts" in html
+    assert f"The oldest {300 - EXPLAINED_MAX} attempts are not explained here" in html
+    assert "a01–a39 (39 attempts)" in html
+    assert len(html) < 2_000_000
+    early = render_told(tracks, read_to_explain(tracks, RUN_ID), NOTHING_AROUND, attempt_id=7)
+    assert 'id="a07" open' in early  # the one that was asked for is there all the same
+
+
+def test_a_broken_record_is_told_at_the_top(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    seq = story.history.state.attempts[1].ended_seq
+    assert seq is not None
+    store.delete(log_key(run_track(RUN_ID), seq))
+    html = render_report(tracks, RUN_ID)
+    assert f'<p class="broken">THE RECORD BREAKS at record {seq}' in html
+
+
+def test_pages_of_the_ui_can_be_followed_where_its_address_is_set(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    page = Page(render_report(tracks, RUN_ID, Around(ui_url="https://dagster.example.org")))
+    assert "https://dagster.example.org/runs/dagster-2" in page.links
+    assert all(link.startswith("https://dagster.example.org/") for link in page.links)

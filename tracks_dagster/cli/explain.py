@@ -2,29 +2,192 @@
 
 from __future__ import annotations
 
+import secrets
+from pathlib import Path
+
 import click
 
-from tracks_dagster.cli.common import as_json, parse_target, print_json
+from tracks_dagster.cli.common import (
+    archive_option,
+    as_json,
+    parse_target,
+    print_json,
+    settings_for,
+)
+from tracks_dagster.core import units
 from tracks_dagster.core.body_json import to_json
-from tracks_dagster.services.explain import explain_attempt, explain_run
-from tracks_dagster.services.explain_text import attempt_text, run_text
+from tracks_dagster.core.errors import InvalidInput, LedgerError
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.services.explain import Around, explain_attempt, explain_run
+from tracks_dagster.services.explain_text import attempt_text, broken_lines, run_text
+from tracks_dagster.services.glossary import GLOSSARY
+from tracks_dagster.services.random_failed import SEED_MAX, Picked, pick_failed
+from tracks_dagster.services.raw_records import evidence_text, record_lines
+from tracks_dagster.services.reading import Break
+from tracks_dagster.services.report_link import write_report
+from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, usable_rules
-from tracks_dagster.wiring import open_tracks_to_read
+from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read, utc_now
+
+IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 
 
 @click.command("explain")
-@click.argument("target", metavar="RUN[/aNN]")
+@click.argument("target", metavar="[RUN[/aNN]]", required=False)
+@click.option(
+    "--html",
+    is_flag=False,
+    flag_value=IN_THE_HOME,
+    metavar="[FILE]",
+    help=f"Write the report of the run, one file without a network, to FILE or {IN_THE_HOME}.",
+)
+@click.option("--records", is_flag=True, help="Every record of RUN, a sentence each.")
+@click.option("--evidence", is_flag=True, help="The stored evidence of RUN/aNN, whole.")
+@click.option("--glossary", is_flag=True, help="Every word that explanations use.")
+@click.option("--random-failed", is_flag=True, help="Pick a failed attempt at random.")
+@click.option("--last", default="7d", show_default=True, help="How far back --random-failed goes.")
+@click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Picks the same attempt again.")
+@archive_option
 @as_json
-def command(target: str, as_json: bool) -> None:
-    """Explain a run, or one attempt: what it tried, on what, why it ended, what to do."""
-    run_id, attempt_id = parse_target(target)
-    settings = Settings.from_environment()
-    tracks, (rules, problem) = open_tracks_to_read(settings), usable_rules(settings)
+@click.pass_context
+def command(
+    context: click.Context,
+    target: str | None,
+    html: str | None,
+    records: bool,
+    evidence: bool,
+    glossary: bool,
+    random_failed: bool,
+    last: str,
+    seed: int | None,
+    archive: Path | None,
+    as_json: bool,
+) -> None:
+    """Explain a run, or one attempt: what it tried, on what, why it ended, what to do.
+
+    As far as its record holds; exit code 1 where that breaks.
+    """
+    if glossary:
+        _tell_glossary(as_json)
+        return
+    _check(target, html, records=records, evidence=evidence, random_failed=random_failed)
+    settings = settings_for(archive)
+    tracks, around = open_tracks_to_read(settings), _around(settings)
+    if random_failed:
+        picked = _pick(settings, last, seed)
+        click.echo(_told(picked, last), err=True)
+        target = attempt_key(picked.run_id, picked.attempt_id)
+    run_id, attempt_id = parse_target(target or "")
+    broken: Break | None = None
+    if records:
+        broken = _tell_records(tracks, run_id, around.ledger, as_json)
+    elif evidence:
+        _tell_evidence(context, tracks, run_id, attempt_id)
+    elif html is not None:
+        broken = _write(tracks, settings, run_id, attempt_id, html, around)
+    else:
+        broken = _tell(tracks, run_id, attempt_id, around, as_json)
+    context.exit(0 if broken is None else 1)
+
+
+def _check(
+    target: str | None, html: str | None, *, records: bool, evidence: bool, random_failed: bool
+) -> None:
+    """Raise InvalidInput for options that do not go together."""
+    if (target is None) != random_failed:
+        raise InvalidInput("Name a run or an attempt to explain, or give --random-failed.")
+    if sum((records, evidence, html is not None)) > 1:
+        raise InvalidInput("Choose one of --html, --records and --evidence.")
+    if evidence and not random_failed and "/" not in (target or ""):
+        raise InvalidInput(f"--evidence is of one attempt: write {target}/a01, for example.")
+
+
+def _around(settings: Settings) -> Around:
+    """Return what an explanation may draw on; what cannot be had is told and left out."""
+    rules, problem = usable_rules(settings)
     if problem is not None:
         click.echo(problem, err=True)
+    return Around(rules=rules, ledger=_ledger(settings), ui_url=settings.ui_url)
+
+
+def _ledger(settings: Settings) -> Ledger | None:
+    """Return the ledger where there is one that can be read: an explanation does without."""
+    try:
+        return open_ledger_to_read(settings)
+    except LedgerError as error:
+        click.echo(f"Told from the track alone: {error}", err=True)
+        return None
+
+
+def _pick(settings: Settings, last: str, seed: int | None) -> Picked:
+    try:
+        last_s = units.duration_s(last)
+    except ValueError as error:
+        raise InvalidInput(f"--last: {error}") from error
+    chosen = secrets.randbelow(SEED_MAX) if seed is None else seed
+    picked = pick_failed(open_ledger_to_read(settings), now=utc_now(), last_s=last_s, seed=chosen)
+    if picked is None:
+        raise InvalidInput(
+            f"No attempt failed in the last {last}; give a longer time, for example --last 90d."
+        )
+    return picked
+
+
+def _told(picked: Picked, last: str) -> str:
+    key = attempt_key(picked.run_id, picked.attempt_id)
+    return f"picked {key} of {picked.count} failed in the last {last}; again: --seed {picked.seed}"
+
+
+def _tell(
+    tracks: Tracks, run_id: str, attempt_id: int | None, around: Around, as_json: bool
+) -> Break | None:
     if attempt_id is None:
-        run = explain_run(tracks, run_id, rules)
+        run = explain_run(tracks, run_id, around)
         print_json(to_json(run)) if as_json else click.echo(run_text(run))
+        return run.broken
+    attempt = explain_attempt(tracks, run_id, attempt_id, around)
+    print_json(to_json(attempt)) if as_json else click.echo(attempt_text(attempt))
+    return attempt.broken
+
+
+def _tell_records(
+    tracks: Tracks, run_id: str, ledger: Ledger | None, as_json: bool
+) -> Break | None:
+    lines, broken = record_lines(tracks, run_id, ledger)
+    if as_json:
+        print_json([to_json(line) for line in lines])
     else:
-        attempt = explain_attempt(tracks, run_id, attempt_id, rules)
-        print_json(to_json(attempt)) if as_json else click.echo(attempt_text(attempt))
+        click.echo("\n".join([*(line.text for line in lines), *broken_lines(broken)]))
+    return broken
+
+
+def _tell_evidence(
+    context: click.Context, tracks: Tracks, run_id: str, attempt_id: int | None
+) -> None:
+    text, problem = evidence_text(tracks, run_id, attempt_id)
+    click.echo(text)
+    if problem is not None:
+        click.echo(problem, err=True)
+        context.exit(1)
+
+
+def _tell_glossary(as_json: bool) -> None:
+    if as_json:
+        print_json(dict(GLOSSARY))
+    else:
+        click.echo("\n".join(f"{word}: {meaning}" for word, meaning in GLOSSARY.items()))
+
+
+def _write(
+    tracks: Tracks,
+    settings: Settings,
+    run_id: str,
+    attempt_id: int | None,
+    html: str,
+    around: Around,
+) -> Break | None:
+    file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
+    written = write_report(tracks, run_id, file, around, attempt_id=attempt_id)
+    click.echo(written.path)
+    return written.broken

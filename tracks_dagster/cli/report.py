@@ -8,7 +8,8 @@ import click
 
 from tracks_dagster.cli.common import open_app
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.services.report import render_report
+from tracks_dagster.services import report_link
+from tracks_dagster.services.explain import Around
 from tracks_dagster.wiring import App
 
 
@@ -24,8 +25,6 @@ def write_report(app: App, run_id: str) -> Path:
     rules, problem = app.usable_rules()
     if problem is not None:
         click.echo(problem, err=True)
-    html = render_report(app.tracks, run_id, rules)
-    path = app.settings.home / "reports" / f"{run_id}.html"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(html, encoding="utf-8")
-    return path
+    around = Around(rules=rules, ledger=app.ledger, ui_url=app.settings.ui_url)
+    file = app.settings.reports / f"{run_id}.html"
+    return report_link.write_report(app.tracks, run_id, file, around).path

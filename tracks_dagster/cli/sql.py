@@ -18,10 +18,11 @@ from tracks_dagster.wiring import open_ledger_to_read
 @click.argument("query")
 @as_json
 def command(query: str, as_json: bool) -> None:
-    """Run QUERY, one SELECT over the ledger's tables, and print what it gives.
+    """Run QUERY, one SELECT over the ledger's tables and views, and print what it gives.
 
     The tables: training_runs, training_attempts, checkpoints, evals, promotions, datasets,
-    snapshots, notes. The same text runs on Postgres as it stands.
+    snapshots, notes. The views: attempt_time, run_time, waste_by_reason, dead_retries, budget_burn,
+    interruptions, eval_lag. The same text runs on Postgres as it stands.
     """
     settings = Settings.from_environment()
     open_ledger_to_read(settings)  # says what to do where there is none, or one of another version

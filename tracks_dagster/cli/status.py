@@ -22,7 +22,9 @@ def command(run_id: str | None, as_json: bool) -> None:
     if as_json:
         print_json([to_json(line) for line in lines])
     elif not lines:
-        click.echo("No training run yet; `tracks run --family gpt --steps 40` starts one.")
+        click.echo(
+            'No training run yet; `tracks run --family gpt --steps 40 --intent "…"` starts one.'
+        )
     elif run_id is not None:
         click.echo(_sentences(lines[0]))
     else:

@@ -1,177 +1,214 @@
 """Explain an attempt from the record alone: what was tried, on what, why it ended, what came next.
 
-Reads the track, the journals and the stored evidence; needs no ledger, no Dagster and no memory of
-any person. What the record does not hold is listed as missing, never guessed.
+Reads the track as far as it holds, the journals and the stored evidence; needs no ledger, no Dagster
+and no memory of any person. What the record does not hold is listed as missing, never guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-from tracks_dagster.core.bodies import ConfigChange, RankPlace
-from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.bodies import RankPlace, TimeSpent
+from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, Kind, Record, format_time
+from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.records import Kind, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
-from tracks_dagster.core.track import run_track
+from tracks_dagster.core.time_buckets import RunTime, run_buckets
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.explain_began import explain_began
 from tracks_dagster.services.explain_end import explain_end, read_evidence
+from tracks_dagster.services.explain_links import explain_links, references
+from tracks_dagster.services.explain_made import (
+    evals_owed,
+    explain_checkpoints,
+    explain_cost,
+    explain_evals,
+)
+from tracks_dagster.services.explain_missing import missing, score
 from tracks_dagster.services.explain_next import explain_next, what_to_do
+from tracks_dagster.services.explain_progress import explain_progress
+from tracks_dagster.services.explain_ranks import late_words
+from tracks_dagster.services.explain_tried import explain_data, explain_tried
 from tracks_dagster.services.explanation import (
     AttemptExplanation,
-    CheckpointMade,
-    Cost,
-    DataSeen,
-    EvalDone,
     RankPlaced,
     RunExplanation,
-    Tried,
+    Stretch,
     Where,
     Words,
 )
+from tracks_dagster.services.gathering import read_journal_end
+from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.placements import read_places
-from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
+from tracks_dagster.services.quarantine import Quarantines
+from tracks_dagster.services.reading import RunRead, read_run
+from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
+from tracks_dagster.services.stretches import stretches
 from tracks_dagster.services.tracks import Tracks
 
+ATTEMPTS_TOLD_MAX = 12  # of a run, the newest, each in full; the history names all of them
 
-def explain_run(tracks: Tracks, run_id: str, rules: UserRules = NO_RULES) -> RunExplanation:
-    """Explain a run and all of its attempts; raises UnknownRun. rules: a user's own, to weigh by."""
-    run = read_receipts(tracks, run_id)
-    records = tracks.records(run_track(run_id))
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What an explanation may draw on beside the store, none of which it needs.
+
+    rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
+    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone.
+    """
+
+    rules: UserRules = NO_RULES
+    ledger: Ledger | None = None
+    ui_url: str = ""
+
+
+NOTHING_AROUND = Around()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A run as it was read for an explanation: its track, its receipts, its history in short, and the
+    account of its time until `until`: now while an attempt is open, else its newest record."""
+
+    read: RunRead
+    run: RunReceipts
+    history: tuple[Stretch, ...]
+    time: RunTime
+    until: datetime
+
+
+def read_to_explain(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> Told:
+    """Read a run once, for its explanation and its report; raises UnknownRun and TrackBroken."""
+    read = read_run(tracks, run_id, witness=around.ledger)
+    state, run = read.state, receipts_of(tracks.store, read.state)
+    newest = max(record.at for record in read.records)  # clocks of several machines wrote them
+    until = newest if state.open_attempt is None else max(tracks.now(), newest)
+    return Told(
+        read=read,
+        run=run,
+        history=stretches(run.receipts),
+        time=run_buckets(state, as_of=until, spent=_spent(tracks.store, state)),
+        until=until,
+    )
+
+
+def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeSpent]]:
+    """Return what the journal of an open attempt tells of its time; nothing where it tells nothing."""
+    attempt = state.open_attempt
+    if attempt is None or attempt.placed is None:
+        return {}
+    launch_id = attempt.placed.launch_id
+    end = read_journal_end(store, journal_prefix(state.run_id, attempt.attempt_id, launch_id, 0))
+    if end.spent is None or end.last_step is None:
+        return {}
+    return {attempt.attempt_id: (end.last_step, end.spent)}
+
+
+def explain_run(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> RunExplanation:
+    """Explain a run and its newest attempts; raises as `read_to_explain`."""
+    return explain_told(tracks, read_to_explain(tracks, run_id, around), around)
+
+
+def explain_told(
+    tracks: Tracks,
+    told: Told,
+    around: Around,
+    *,
+    attempts_max: int = ATTEMPTS_TOLD_MAX,
+    also: int | None = None,
+) -> RunExplanation:
+    """Explain a run that was read before: its newest attempts, and `also` the one of that id."""
+    records, receipts = told.read.records, told.run.receipts
+    newest = max(0, len(receipts) - attempts_max)
+    quarantines = Quarantines(tracks)
+    chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
     return RunExplanation(
-        run_id=run_id,
-        state=run.status.state,
-        why=run.status.why,
-        attempts=tuple(_explain(tracks.store, run, records, r, rules) for r in run.receipts),
+        run_id=told.run.state.run_id,
+        state=told.run.status.state,
+        why=told.run.status.why,
+        attempts=tuple(
+            _explain(tracks.store, told, receipt, around, quarantines) for receipt in chosen
+        ),
         promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
+        history=told.history,
+        left_out=len(receipts) - len(chosen),
+        broken=told.read.broken,
     )
 
 
 def explain_attempt(
-    tracks: Tracks, run_id: str, attempt_id: int, rules: UserRules = NO_RULES
+    tracks: Tracks, run_id: str, attempt_id: int, around: Around = NOTHING_AROUND
 ) -> AttemptExplanation:
-    """Explain one attempt; raises UnknownRun. rules: a user's own, to weigh by."""
-    run = read_receipts(tracks, run_id)
-    if run.state.attempt(attempt_id) is None:
+    """Explain one attempt; raises UnknownRun."""
+    told = read_to_explain(tracks, run_id, around)
+    count = len(told.run.receipts)
+    if told.run.state.attempt(attempt_id) is None:
         raise UnknownRun(
-            f"Training run {run_id} has no attempt {attempt_id}; it has {len(run.receipts)}."
+            f"Training run {run_id} has no attempt {attempt_id}; {_which(run_id, count)}"
         )
-    records = tracks.records(run_track(run_id))
-    return _explain(tracks.store, run, records, run.receipts[attempt_id - 1], rules)
+    receipt = told.run.receipts[attempt_id - 1]
+    return _explain(tracks.store, told, receipt, around, Quarantines(tracks))
+
+
+def _which(run_id: str, count: int) -> str:
+    """Say which attempts there are."""
+    if not count:
+        return f"it has none yet. `tracks status {run_id}` says what it waits for."
+    newest = attempt_key(run_id, count)
+    return f"it has {count}, the newest is {newest}: `tracks explain {newest}`."
 
 
 def _explain(
-    store: ObjectStore,
-    run: RunReceipts,
-    records: list[Record],
-    receipt: Receipt,
-    rules: UserRules,
+    store: ObjectStore, told: Told, receipt: Receipt, around: Around, quarantines: Quarantines
 ) -> AttemptExplanation:
+    run, records = told.run, list(told.read.records)
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
+    late = tuple(late_words(store, state.run_id, attempt))
     places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
     return AttemptExplanation(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,
-        tried=_tried(state, attempt),
-        data=_data(receipt),
+        tried=explain_tried(state, attempt),
+        data=explain_data(receipt),
         code=state.declared.code,
         where=_where(attempt, places),
         resumed=explain_began(attempt, records, receipt.continuity),
-        checkpoints=_checkpoints(state, attempt),
+        checkpoints=explain_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
-        ended=explain_end(attempt, evidence, rules),
-        cost=_cost(receipt),
+        ended=explain_end(attempt, evidence, around.rules, late),
+        progress=explain_progress(receipt),
+        cost=explain_cost(receipt, told.time.attempts[attempt.attempt_id - 1]),
         next=explain_next(run, attempt, records),
-        evals=_evals(state, attempt),
+        resumes_from=run.final,
+        evals=explain_evals(state, attempt),
+        evals_owed=tuple(evals_owed(state)),
+        history=told.history,
+        quarantined=tuple(_quarantined(quarantines, state, attempt)),
         words=_words(state, attempt),
-        missing=tuple(_missing(receipt, evidence_problem)),
+        missing=tuple(missing(receipt, evidence_problem)),
+        completeness=score(state, receipt, evidence_problem),
         what_to_do=what_to_do(run, attempt),
+        links=tuple(explain_links(state, attempt, around.ui_url)),
+        references=tuple(references(state, attempt)),
+        broken=told.read.broken,
     )
 
 
-def _tried(state: RunState, attempt: AttemptState) -> Tried:
-    declared, opened = state.declared, attempt.opened
-    return Tried(
-        intent=declared.intent,
-        model_family=declared.model_family,
-        stage=declared.stage,
-        owner=declared.owner,
-        team=declared.team,
-        trainer=declared.trainer,
-        cause=opened.cause,
-        decided_by=opened.decided_by,
-        decision=opened.decision,
-        opened_at=format_time(attempt.opened_at),
-        config=opened.config,
-        changes=_changes(state, attempt),
-    )
-
-
-def _changes(state: RunState, attempt: AttemptState) -> tuple[ConfigChange, ...]:
-    """Return what differs from the config of the attempt before, each with its why if one is told,
-    and what a remedy changed beside the config: what it asks for, how often it saves."""
-    before = state.attempt(attempt.attempt_id - 1)
-    if before is None:
-        return ()
-    old, new = before.opened.config, attempt.opened.config
-    whys = {change.key: change.why for change in attempt.opened.remediation}
-    beside = (
-        each for each in attempt.opened.remediation if each.key not in old.keys() | new.keys()
-    )
-    return (
-        *_config_changes(old, new, whys),
-        *sorted(beside, key=lambda change: change.key),
-    )
-
-
-def _config_changes(
-    old: Mapping[str, Json], new: Mapping[str, Json], whys: Mapping[str, str]
-) -> tuple[ConfigChange, ...]:
-    return tuple(
-        ConfigChange(
-            key=key,
-            before=old.get(key),
-            after=new.get(key),
-            why=whys.get(key, "follows from the other changes"),
-        )
-        for key in sorted(old.keys() | new.keys())
-        if old.get(key) != new.get(key)
-    )
-
-
-def _data(receipt: Receipt) -> DataSeen:
-    attempt, steps = receipt.attempt, receipt.steps
-    cursor_from = attempt.restored.cursor if attempt.restored else None
-    cursor_to = steps[-1].cursor_to if steps else None
-    if attempt.ended is not None:
-        cursor_from = attempt.ended.cursor_from if cursor_from is None else cursor_from
-        cursor_to = attempt.ended.cursor_to if cursor_to is None else cursor_to
-    snapshot, config = attempt.opened.snapshot, attempt.opened.config
-    return DataSeen(
-        dataset=snapshot.dataset,
-        snapshot_id=snapshot.snapshot_id,
-        cursor_from=cursor_from,
-        cursor_to=cursor_to,
-        skipped=_skipped(config, cursor_from, cursor_to),
-    )
-
-
-def _skipped(
-    config: Mapping[str, Json], cursor_from: int | None, cursor_to: int | None
-) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of samples that the attempt's skip windows left out between its cursors."""
-    batch = config.get("global_batch")
-    if type(batch) is not int or cursor_from is None or cursor_to is None:
-        return ()
-    blocks = skipped_blocks(config.get(SKIP_WINDOWS))
-    ranges = [((first - 1) * batch, last * batch) for first, last in blocks]
-    return tuple(each for each in ranges if cursor_from <= each[0] and each[1] <= cursor_to)
+def _quarantined(quarantines: Quarantines, state: RunState, attempt: AttemptState) -> Iterator[str]:
+    """Yield a sentence for each source in quarantine that the attempt descends from."""
+    try:
+        marks = quarantines.of_attempt(state, attempt.attempt_id)
+    except TrackBroken as error:
+        yield f"Whether it descends from a source in quarantine is not known: {error}"
+        return
+    for mark in marks.values():
+        yield f"it {mark.words}"
 
 
 def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
@@ -196,76 +233,17 @@ def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
     )
 
 
-def _checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:
-    return tuple(
-        CheckpointMade(
-            step=c.ref.step,
-            manifest_sha256=c.ref.manifest_sha256,
-            status=c.status,
-            trigger=c.body.trigger,
-            committed_at=format_time(c.at),
-            total_bytes=c.body.total_bytes,
-            pins=tuple(sorted(c.pins)),
-        )
-        for c in state.checkpoints
-        if c.ref.attempt_id == attempt.attempt_id
-    )
-
-
-def _cost(receipt: Receipt) -> Cost:
-    attempt, account = receipt.attempt, receipt.account
-    wall_s = None
-    if attempt.ended_at is not None:
-        wall_s = (attempt.ended_at - attempt.opened_at).total_seconds()
-    return Cost(
-        kept_steps=account.kept,
-        lost_steps=account.lost,
-        device_seconds=attempt.ended.device_seconds if attempt.ended else None,
-        accelerator=attempt.ended.accelerator if attempt.ended else None,
-        wall_s=wall_s,
-    )
-
-
-def _evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...]:
-    return tuple(
-        EvalDone(
-            eval_id=e.opened.eval_id,
-            number=e.opened.number,
-            checkpoint_step=e.opened.checkpoint.step,
-            reason=e.ended.reason if e.ended else None,
-            metrics=e.ended.metrics if e.ended else {},
-            message=e.ended.message if e.ended else "",
-        )
-        for e in state.evals
-        if e.opened.checkpoint.attempt_id == attempt.attempt_id
-    )
-
-
 def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
-    """Return notes and stops of the time from this attempt's opening to the next one's."""
+    """Return the notes of this attempt, those of the run from its opening to the next one's, and the
+    stops of that time."""
     successor = state.attempt(attempt.attempt_id + 1)
     until = successor.opened_seq if successor else state.head.seq + 1
+    others = {n.seq for n in state.notes if n.attempt_id not in (None, attempt.attempt_id)}
+    own = {n.seq for n in state.notes if n.attempt_id == attempt.attempt_id}
     notes = [(n.seq, n.at, n.body.by, n.body.text) for n in state.notes]
     stops = [(s.seq, s.at, s.body.by, f"{s.body.mode}: {s.body.why}") for s in state.stops]
     return tuple(
         Words(seq=seq, at=format_time(at), by=by, text=text)
         for seq, at, by, text in sorted(notes + stops)
-        if attempt.opened_seq < seq < until
+        if seq in own or (attempt.opened_seq < seq < until and seq not in others)
     )
-
-
-def _missing(receipt: Receipt, evidence_problem: str | None) -> Iterable[str]:
-    attempt = receipt.attempt
-    if not attempt.claims:
-        yield "No Dagster run has claimed it."
-    if attempt.placed is None:
-        yield "It was never placed: no rank 0 came up, so nodes and devices are not known."
-    elif not receipt.steps:
-        yield "Its journal holds no step: it ran none, or the machine went before it was shipped."
-    elif attempt.ended and (attempt.ended.last_step or 0) > receipt.steps[-1].step:
-        yield (
-            f"Its journal ends at step {receipt.steps[-1].step}, its last step was "
-            f"{attempt.ended.last_step}: the rest was not shipped."
-        )
-    if evidence_problem is not None:
-        yield evidence_problem

@@ -15,8 +15,10 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time, sha256_hex
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.services.explain_ranks import rank_ends
 from tracks_dagster.services.explanation import Ended
 
+CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
 TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
 
 
@@ -28,15 +30,20 @@ def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence |
     if data is None:
         return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
     if sha256_hex(data) != attempt.ended.evidence_sha256:
-        return None, "The stored evidence was changed after the verdict: run `tracks fsck`."
+        return None, CHANGED
     return from_json(Evidence, json.loads(data)), None
 
 
-def explain_end(attempt: AttemptState, evidence: Evidence | None, rules: UserRules) -> Ended | None:
+def explain_end(
+    attempt: AttemptState,
+    evidence: Evidence | None,
+    rules: UserRules,
+    late: tuple[str, ...] = (),
+) -> Ended | None:
     """Return why the attempt ended; None while it is open.
 
     rules: a user's own, as they read now; what speaks against the reason is told while they, and the
-    words that ship, still read it from the evidence.
+    words that ship, still read it from the evidence. late: what ranks said after the end.
     """
     if attempt.ended is None or attempt.ended_at is None:
         return None
@@ -58,6 +65,8 @@ def explain_end(attempt: AttemptState, evidence: Evidence | None, rules: UserRul
         ended_at=format_time(attempt.ended_at),
         closed_by=attempt.ended.closed_by,
         reclassified_why=attempt.reclassified.why if attempt.reclassified else None,
+        ranks=tuple(rank_ends(evidence, TerminationReason(newest.reason))),
+        late=late,
     )
 
 

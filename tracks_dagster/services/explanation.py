@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import CodeVersion, ConfigChange
+from tracks_dagster.core.bodies import CodeVersion, ConfigChange, Debit
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.completeness import Completeness
 from tracks_dagster.core.continuity import Continuity
 from tracks_dagster.core.records import Json
+from tracks_dagster.services.reading import Break
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +101,10 @@ class CheckpointMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """Why it ended: the verdict, what decided, and what speaks against it."""
+    """Why it ended: the verdict, what decided, and what speaks against it.
+
+    ranks: how each rank ended, the earliest first; late: what ranks said after the end was recorded.
+    """
 
     reason: str
     sentence: str
@@ -113,17 +118,40 @@ class Ended:
     ended_at: str
     closed_by: str
     reclassified_why: str | None
+    ranks: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an attempt is that has not ended. sentence: the same in words.
+
+    step, at: of the newest line of its journal that was shipped; steps: how many the run is to have.
+    """
+
+    step: int | None
+    steps: Json
+    at: str | None
+    last_committed_step: int | None
+    sentence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end."""
+    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end.
+
+    debit: what it spent from the retry budget when it was opened; None: nothing. seconds: its wall
+    time by bucket (`time_buckets.BUCKETS`), which sums to wall_s; device_seconds_by: those of each.
+    """
 
     kept_steps: int
     lost_steps: int
     device_seconds: float | None
     accelerator: str | None
     wall_s: float | None
+    debit: Debit | None
+    seconds: Mapping[str, float]
+    device_seconds_by: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +187,47 @@ class EvalDone:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """One attempt of the run's history, or consecutive ones that are told together.
+
+    reason: None while open; "several reasons" where a stretch had to take in different ends.
+    from_step: what its first attempt resumed from; to_step: the last step that any of them ran.
+    repeats: of a single attempt, the earlier one that failed with the same fingerprint and after which
+    nothing was kept.
+    """
+
+    first: int
+    last: int
+    reason: str | None
+    from_step: int
+    to_step: int
+    kept_steps: int
+    lost_steps: int
+    repeats: int | None
+
+    @property
+    def count(self) -> int:
+        """How many attempts these are."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UiLink:
+    """A page of Dagster's UI; address: a path where the UI's own address is not set."""
+
+    what: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Where to look up what an explanation names."""
+
+    what: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Words:
     """What somebody said while the attempt was the newest."""
 
@@ -172,7 +241,11 @@ class Words:
 class AttemptExplanation:
     """Everything of one attempt. missing: what the record does not hold, a sentence each.
 
-    failed_saves: a sentence for each save that failed while training went on.
+    failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
+    that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it.
+    evals_owed: how each required eval of the run stands, a sentence each. history: every attempt of
+    the run, oldest first. quarantined: a sentence for each source in quarantine that it descends
+    from. broken: where the track stops holding; nothing after it is told.
     """
 
     key: str
@@ -186,20 +259,35 @@ class AttemptExplanation:
     checkpoints: tuple[CheckpointMade, ...]
     failed_saves: tuple[str, ...]
     ended: Ended | None
+    progress: Progress | None
     cost: Cost
     next: Next
+    resumes_from: CheckpointRef | None
     evals: tuple[EvalDone, ...]
+    evals_owed: tuple[str, ...]
+    history: tuple[Stretch, ...]
+    quarantined: tuple[str, ...]
     words: tuple[Words, ...]
     missing: tuple[str, ...]
+    completeness: Completeness
     what_to_do: str
+    links: tuple[UiLink, ...]
+    references: tuple[Reference, ...]
+    broken: Break | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
-    """A run and its attempts, oldest first. promotions: a sentence each."""
+    """A run and its newest attempts, oldest first. promotions: a sentence each.
+
+    history: all of its attempts; left_out: how many older ones are told there only.
+    """
 
     run_id: str
     state: str
     why: str
     attempts: tuple[AttemptExplanation, ...]
     promotions: tuple[str, ...]
+    history: tuple[Stretch, ...]
+    left_out: int
+    broken: Break | None

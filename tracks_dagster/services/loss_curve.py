@@ -15,20 +15,23 @@ from tracks_dagster.services.journals import StepLine
 from tracks_dagster.services.receipts import Receipt
 
 WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 52, 20, 14, 40  # margins for the axes' labels
+LEFT, RIGHT, TOP, BOTTOM = 70, 20, 14, 50  # margins for the axes' labels
 POINTS_MAX = 1000  # of one line; more cannot be told apart on a screen
+POINTS_ALL_MAX = 40_000  # of the picture; each of many lines gets fewer
+POINTS_MIN = 20
 COLOUR_COUNT = 6  # classes a0 to a5, repeated
 TICK_COUNT = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Frame:
-    """The data's extent, and where it lies on the page."""
+    """The data's extent, where it lies on the page, and how many points a line may have."""
 
     step_min: int
     step_max: int
     loss_min: float
     loss_max: float
+    points_max: int
 
     def x(self, step: float) -> float:
         span = max(1, self.step_max - self.step_min)
@@ -49,6 +52,7 @@ def loss_curve(receipts: Sequence[Receipt], committed_steps: Iterable[int]) -> s
         step_max=max(s.step for r in receipts for s in r.steps),
         loss_min=min(losses),
         loss_max=max(losses),
+        points_max=max(POINTS_MIN, min(POINTS_MAX, POINTS_ALL_MAX // len(receipts))),
     )
     parts = [
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Loss by step">',
@@ -82,7 +86,7 @@ def _lost(frame: _Frame, receipt: Receipt) -> Iterator[str]:
 
 def _line(frame: _Frame, steps: Sequence[StepLine], css: str, title: str) -> Iterator[str]:
     shown = [s for s in steps if math.isfinite(s.loss)]
-    stride = max(1, math.ceil(len(shown) / POINTS_MAX))
+    stride = max(1, math.ceil(len(shown) / frame.points_max))
     if len(shown) == 1:
         x, y = frame.x(shown[0].step), frame.y(shown[0].loss)
         yield f'<circle class="{css}" cx="{x:.1f}" cy="{y:.1f}" r="2"/>'
@@ -112,5 +116,5 @@ def _axes(frame: _Frame) -> Iterator[str]:
     ticks = {round(frame.step_min + i * spread / (TICK_COUNT - 1)) for i in range(TICK_COUNT)}
     for step in sorted(ticks):
         x = frame.x(step)
-        yield f'<text x="{x:.1f}" y="{floor + 16}" text-anchor="middle">{step}</text>'
+        yield f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{step}</text>'
     yield f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">step</text>'

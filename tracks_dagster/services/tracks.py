@@ -9,17 +9,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import islice
 
-from tracks_dagster.core import dataset_state, pool_state, run_fold
+from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
 from tracks_dagster.core.bodies import RunDeclared
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.nearest import KNOWN_MAX, did_you_mean
 from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
+from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import Track, dataset_track, pool_track, run_track
+from tracks_dagster.core.track import (
+    QUARANTINES_TRACK,
+    RUNS,
+    Track,
+    dataset_track,
+    pool_track,
+    run_track,
+)
 
 TRACKS_CACHED_MAX = 1024  # tracks kept in memory by one process; the oldest used goes first
 
@@ -58,7 +68,10 @@ class Tracks:
         """Return the run's state now; raises UnknownRun."""
         state = self.find_run(run_id)
         if state is None:
-            raise UnknownRun(f"There is no training run {run_id!r}; `tracks status` lists them.")
+            hint = did_you_mean(run_id, islice(self.store.folders(RUNS), KNOWN_MAX))
+            raise UnknownRun(
+                f"There is no training run {run_id!r}; {hint}`tracks status` lists them."
+            )
         return state
 
     def records(self, track_name: str) -> list[Record]:
@@ -142,6 +155,18 @@ class Tracks:
             return None if draft is None else pool_state.check(state, pool, draft)
 
         return self._projected(track.name, track.decide(chosen))
+
+    def find_quarantines(self) -> QuarantineState | None:
+        """Return what persons have put in quarantine as a source; None where nothing ever was."""
+        return quarantine_state.fold(self._track(QUARANTINES_TRACK).refresh())
+
+    def decide_quarantines(
+        self, choose: Callable[[QuarantineState | None], Draft | None]
+    ) -> Record | None:
+        """Append the decision that `choose` makes of that state; None when there is none."""
+        track = self._track(QUARANTINES_TRACK)
+        record = track.decide(lambda records: choose(quarantine_state.fold(records)))
+        return self._projected(track.name, record)
 
     def project(self, track_name: str) -> None:
         """Bring a track's new records into the ledger (what ranks append reaches it this way)."""

@@ -1,0 +1,219 @@
+"""`tracks explain` as a person at night calls it: what it prints, and that nothing in it dangles."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.names import parse_attempt_key
+from tracks_dagster.core.records import Json
+
+KEY = f"{RUN_ID}/a02"
+
+# What an explanation may name, and the command (of those that it offers) that resolves it.
+IDS = {
+    r"\brecord (\d+)\b": ("explain", RUN_ID, "--records"),
+    r"\bmanifest ([0-9a-f]{12,64})\b": ("checkpoints", "list", RUN_ID, "--json"),
+    r"\bsnapshot ([0-9a-f]{12,64})\b": ("snapshots", "list", "aws-docs", "--json"),
+    r"\b(launch-\d+)\b": ("explain", KEY, "--evidence"),
+    r"\bfingerprint = '([^']+)'": ("sql", "select fingerprint from training_attempts"),
+    r"\ba(\d\d)\b": ("sql", "select attempt_id from training_attempts"),
+    r"Dagster run (\S+):": ("sql", "select dagster_run_id from training_attempts"),
+}
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """Return the `tracks` commands that a text names, as arguments."""
+    named = dict.fromkeys(re.findall(r"`tracks ([^`]+)`", text))
+    return [shlex.split(command) for command in named]
+
+
+@pytest.mark.parametrize("target", [f"{RUN_ID}/a01", KEY, f"{RUN_ID}/a03", RUN_ID])
+def test_every_command_that_a_text_names_can_be_called_as_it_stands(
+    target: str, story: Story, call: Call
+) -> None:
+    named = commands_in(call("explain", target).stdout)
+    assert named
+    for arguments in named:
+        told = call(*arguments)
+        assert told.exit_code in (0, 1), f"tracks {arguments}: {told.stderr}"
+        assert told.stdout.strip()
+
+
+@pytest.mark.parametrize("target", [f"{RUN_ID}/a01", KEY, f"{RUN_ID}/a03"])
+def test_every_id_that_a_text_names_is_resolved_by_a_command_that_it_names(
+    target: str, story: Story, call: Call
+) -> None:
+    text = call("explain", target).stdout
+    offered = [arguments[0] for arguments in commands_in(text)]
+    found = 0
+    for pattern, arguments in IDS.items():
+        # The evidence that an attempt's text names is its own.
+        command = tuple(each.replace(KEY, target) for each in arguments)
+        for name in dict.fromkeys(re.findall(pattern, text)):
+            assert arguments[0] in offered
+            assert name.lstrip("0") in call(*command).stdout, f"{name}: tracks {command}"
+            found += 1
+    assert found >= 8
+
+
+def test_every_word_that_a_text_explains_is_one_that_it_uses(story: Story, call: Call) -> None:
+    text = call("explain", KEY).stdout
+    told, _, words = text.partition("\n  words ")
+    for word in re.findall(r"^ +([\w -]+): ", words, flags=re.MULTILINE):
+        stem = {"first": "(retry)", "retry_preempted": "retry", "training run": "run"}.get(word)
+        assert (stem or word.split()[0]) in told
+    everything = call("explain", "--glossary").stdout
+    assert set(words.split("\n")[1].split()) <= set(everything.split())
+
+
+def test_a_failed_attempt_of_the_last_days_is_picked_and_can_be_picked_again(
+    story: Story, call: Call
+) -> None:
+    first = call("explain", "--random-failed", "--last", "3650d", "--seed", "5")
+    assert first.exit_code == 0
+    assert re.match(
+        r"picked gpt-story/a0[12] of 2 failed in the last 3650d; again: --seed 5", first.stderr
+    )
+    again = call("explain", "--random-failed", "--last", "3650d", "--seed", "5", "--json")
+    assert json.loads(again.stdout)["key"] in first.stdout
+    unseeded = call("explain", "--random-failed", "--last", "3650d")
+    assert "--seed" in unseeded.stderr
+
+
+def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
+    told = call("explain", "--random-failed", "--last", "1min")
+    assert told.exit_code == 2
+    assert "No attempt failed in the last 1min" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ((), "Name a run or an attempt"),
+        ((RUN_ID, "--random-failed"), "Name a run or an attempt"),
+        (("gpt-stroy",), "did you mean gpt-story?"),
+        (("gpt-stroy/a01",), "did you mean gpt-story?"),
+        ((f"{RUN_ID}/a09",), "it has 3, the newest is gpt-story/a03"),
+        ((RUN_ID, "--evidence"), "write gpt-story/a01"),
+        ((KEY, "--evidence", "--records"), "Choose one"),
+        (("--random-failed", "--last", "soon"), "--last"),
+    ],
+    ids=str,
+)
+def test_wrong_use_says_what_is_right(
+    arguments: tuple[str, ...], hint: str, story: Story, call: Call
+) -> None:
+    refused = call("explain", *arguments)
+    assert refused.exit_code == 2
+    assert hint in refused.stderr
+    assert refused.stdout == ""
+
+
+def test_a_broken_track_is_told_as_far_as_it_holds_with_exit_code_1(
+    story: Story, call: Call, home: Path
+) -> None:
+    seq = story.history.state.attempts[1].ended_seq
+    (home / "store" / "runs" / RUN_ID / "log" / f"{seq:012d}.json").unlink()
+    told = call("explain", f"{RUN_ID}/a01")
+    assert told.exit_code == 1
+    assert f"THE RECORD BREAKS at record {seq}" in told.stdout
+    assert "gpt-story/a01: preempted" in told.stdout
+    assert json.loads(call("explain", RUN_ID, "--json").stdout)["broken"]["seq"] == seq
+    assert call("explain", RUN_ID, "--records").exit_code == 1
+
+
+def test_an_attempt_that_runs_says_so_and_what_is_known(
+    home: Path, call: Call, story: Story
+) -> None:
+    running = Story(story.store, run_id="still-runs")
+    running.begin()
+    running.ship(range(1, 15))
+    running.commit(10)
+    running.write_tracks()
+    text = call("explain", "still-runs/a01").stdout
+    assert "It is still running: step 14 of 40" in text
+    assert "step 10 is its last commit, so 4 steps would be lost" in text
+    assert "the attempt has not ended" in text  # of what its receipt does not hold yet
+
+
+def test_a_ledger_older_than_the_code_is_named_and_the_track_is_told_all_the_same(
+    story: Story, call: Call, home: Path
+) -> None:
+    with sqlite3.connect(home / "ledger.db") as ledger:
+        ledger.execute("update ledger_version set version_num = '0001'")
+    told = call("explain", KEY)
+    assert told.exit_code == 0
+    assert "gpu_oom" in told.stdout
+    assert "it has schema 0001" in told.stderr
+    assert "`tracks reindex`" in told.stderr
+    picked = call("explain", "--random-failed")
+    assert picked.exit_code == 2
+    assert "`tracks reindex`" in picked.stderr
+
+
+def test_the_report_is_written_where_one_wants_it(
+    story: Story, call: Call, home: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "out" / "report.html"
+    told = call("explain", KEY, "--html", str(file))
+    assert told.stdout.strip() == str(file)
+    assert '<details class="told" id="a02" open>' in file.read_text()
+    at_home = call("explain", RUN_ID, "--html")
+    assert at_home.stdout.strip() == str(home / "reports" / f"{RUN_ID}.html")
+    assert list(file.parent.iterdir()) == [file]  # nothing half-written stays
+
+
+def test_links_lead_to_the_ui_where_its_address_is_set(
+    story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "Dagster run dagster-2: /runs/dagster-2" in call("explain", KEY).stdout
+    monkeypatch.setenv("TRACKS_UI_URL", "https://dagster.example.org/")
+    text = call("explain", KEY).stdout
+    assert "https://dagster.example.org/runs/dagster-2" in text
+    assert "https://dagster.example.org/assets/training_attempts?view=events&partition=" in text
+    monkeypatch.setenv("TRACKS_UI_URL", "dagster.example.org")
+    assert "http://localhost:3000" in call("explain", KEY).stderr
+
+
+def test_records_and_evidence_are_there_to_be_looked_up(story: Story, call: Call) -> None:
+    lines = call("explain", RUN_ID, "--records").stdout.splitlines()
+    assert len(lines) == len(story.history.records)
+    records: list[Json] = json.loads(call("explain", RUN_ID, "--records", "--json").stdout)
+    assert [each["seq"] for each in records] == list(range(len(lines)))
+    evidence = json.loads(call("explain", KEY, "--evidence").stdout)
+    assert (evidence["run_id"], evidence["attempt_id"]) == parse_attempt_key(KEY)
+
+
+def test_evidence_that_was_changed_is_shown_with_a_warning(
+    story: Story, call: Call, home: Path
+) -> None:
+    (evidence,) = (home / "store" / "runs" / RUN_ID / "attempts" / "2" / "evidence").iterdir()
+    evidence.chmod(0o644)
+    evidence.write_bytes(evidence.read_bytes().replace(b"gpu_oom", b"preempt"))
+    told = call("explain", KEY, "--evidence")
+    assert told.exit_code == 1
+    assert "changed after the verdict" in told.stderr
+    assert "preempt" in told.stdout
+
+
+def test_of_a_run_with_many_attempts_the_newest_are_told_and_the_others_named(
+    home: Path, story: Story, call: Call
+) -> None:
+    many = Story(story.store, run_id="many")
+    for number in range(1, 31):
+        many.attempt("preempted", last_step=number, commits=(number,))
+    many.write_tracks()
+    text = call("explain", "many").stdout
+    assert text.count("what it tried") == 12
+    assert "a01 to a30 30 attempts, preempted" in text
+    assert "the oldest 18 are told here only" in text
+    assert all(call(*arguments).exit_code in (0, 1) for arguments in commands_in(text)[:3])
+    assert json.loads(call("explain", "many", "--json").stdout)["left_out"] == 18

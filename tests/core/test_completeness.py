@@ -1,0 +1,91 @@
+"""Every field of a receipt is recorded, or there is a reason why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.histories import History
+from tracks_dagster.core.bodies import CodeVersion, ComputeRequest, Debit
+from tracks_dagster.core.completeness import FIELDS, Absence, Completeness, Seen, completeness
+
+DEBIT = Debit(reason="preempted", amount=0.0, fingerprint=None, why="free")
+
+
+def score(history: History, number: int = 1, **seen: bool) -> Completeness:
+    attempt = history.state.attempt(number)
+    assert attempt is not None
+    facts = {"is_journal_whole": True, "is_evidence_there": True} | seen
+    return completeness(Seen(state=history.state, attempt=attempt, **facts))
+
+
+def absences(told: Completeness) -> dict[str, Absence | None]:
+    return {each.name: each.absence for each in told.fields if not each.is_recorded}
+
+
+def trained() -> History:
+    return History().declare().open().supervise().place(image="sha256:77").restore().commit(10)
+
+
+def test_a_closed_attempt_has_every_field_but_what_a_first_one_does_not_spend() -> None:
+    told = score(trained().end("preempted", last_step=12))
+    assert absences(told) == {"budget debit": Absence.FIRST_ATTEMPT}
+    assert told.recorded_count == len(FIELDS) - 1
+    assert told.gaps == ()
+    assert told.sentence == (
+        "28 of 29 fields are recorded; not budget debit: a first attempt spends nothing from the "
+        "retry budget"
+    )
+
+
+def test_a_retry_with_its_debit_is_whole() -> None:
+    history = trained().end("preempted", last_step=12).open(debit=DEBIT)
+    history.supervise().place(image="sha256:77").restore().end("completed", last_step=40)
+    assert absences(score(history, 2)) == {}
+
+
+def test_a_retry_without_a_debit_is_a_gap() -> None:
+    history = trained().end("preempted", last_step=12).open().supervise()
+    told = score(history.place(image="sha256:77").restore().end("completed", last_step=40), 2)
+    assert told.gaps == ("budget debit",)
+    assert "no reason is known, which is a gap" in told.sentence
+
+
+def test_an_open_attempt_says_of_its_end_that_it_is_to_come() -> None:
+    told = absences(score(trained(), is_journal_whole=False))
+    for name in ("termination reason", "evidence", "device seconds", "ended at"):
+        assert told[name] is Absence.OPEN
+
+
+@pytest.mark.parametrize("name", ["launch", "ranks", "nodes", "devices", "environment"])
+def test_what_nobody_could_tell_has_its_reason(name: str) -> None:
+    history = History().declare(compute=ComputeRequest(launcher="kubernetes")).open().supervise()
+    told = absences(score(history.end("scheduling_timeout"), is_journal_whole=False))
+    assert told[name] is Absence.NEVER_PLACED
+    assert told["cursor range"] is Absence.NEVER_PLACED
+    assert score(history).gaps == ()
+
+
+def test_an_image_is_not_asked_of_processes_on_the_machine_itself_but_of_pods_it_is() -> None:
+    local = History().declare().open().supervise().place().restore().end("preempted")
+    assert absences(score(local))["image"] is Absence.NO_CONTAINER
+    pods = History().declare(compute=ComputeRequest(launcher="kubernetes"))
+    pods.open().supervise().place().restore().end("preempted")
+    assert "image" in score(pods).gaps
+
+
+def test_what_was_lost_after_the_fact_is_told_apart() -> None:
+    history = trained().end("preempted", last_step=12)
+    told = absences(score(history, is_journal_whole=False, is_evidence_there=False))
+    assert told["cursor range"] is Absence.NOT_SHIPPED
+    assert told["evidence"] is Absence.EVIDENCE_LOST
+
+
+def test_outside_of_a_checkout_there_is_no_commit_and_no_flag() -> None:
+    code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
+    history = History().declare(code=code).open().supervise().place().restore().end("preempted")
+    told = absences(score(history))
+    assert told["code commit"] is told["local changes"] is Absence.NO_CHECKOUT
+
+
+def test_every_reason_for_an_absence_has_words() -> None:
+    assert all(each.sentence for each in Absence)

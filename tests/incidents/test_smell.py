@@ -1,0 +1,95 @@
+"""The smell test: any failed attempt is explained to a new engineer by `tracks explain` alone.
+
+Thirteen incidents of different kinds are made with the project's own parts; of each, the text of the
+attempt that is asked about has to answer every question. `pytest -s` prints the texts and the lists.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click import Context
+
+from tests.fakes import FakeClock
+from tests.incidents.questions import QUESTIONS, Asked, Question, unanswered, without
+from tests.incidents.twelve import INCIDENTS, Incident
+from tests.incidents.world import World
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.cli import main
+
+
+@pytest.fixture(scope="module")
+def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a ledger that has taken nothing in: copied for each incident, made once."""
+    path = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    open_ledger(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def misleading(empty_ledger: Path, tmp_path_factory: pytest.TempPathFactory) -> Asked:
+    """The NCCL time-out that was one rank's OOM, as its text tells it."""
+    return asked(INCIDENTS[0], empty_ledger, tmp_path_factory.mktemp("misleading"))
+
+
+def asked(incident: Incident, empty_ledger: Path, folder: Path) -> Asked:
+    """Let the incident happen; return the text that tells of it, and what is true."""
+    shutil.copy(empty_ledger, folder / "ledger.db")
+    ledger = open_ledger(f"sqlite:///{folder}/ledger.db")
+    world = World(f"incident-{INCIDENTS.index(incident):02d}", ledger, FakeClock())
+    incident.play(world)
+    attempt = world.state.attempt(incident.attempt_id)
+    assert attempt is not None
+    return Asked(world.text(incident.attempt_id), world.state, attempt, incident.truth)
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
+def test_the_text_alone_answers_every_question(
+    incident: Incident, empty_ledger: Path, tmp_path: Path
+) -> None:
+    found = asked(incident, empty_ledger, tmp_path)
+    left = unanswered(found)
+    print(f"{found.text}\n\nnot answered of {incident.name}: {left}")
+    assert left == []
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.words)
+def test_a_text_without_the_part_that_answers_is_found_out(
+    question: Question, misleading: Asked
+) -> None:
+    """The questions are strict: what no longer stands in the text counts as not answered."""
+    text = misleading.text
+    for label in question.labels:
+        text = without(text, label)
+    assert question.words in unanswered(replace(misleading, text=text))
+
+
+def test_a_record_that_lacks_the_cause_is_found_out(misleading: Asked) -> None:
+    text = misleading.text.replace("CUDA out of memory", "something went wrong")
+    left = unanswered(replace(misleading, text=text))
+    assert left == ["Why did it end?", "What was the true cause?"]
+
+
+def test_the_incidents_are_of_different_kinds() -> None:
+    assert len(INCIDENTS) >= 12
+    assert len({incident.truth[0] for incident in INCIDENTS}) >= 11  # as many reasons
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
+def test_every_command_that_the_text_names_can_be_given(
+    incident: Incident, empty_ledger: Path, tmp_path: Path
+) -> None:
+    text = asked(incident, empty_ledger, tmp_path).text
+    named = re.findall(r"`tracks ([^`]+)`", text)
+    assert named
+    for command in named:
+        name, *arguments = shlex.split(command)
+        found = main.get_command(Context(main), name)
+        assert found is not None, f"there is no `tracks {name}`"
+        assert arguments or name == "policy", f"`tracks {name}` says nothing by itself"
+        found.make_context(name, arguments)  # raises where an option or argument is wrong

@@ -1,0 +1,112 @@
+"""A track is told as far as it holds, and the break is named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.errors import TrackBroken, UnknownRun
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.track import log_key, run_track
+from tracks_dagster.services.explain import Around, explain_attempt, explain_run
+from tracks_dagster.services.explain_text import attempt_text, run_text
+from tracks_dagster.services.reading import read_run
+from tracks_dagster.services.tracks import Tracks
+
+TRACK = run_track(RUN_ID)
+
+
+def edit(store: FakeObjectStore, seq: int) -> None:
+    """Change a word in the body of a stored record, as somebody with access to the bucket could."""
+    stored = json.loads(store.objects[log_key(TRACK, seq)])
+    stored["body"]["edited"] = "by hand"
+    store.objects[log_key(TRACK, seq)] = json.dumps(
+        stored, sort_keys=True, separators=(",", ":")
+    ).encode()
+
+
+def end_of(story: Story, number: int) -> int:
+    seq = story.history.state.attempts[number - 1].ended_seq
+    assert seq is not None
+    return seq
+
+
+def test_a_whole_track_has_no_break(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    read = read_run(tracks, RUN_ID)
+    assert read.broken is None
+    assert read.state == story.history.state
+
+
+def test_a_missing_record_ends_the_telling_where_it_was(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    seq = end_of(story, 2)
+    store.delete(log_key(TRACK, seq))
+    told = explain_run(tracks, RUN_ID)
+    assert told.broken is not None
+    assert told.broken.seq == seq
+    assert "is gone" in told.broken.meaning
+    assert [attempt.attempt_id for attempt in told.attempts] == [1, 2]
+    assert told.attempts[1].ended is None  # as things stood before
+    assert f"THE RECORD BREAKS at record {seq}" in run_text(told)
+
+
+def test_an_edited_record_is_found_by_the_one_after_it(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    seq = end_of(story, 1)
+    edit(store, seq)
+    told = explain_attempt(tracks, RUN_ID, 1)
+    assert told.broken is not None
+    assert told.broken.seq == seq + 1  # one of the two was edited: nothing after the first holds
+    text = attempt_text(told)
+    assert text.index("THE RECORD BREAKS") < text.index("why it ended")
+    assert "Restore the object" in text
+
+
+def test_a_record_that_does_not_parse_is_a_break_too(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    store.objects[log_key(TRACK, 5)] = b"no json"
+    assert read_run(tracks, RUN_ID).broken is not None
+    assert len(read_run(tracks, RUN_ID).records) == 5
+
+
+def test_a_last_record_that_was_cut_off_or_edited_is_known_to_the_ledger_alone(
+    story: Story, tracks: Tracks, store: FakeObjectStore, ledger: Ledger
+) -> None:
+    story.whole()
+    tracks.project(TRACK)
+    last = len(story.history.records) - 1
+    edit(store, last)
+    assert read_run(tracks, RUN_ID).broken is None  # the track has no witness for its own end
+    edited = read_run(tracks, RUN_ID, witness=ledger)
+    assert edited.broken is not None
+    assert (edited.broken.seq, len(edited.records)) == (last, last)
+    store.delete(log_key(TRACK, last))
+    cut = explain_run(tracks, RUN_ID, Around(ledger=ledger))
+    assert cut.broken is not None
+    assert cut.broken.seq == last
+    assert "deleted or damaged" in cut.broken.meaning
+
+
+def test_without_its_first_record_nothing_can_be_told_and_that_is_said(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    store.delete(log_key(TRACK, 0))
+    with pytest.raises(TrackBroken, match="Nothing of gpt-story can be explained: Record 0"):
+        explain_run(tracks, RUN_ID)
+
+
+def test_a_run_that_does_not_exist_is_met_with_the_nearest(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    with pytest.raises(UnknownRun, match="did you mean gpt-story\\?"):
+        explain_run(tracks, "gpt-stroy")

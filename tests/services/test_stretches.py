@@ -1,0 +1,68 @@
+"""A run of many attempts stays a short list; nothing of it is hidden without a word."""
+
+from __future__ import annotations
+
+from tests.fakes import FakeObjectStore
+from tests.stories import Story
+from tracks_dagster.services.receipts import receipts_of
+from tracks_dagster.services.stretches import SEVERAL, STRETCHES_MAX, stretches
+
+SHORT = STRETCHES_MAX
+
+
+def run(store: FakeObjectStore, reasons: list[str]) -> Story:
+    """A run whose attempts end so, each five steps further than the one before."""
+    story = Story(store)
+    for number, reason in enumerate(reasons, start=1):
+        story.attempt(reason, last_step=5 * number, commits=(5 * number,))
+    return story
+
+
+def told(store: FakeObjectStore, reasons: list[str]) -> list[tuple[int, int, str | None]]:
+    receipts = receipts_of(store, run(store, reasons).history.state).receipts
+    return [(each.first, each.last, each.reason) for each in stretches(receipts)]
+
+
+def test_a_few_attempts_stand_each_alone(store: FakeObjectStore) -> None:
+    assert told(store, ["preempted", "preempted", "gpu_oom"]) == [
+        (1, 1, "preempted"),
+        (2, 2, "preempted"),
+        (3, 3, "gpu_oom"),
+    ]
+
+
+def test_of_many_those_that_ended_alike_stand_together(store: FakeObjectStore) -> None:
+    reasons = ["preempted"] * SHORT + ["gpu_oom"] + ["preempted"] * 2
+    assert told(store, reasons) == [
+        (1, SHORT, "preempted"),
+        (SHORT + 1, SHORT + 1, "gpu_oom"),
+        (SHORT + 2, SHORT + 3, "preempted"),
+    ]
+
+
+def test_where_even_that_is_too_much_the_middle_is_one_and_no_attempt_is_left_out(
+    store: FakeObjectStore,
+) -> None:
+    found = told(store, ["preempted", "hang"] * SHORT)
+    assert len(found) == STRETCHES_MAX
+    assert [each[2] for each in found].count(SEVERAL) == 1
+    covered = [n for first, last, _ in found for n in range(first, last + 1)]
+    assert covered == list(range(1, 2 * SHORT + 1))
+
+
+def test_kept_and_lost_steps_of_a_stretch_are_those_of_its_attempts(store: FakeObjectStore) -> None:
+    receipts = receipts_of(store, run(store, ["preempted"] * (SHORT + 1)).history.state).receipts
+    (only,) = stretches(receipts)
+    assert (only.kept_steps, only.lost_steps) == (5 * (SHORT + 1), 0)
+    assert (only.from_step, only.to_step, only.count) == (0, 5 * (SHORT + 1), SHORT + 1)
+
+
+def test_a_retry_that_failed_alike_with_nothing_kept_since_is_told(store: FakeObjectStore) -> None:
+    story = Story(store)
+    story.attempt("preempted", last_step=10, commits=(10,))
+    for _ in range(2):
+        story.attempt("code_error", last_step=12, commits=())
+    story.attempt("code_error", last_step=20, commits=(20,))
+    story.attempt("code_error", last_step=22, commits=())
+    found = stretches(receipts_of(store, story.history.state).receipts)
+    assert [each.repeats for each in found] == [None, None, 2, None, None]

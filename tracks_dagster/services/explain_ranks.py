@@ -1,0 +1,102 @@
+"""How each rank of an attempt ended, and what came from its launch after the verdict.
+
+A rank's log often ends with what another rank's failure did to it; so the one that began stands first,
+and is named.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.core.initiator import initiator
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.core.redact import redact
+from tracks_dagster.core.run_state import AttemptState
+
+RANKS_MAX = 8  # the earliest to end; the evidence has all of them
+LATE_MAX = 4
+KILLED = (signal.SIGKILL, signal.SIGTERM)
+LINE_CHARACTERS_MAX = 240
+
+
+FROM_OUTSIDE = (ReasonFamily.AS_MEANT, ReasonFamily.CAPACITY)  # no rank began it
+
+
+def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[str]:
+    """Yield a line for each of the ranks that ended first, before all the one that failed first."""
+    ends = evidence.ranks if evidence is not None else ()
+    first = None if reason.family in FROM_OUTSIDE else _began(initiator(ends))
+    ordered = sorted(ends, key=lambda end: (end != first, end.ended_at or "~", end.rank))
+    for end in ordered[:RANKS_MAX]:
+        began = ", which failed first," if end == first and len(ordered) > 1 else ""
+        yield f"rank {end.rank}{began} {_how(end)}{_said(end)}"
+    if len(ordered) > RANKS_MAX:
+        yield f"{len(ordered) - RANKS_MAX} more ranks ended later"
+
+
+def _began(end: RankEnd | None) -> RankEnd | None:
+    """Return the rank if it failed by itself: one that was killed says nothing about who began."""
+    if end is None or end.exit_code == 0 or end.signal in KILLED:
+        return None
+    return end if end.has_ended else None
+
+
+def _how(end: RankEnd) -> str:
+    at = f" at {end.ended_at[:19]}Z" if end.ended_at else ""
+    killed = ", OOM-killed" if end.oom_killed else ""
+    if end.signal is not None:
+        return f"was ended by {_signal(end.signal)}{at}{killed}"
+    if end.exit_code is not None:
+        return f"ended with exit code {end.exit_code}{at}{killed}"
+    return f"left no exit code: nobody saw it end{killed}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _said(end: RankEnd) -> str:
+    """Return the last line of its log, or what its last word says where there is no log."""
+    lines = [line for line in end.log_tail.splitlines() if line.strip()]
+    if lines:
+        return f"; its log ends: {lines[-1].strip()[:LINE_CHARACTERS_MAX]}"
+    word = end.last_word
+    return f"; its last word: {_word(word)}" if word is not None else "; no log of it is kept"
+
+
+def _word(word: LastWord) -> str:
+    said = f", {redact(word.message)}" if word.message else ""
+    return f"{word.reason}{said}"[:LINE_CHARACTERS_MAX]
+
+
+def late_words(store: ObjectStore, run_id: str, attempt: AttemptState) -> Iterator[str]:
+    """Yield what ranks of the attempt's launch said after its end had been recorded: zombies."""
+    if attempt.placed is None or attempt.ended_at is None:
+        return
+    prefix = f"runs/{run_id}/attempts/{attempt.attempt_id}/{attempt.placed.launch_id}/exit/"
+    ended_at = f"{attempt.ended_at:%Y-%m-%dT%H:%M:%S.%fZ}"
+    words = (_read(store, key) for key in store.list(prefix))
+    late = sorted((w for w in words if w and w.at > ended_at), key=lambda word: word.at)
+    for word in late[:LATE_MAX]:
+        step = f" at step {word.step}" if word.step is not None else ""
+        yield (
+            f"after this end was recorded, rank {word.rank} of the same launch still lived: at "
+            f"{word.at[:19]}Z{step} it gave up as {_word(word)}. What it wrote after the end does "
+            "not count."
+        )
+
+
+def _read(store: ObjectStore, key: str) -> LastWord | None:
+    try:
+        return from_json(LastWord, json.loads(store.get(key) or b"null"))
+    except (ValueError, TrackBroken):
+        return None

@@ -1,7 +1,8 @@
 """`./run bench [NAME …]`: run the named benchmarks, or all; a table to read, then one JSON object.
 
 Machines are shared and noisy: every figure of interest is a ratio of two medians measured in turns
-in the same process, counted, or simulated; only `retry`'s kill is in seconds, of an idle machine.
+in the same process, counted, or simulated; in seconds are only `retry`'s kill and what `ledger` says
+of whole commands beside a large history, of an idle machine.
 """
 
 from __future__ import annotations
@@ -12,12 +13,20 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks import checkpoint, kubernetes, ledger, retry, retry_kill, track
+from benchmarks import (
+    checkpoint,
+    kubernetes,
+    ledger,
+    ledger_history,
+    retry,
+    retry_kill,
+    track,
+)
 from tracks_dagster.core.errors import InvalidInput
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "track": lambda given: track.run(),
-    "ledger": lambda given: ledger.run(),
+    "ledger": lambda given: {**ledger.run(), **ledger_history.run(given.attempts)},
     "checkpoint": lambda given: checkpoint.run(),
     "checkpoint-2gb": lambda given: checkpoint.run((2000,)),  # needs 10 GB of memory; when asked
     "retry": lambda given: retry.run(
@@ -27,9 +36,9 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
 }
 ALL = ("track", "ledger", "checkpoint", "retry")
 # By the figure's name, without what stands behind its "@"; the others have no bar.
-AT_MOST = {**checkpoint.BARS, **retry.AT_MOST, **kubernetes.AT_MOST}
-AT_LEAST = retry.AT_LEAST
-WHY = {**checkpoint.WHY, **retry.WHY, **kubernetes.WHY}
+AT_MOST = {**checkpoint.BARS, **retry.AT_MOST, **kubernetes.AT_MOST, **ledger_history.AT_MOST}
+AT_LEAST = {**retry.AT_LEAST, **ledger_history.AT_LEAST}
+WHY = {**checkpoint.WHY, **retry.WHY, **kubernetes.WHY, **ledger_history.WHY}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -63,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rounds", type=int, default=retry_kill.ROUNDS, help="retry: kills that are timed"
+    )
+    parser.add_argument(
+        "--attempts", type=int, metavar="N", help="ledger: of the generated history; 1000000: all"
     )
     return parser
 

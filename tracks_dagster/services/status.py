@@ -1,7 +1,8 @@
 """How every training run stands now, and what those that wait are waiting for.
 
-Runs are found in the ledger; how each stands is read from its track. The daemon's heartbeat is for
-people only: it tells that a sensor is switched off, nothing is decided by it.
+Runs are found in the ledger; how each stands is read from its track, unless the ledger says as much
+(`status_row`). The daemon's heartbeat is for people only: it tells that a sensor is switched off,
+nothing is decided by it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
@@ -21,6 +23,7 @@ from tracks_dagster.core.promotion import promotion_is_due
 from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.journals import last_step
+from tracks_dagster.services.status_row import is_enough, newest_step
 from tracks_dagster.services.tracks import Tracks
 
 HEARTBEAT_KEY = "daemon/heartbeat.json"
@@ -63,16 +66,40 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
 
     Raises UnknownRun for a run id that no track has.
     """
-    if run_id is not None:
-        run_ids = [run_id]
-    else:
-        rows = ledger.query(
-            "select run_id from training_runs order by declared_at desc, run_id limit :runs_max",
-            {"runs_max": RUNS_MAX},
-        )
-        run_ids = [row["run_id"] for row in rows]
     heartbeat = read_heartbeat(tracks.store)
-    return [run_line(tracks, tracks.run(each), heartbeat) for each in run_ids]
+    if run_id is not None:
+        return [run_line(tracks, tracks.run(run_id), heartbeat)]
+    sql = Path(__file__).with_name("status_newest.sql").read_text(encoding="utf-8")
+    rows = ledger.query(sql, {"runs_max": RUNS_MAX})
+    return [
+        _known_line(tracks.store, row) or run_line(tracks, tracks.run(row["run_id"]), heartbeat)
+        for row in rows
+    ]
+
+
+def _known_line(store: ObjectStore, row: Mapping[str, Json]) -> RunLine | None:
+    """Return how a run stands by its row of `status_newest.sql`; None where its track has to say."""
+    if not is_enough(store, row):
+        return None
+    newest = newest_step(store, row)
+    if newest is None and row["attempt_count"] > 0:
+        return None  # an attempt before it may have run steps
+    source = row["branched_from_run_id"]
+    return RunLine(
+        run_id=row["run_id"],
+        state=row["state"],
+        why=row["state_why"],
+        waiting_for=None,
+        model_family=row["model_family"],
+        declared_at=format_time(row["declared_at"]),
+        branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
+        attempt_id=row["attempt_count"] or None,
+        reason=row["termination_reason"],
+        step=newest.step if newest else None,
+        steps=row["max_steps"],
+        loss=newest.loss if newest else None,
+        promoted_to=row["promoted_to"],
+    )
 
 
 def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> RunLine:

@@ -1,0 +1,175 @@
+"""The tracks of a generated fleet's runs: the stored bytes of every record, in order. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+from benchmarks import history_bodies as bodies
+from benchmarks import history_evals as evals
+from benchmarks.history_ends import CANCELLED, COMPLETED, STOPPED
+from benchmarks.history_plan import AttemptPlan, Fleet, RunPlan, checkpoint_ref, plan_run
+from benchmarks.history_written import Written
+from tracks_dagster.core.bodies import (
+    Alert,
+    AttemptSupervised,
+    CheckpointDecision,
+    Note,
+    RetryRefused,
+    RunFinished,
+    StopRequested,
+)
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.records import Json, Kind, sha256_hex
+from tracks_dagster.core.track import run_track
+
+EVAL_EVERY_ATTEMPTS = NOTE_EVERY_ATTEMPTS = 5
+STARTED_S, RESTORED_S = 5.0, 40.0  # after it was opened, and after it was placed
+
+
+def run_tracks(
+    fleet: Fleet, indices: range, *, with_objects: bool = False
+) -> Iterator[tuple[RunPlan, Written]]:
+    """Yield the tracks of these runs, one after the other."""
+    for index in indices:
+        run = plan_run(fleet, index)
+        track = Written(run_track(run.run_id), with_objects=with_objects)
+        _write_run(track, run)
+        yield run, track
+
+
+def _write_run(track: Written, run: RunPlan) -> None:
+    spec = bodies.declared(run)
+    track.add(Kind.RUN_DECLARED, spec, run.declared_at)
+    for before, attempt in pairwise((None, *run.attempts)):
+        assert attempt is not None
+        _open(track, run, attempt, bodies.opened(run, attempt, spec, before))
+        _train(track, run, attempt)
+        if attempt.end is not None:
+            _end(track, run, attempt)
+    _conclude(track, run)
+
+
+def _open(track: Written, run: RunPlan, attempt: AttemptPlan, body: Mapping[str, Json]) -> None:
+    number = attempt.attempt_id
+    track.add(Kind.ATTEMPT_OPENED, body, _at(run, attempt.opened_s), number)
+    claim = AttemptSupervised(
+        dagster_run_id=sha256_hex(f"{run.run_id} {number}".encode())[:32], host="daemon-1"
+    )
+    claimed_at = _at(run, attempt.opened_s + STARTED_S)
+    track.add(Kind.ATTEMPT_SUPERVISED, to_json(claim), claimed_at, number)
+    placed_at = _at(run, attempt.placed_s)
+    track.add(Kind.ATTEMPT_PLACED, bodies.placed(run, attempt), placed_at, number)
+    restored_at = _at(run, attempt.placed_s + RESTORED_S)
+    track.add(Kind.ATTEMPT_RESTORED, bodies.restored(run, attempt), restored_at, number)
+
+
+def _train(track: Written, run: RunPlan, attempt: AttemptPlan) -> None:
+    begin_s = attempt.placed_s + RESTORED_S
+    each_s = (attempt.ended_s - begin_s) / (len(attempt.steps) + 1)
+    for place, step in enumerate(attempt.steps, start=1):
+        at = _at(run, begin_s + place * each_s)
+        body = bodies.committed(run, attempt, step)
+        track.add(Kind.CHECKPOINT_COMMITTED, body, at, attempt.attempt_id)
+    if attempt.attempt_id % NOTE_EVERY_ATTEMPTS == 0:
+        text = f"Watched attempt {attempt.attempt_id} of {run.run_id} for a while: the loss falls."
+        at = _at(run, attempt.ended_s - each_s / 2)
+        track.add(Kind.NOTE, to_json(Note(by="ann", text=text)), at, attempt.attempt_id)
+
+
+def _end(track: Written, run: RunPlan, attempt: AttemptPlan) -> None:
+    if attempt.end == CANCELLED:
+        stop = to_json(StopRequested(**STOPPED))
+        track.add(Kind.STOP_REQUESTED, stop, _at(run, attempt.ended_s - 1))
+    node = bodies.node_name(run, attempt)
+    evidence = bodies.evidence_of(run, attempt, node)
+    body = bodies.ended(run, attempt, node, evidence)
+    if track.with_objects:
+        track.objects[body["evidence_key"]] = evidence
+    track.add(Kind.ATTEMPT_ENDED, body, _at(run, attempt.ended_s), attempt.attempt_id)
+    after = _at(run, attempt.ended_s + 1)
+    if attempt.end == "hang":
+        alert = Alert(rule="slow_node", text=f"{node} is slower than its peers by half.")
+        track.add(Kind.ALERT, to_json(alert), after, attempt.attempt_id)
+    if attempt.rolls_back:
+        left = _ref(run, attempt, attempt.steps[-1])
+        _decide(track, Kind.CHECKPOINT_QUARANTINED, left, after, is_passed_over=True)
+    elif len(attempt.steps) > 1:
+        _decide(track, Kind.CHECKPOINT_SUPERSEDED, _ref(run, attempt, attempt.steps[0]), after)
+    if attempt.attempt_id % EVAL_EVERY_ATTEMPTS == 0 and attempt.steps:
+        _evaluate(track, run, attempt, _ref(run, attempt, attempt.steps[0]))
+
+
+def _conclude(track: Written, run: RunPlan) -> None:
+    last = run.attempts[-1]
+    if run.branch is not None:
+        first = next(attempt for attempt in run.attempts if attempt.steps)
+        ref = _ref(run, first, first.steps[0])
+        at = _at(run, last.ended_s + 2)
+        _decide(track, Kind.CHECKPOINT_PINNED, ref, at, pin=f"branch:{run.branch}")
+    if last.end is None:
+        return
+    if last.end not in (COMPLETED, CANCELLED):
+        _refuse(track, run, last)
+        return
+    final = _ref(run, last, last.steps[-1])
+    if last.end == COMPLETED:
+        _evaluate(track, run, last, final)
+        promoted_at = _at(run, last.ended_s + 60)
+        track.add(Kind.PROMOTION_DECIDED, evals.promotion(run, final), promoted_at)
+    finished = RunFinished(
+        stop_cause="step_budget" if last.end == COMPLETED else "user",
+        why="All steps are done." if last.end == COMPLETED else "ann asked to stop.",
+        decided_by="watch_attempts",
+        final=final if last.end == COMPLETED else None,
+    )
+    track.add(Kind.RUN_FINISHED, to_json(finished), _at(run, last.ended_s + 90))
+
+
+def _refuse(track: Written, run: RunPlan, last: AttemptPlan) -> None:
+    refusal = RetryRefused(
+        reason=str(last.end),
+        limit="reason",
+        decision=f"No retry after {last.end}: it would end the same way.",
+        counted_seqs=(len(track.stored) - 1,),
+        what_to_do="Mend what the root message names, then `tracks retry`.",
+        decided_by="watch_attempts",
+    )
+    at = _at(run, last.ended_s + 5)
+    track.add(Kind.RETRY_REFUSED, to_json(refusal), at, last.attempt_id)
+
+
+def _evaluate(track: Written, run: RunPlan, attempt: AttemptPlan, ref: CheckpointRef) -> None:
+    begun_s = attempt.ended_s + 2
+    track.add(Kind.EVAL_OPENED, evals.eval_opened(run, ref), _at(run, begun_s))
+    body = evals.eval_ended(run, ref, begun_s + 1)
+    track.add(Kind.EVAL_ENDED, body, _at(run, begun_s + 2 + evals.EVAL_S))
+
+
+def _decide(
+    track: Written,
+    kind: Kind,
+    ref: CheckpointRef,
+    at: datetime,
+    *,
+    pin: str | None = None,
+    is_passed_over: bool = False,
+) -> None:
+    decision = CheckpointDecision(
+        manifest_sha256=ref.manifest_sha256,
+        by="collector",
+        why="Retention lets go of it." if pin is None else "A run branches from it.",
+        pin=pin,
+        is_passed_over=is_passed_over,
+    )
+    track.add(kind, to_json(decision), at)
+
+
+def _ref(run: RunPlan, attempt: AttemptPlan, step: int) -> CheckpointRef:
+    return checkpoint_ref(run.run_id, run.index, attempt.attempt_id, step)
+
+
+def _at(run: RunPlan, seconds: float) -> datetime:
+    return run.declared_at + timedelta(seconds=seconds)

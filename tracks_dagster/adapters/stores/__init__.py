@@ -1,4 +1,4 @@
-"""Object stores behind the port `ObjectStore`: a local folder or S3.
+"""Object stores behind the port `ObjectStore`: a local folder, S3, or an exported run to read.
 
 `open_store` is the way in for everybody, ranks included. It refuses what cannot keep the port's
 promises; what the objects mean is no concern of this package.
@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
+from tracks_dagster.adapters.stores.archive import ArchiveStore, is_archive
 from tracks_dagster.adapters.stores.format_file import check_format, make_format
 from tracks_dagster.adapters.stores.local import LocalStore, make_root
 from tracks_dagster.adapters.stores.probe import probe_conditions
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.core.errors import SettingsError, StoreUnsuitable
 from tracks_dagster.core.ports import Leftovers, ObjectStore
 
 
@@ -22,7 +23,7 @@ class Store(ObjectStore, Leftovers, Protocol):
 
 
 def open_store(url: str, *, probe: bool = True) -> Store:
-    """Return the store at `url`: a path, a file URL or `s3://bucket/prefix`.
+    """Return the store at `url`: a path, a file URL, `s3://bucket/prefix`, or the file of an export.
 
     probe: create the store when there is none yet, and prove that it honours conditional writes.
     Without it nothing is written: for the ranks of a gang, whose supervisor has done it before.
@@ -31,6 +32,10 @@ def open_store(url: str, *, probe: bool = True) -> Store:
     has another format version, SettingsError when `url` names no store.
     """
     store = _opened(url, make=probe)
+    if probe and isinstance(store, ArchiveStore):
+        raise StoreUnsuitable(
+            f"{store.url} is an exported run, which can only be read; name a store to write to."
+        )
     known = check_format(store, must_exist=not probe)
     if probe:
         probe_conditions(store)
@@ -64,6 +69,8 @@ def _local(url: str, *, make: bool) -> Store:
     if not path or (separator and not path.startswith("/")):
         raise SettingsError(f"{url!r} names no folder; write /path/to/store or s3://bucket/prefix.")
     root = Path(path).absolute()
+    if is_archive(root):
+        return ArchiveStore(root)
     if make:
         make_root(root)
     return LocalStore(root)

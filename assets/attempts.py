@@ -42,14 +42,14 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.checkpoint_reports import due_reports
 from tracks_dagster.services.closing import find_attempt
-from tracks_dagster.services.explain import Around
+from tracks_dagster.services.explain.run import Around
 from tracks_dagster.services.receipt_metadata import (
     Show,
     attempt_metadata,
     ending_tags,
     runs_address,
 )
-from tracks_dagster.services.report_link import write_report
+from tracks_dagster.services.report.link import write_report
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.wiring import App

@@ -38,7 +38,7 @@ from tracks_dagster.core.review_text import (
     unevaluated_words,
     unexplained_words,
 )
-from tracks_dagster.services.incident_review import review_day
+from tracks_dagster.services.review.day import review_day
 from tracks_dagster.settings import load_prices
 from tracks_dagster.wiring import App
 

@@ -24,8 +24,8 @@ from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json
-from tracks_dagster.services.explain import Around, explain_attempt
-from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.explain.run import Around, explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.runs import RunRequest, declare, new_run_id
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now

@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
     from tracks_dagster.core.policy import RetryPolicy
     from tracks_dagster.core.user_rules import UserRules
-    from tracks_dagster.services import triage
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.services.triage.judge import Sources
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
@@ -279,13 +279,13 @@ def open_cluster_home(settings: Settings) -> DagsterHome:
     )
 
 
-def open_triage(settings: Settings) -> triage.Sources:
+def open_triage(settings: Settings) -> Sources:
     """Return what `tracks triage` looks at: nothing is made, probed or written.
 
     Raises as `open_store_to_read` and `open_ledger_to_read`.
     """
     from tracks_dagster.adapters.this_machine import ThisMachine
-    from tracks_dagster.services.triage import Sources
+    from tracks_dagster.services.triage.judge import Sources
 
     store = open_store_to_read(settings)
     clean = partial(redact, secrets=settings.secrets)

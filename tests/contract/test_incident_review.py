@@ -15,9 +15,9 @@ from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.ports import Cursor, Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.review import MatterKind, Review
-from tracks_dagster.services import incident_review
-from tracks_dagster.services.incident_review import review_day
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.review import day as incident_review
+from tracks_dagster.services.review.day import review_day
 
 DAY = BEGIN.date()
 NEXT_NIGHT = BEGIN + timedelta(days=1)

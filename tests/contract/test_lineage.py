@@ -17,7 +17,7 @@ from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.bodies import SnapshotRef
 from tracks_dagster.core.lineage import ThingKind
 from tracks_dagster.core.ports import Ledger
-from tracks_dagster.services.lineage import Descendants, descendants
+from tracks_dagster.services.lineage.descent import Descendants, descendants
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.things import Exact
 

@@ -14,8 +14,8 @@ from tests.histories import History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.ports import Ledger
+from tracks_dagster.services.explain.random_failed import pick_failed
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.random_failed import pick_failed
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

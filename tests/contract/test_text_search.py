@@ -18,7 +18,7 @@ from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.projection_texts import text_rows
 from tracks_dagster.core.searching import parse_question
 from tracks_dagster.services.comparing import compare_named
-from tracks_dagster.services.fsck import fsck
+from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.search import Scope, search_deep
 from tracks_dagster.services.tracks import Tracks

@@ -12,7 +12,7 @@ from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.triage_reading import find_runs, read_runs
+from tracks_dagster.services.triage.reading import find_runs, read_runs
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracks_dagster.core.accounting import kept_and_lost
 from tracks_dagster.core.evals import is_completed
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.explain_text import LABEL_WIDTH
+from tracks_dagster.services.explain.text import LABEL_WIDTH
 
 MARGIN = "  "  # before a label
 

@@ -15,8 +15,8 @@ from tracks_dagster.core import hangs
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.services.manual_retry import retry_by_person
+from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot
 from tracks_dagster.services.resuming import check_resume
-from tracks_dagster.services.snapshot_quarantine import quarantine_snapshot
 
 NCCL = (
     "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=811, OpType=ALLREDUCE, "

@@ -46,8 +46,8 @@ from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.eval_tick import EvalTick, tick_evals
 from tracks_dagster.services.evals import run_eval
-from tracks_dagster.services.explain import Around, explain_attempt
-from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.explain.run import Around, explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.remedying import Hands

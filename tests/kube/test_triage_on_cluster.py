@@ -20,9 +20,9 @@ from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.redact import redact
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.triage import Sources, triage
-from tracks_dagster.services.triage_line import Line
-from tracks_dagster.services.triage_room import Asked
+from tracks_dagster.services.triage.judge import Sources, triage
+from tracks_dagster.services.triage.line import Line
+from tracks_dagster.services.triage.room import Asked
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, sync_playwright
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.stories import RUN_ID, Story
-from tracks_dagster.services.report_link import write_report
+from tracks_dagster.services.report.link import write_report
 from tracks_dagster.services.tracks import Tracks
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

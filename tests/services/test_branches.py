@@ -20,13 +20,13 @@ from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, sha256_hex
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.branches import find_origin
-from tracks_dagster.services.explain import explain_run
-from tracks_dagster.services.explain_text import run_text
+from tracks_dagster.services.explain.run import explain_run
+from tracks_dagster.services.explain.text import run_text
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.pins import pin_source, release_branches
 from tracks_dagster.services.receipt_metadata import attempt_metadata
-from tracks_dagster.services.report import render_report
+from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.retry import settle
 from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.status import run_line

@@ -10,8 +10,8 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.records import Kind
-from tracks_dagster.services.explain import explain_attempt, explain_run
-from tracks_dagster.services.explain_text import attempt_text, run_text
+from tracks_dagster.services.explain.run import explain_attempt, explain_run
+from tracks_dagster.services.explain.text import attempt_text, run_text
 from tracks_dagster.services.tracks import Tracks
 
 

@@ -12,7 +12,7 @@ from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.lifecycle import run_status
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
-from tracks_dagster.services.snapshot_quarantine import release_snapshot
+from tracks_dagster.services.quarantine.snapshots import release_snapshot
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.watch import Tick, settle_open_runs

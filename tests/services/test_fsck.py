@@ -15,8 +15,8 @@ from tracks_dagster.core.checkpoints import manifest_key
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, sha256_hex
 from tracks_dagster.core.track import log_key
-from tracks_dagster.services.findings import Finding
-from tracks_dagster.services.fsck import fsck
+from tracks_dagster.services.fsck.check import fsck
+from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.training.verifying import verify_checkpoint
 

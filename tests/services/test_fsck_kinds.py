@@ -31,10 +31,10 @@ from tracks_dagster.core.placement import places_key
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, format_time, seal, sha256_hex
 from tracks_dagster.core.track import QUARANTINES_TRACK, log_key, run_track
-from tracks_dagster.services import fsck_ledger
-from tracks_dagster.services.findings import Finding, FindingKind
-from tracks_dagster.services.fsck import fsck
-from tracks_dagster.services.fsck_archive import check_archive
+from tracks_dagster.services.fsck import ledger as fsck_ledger
+from tracks_dagster.services.fsck.archive import check_archive
+from tracks_dagster.services.fsck.check import fsck
+from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.training.verifying import verify_checkpoint

@@ -16,8 +16,8 @@ from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.bodies import ComputeRequest, Debit, TimeSpent
 from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.records import format_time
-from tracks_dagster.services.goodput import GROUPS_MAX, read_goodput
-from tracks_dagster.services.goodput_text import goodput_text
+from tracks_dagster.services.goodput.read import GROUPS_MAX, read_goodput
+from tracks_dagster.services.goodput.text import goodput_text
 from tracks_dagster.services.projector import Projector
 
 HOUR = timedelta(hours=1)

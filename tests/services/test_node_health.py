@@ -17,7 +17,7 @@ from tracks_dagster.core.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.track import log_key, pool_track
-from tracks_dagster.services.fsck import fsck
+from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.node_decisions import quarantine_node, release_node
 from tracks_dagster.services.node_health import NodeHealth, read_work

@@ -11,9 +11,9 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.track import log_key, run_track
-from tracks_dagster.services.explain import Around, explain_attempt, explain_run
-from tracks_dagster.services.explain_text import attempt_text, run_text
-from tracks_dagster.services.reading import read_run
+from tracks_dagster.services.explain.reading import read_run
+from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.services.explain.text import attempt_text, run_text
 from tracks_dagster.services.tracks import Tracks
 
 TRACK = run_track(RUN_ID)

@@ -18,7 +18,7 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind, canonical_json, sha256_hex
 from tracks_dagster.core.spending import spendings
 from tracks_dagster.core.user_rules import NO_RULES, Row, check_rules
-from tracks_dagster.services.explain import Around, explain_attempt
+from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.reclassify import Reread, reclassify
 from tracks_dagster.services.tracks import Tracks
 

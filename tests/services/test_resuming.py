@@ -14,8 +14,8 @@ from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.run_state import AttemptState
-from tracks_dagster.services.explain import explain_attempt
-from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.explain.run import explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.resuming import NOTE_BY, check_resume
 from tracks_dagster.services.retry import settle

@@ -13,8 +13,8 @@ from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.names import WATCH_ATTEMPTS
 from tracks_dagster.core.records import Draft, Json, Kind
 from tracks_dagster.core.track import run_track
-from tracks_dagster.services.explain import explain_attempt
-from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.explain.run import explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.retry import settle
 from tracks_dagster.services.tracks import Tracks

@@ -15,16 +15,16 @@ from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, Record
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.runs import open_first_attempt
-from tracks_dagster.services.snapshot_quarantine import (
+from tracks_dagster.services.quarantine.snapshots import (
     consumers,
     find_any_snapshot,
     quarantine_snapshot,
     release_snapshot,
     snapshot_withdrawn,
 )
+from tracks_dagster.services.remedying import Hands
+from tracks_dagster.services.retry import Settled, settle
+from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 

@@ -25,8 +25,8 @@ from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.promotion import decide_promotion, promote
-from tracks_dagster.services.quarantine import Quarantined, quarantined_sources
-from tracks_dagster.services.quarantine_decisions import quarantine_source, release_source
+from tracks_dagster.services.quarantine.decisions import quarantine_source, release_source
+from tracks_dagster.services.quarantine.quarantines import Quarantined, quarantined_sources
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import declare
 from tracks_dagster.services.tracks import Tracks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
+from tracks_dagster.services.explain.stretches import SEVERAL, STRETCHES_MAX, stretches
 from tracks_dagster.services.receipts import receipts_of
-from tracks_dagster.services.stretches import SEVERAL, STRETCHES_MAX, stretches
 
 SHORT = STRETCHES_MAX
 

@@ -27,9 +27,9 @@ from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import Kind, canonical_json, format_time
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.triage import Sources, Triage, triage
-from tracks_dagster.services.triage_reading import read_sql
-from tracks_dagster.services.triage_room import Asked
+from tracks_dagster.services.triage.judge import Sources, Triage, triage
+from tracks_dagster.services.triage.reading import read_sql
+from tracks_dagster.services.triage.room import Asked
 
 GIB = 2**30
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)

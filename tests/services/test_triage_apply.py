@@ -27,9 +27,9 @@ from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.user_rules import NO_RULES
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks
-from tracks_dagster.services.triage import Sources, triage
-from tracks_dagster.services.triage_apply import Act, Acting, apply
-from tracks_dagster.services.triage_room import Asked
+from tracks_dagster.services.triage.apply import Act, Acting, apply
+from tracks_dagster.services.triage.judge import Sources, triage
+from tracks_dagster.services.triage.room import Asked
 
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * 2**30, slots=12)
 SLOTS = Asked(slots=12)

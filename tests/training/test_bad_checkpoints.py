@@ -28,8 +28,8 @@ from tracks_dagster.core.errors import (
 from tracks_dagster.core.names import ALERT_SAVE_FAILED
 from tracks_dagster.core.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.core.track import log_key
-from tracks_dagster.services.explain import explain_attempt
-from tracks_dagster.services.explain_text import attempt_text
+from tracks_dagster.services.explain.run import explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.training.attempt import Attempt
 

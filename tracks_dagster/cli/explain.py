@@ -19,13 +19,13 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput, LedgerError
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Ledger
-from tracks_dagster.services.explain import Around, explain_attempt, explain_run
-from tracks_dagster.services.explain_text import attempt_text, broken_lines, run_text
-from tracks_dagster.services.glossary import GLOSSARY
-from tracks_dagster.services.random_failed import SEED_MAX, Picked, pick_failed
-from tracks_dagster.services.raw_records import evidence_text, record_lines
-from tracks_dagster.services.reading import Break
-from tracks_dagster.services.report_link import write_report
+from tracks_dagster.services.explain.glossary import GLOSSARY
+from tracks_dagster.services.explain.random_failed import SEED_MAX, Picked, pick_failed
+from tracks_dagster.services.explain.raw_records import evidence_text, record_lines
+from tracks_dagster.services.explain.reading import Break
+from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.services.explain.text import attempt_text, broken_lines, run_text
+from tracks_dagster.services.report.link import write_report
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, usable_rules
 from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read, utc_now

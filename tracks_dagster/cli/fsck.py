@@ -15,8 +15,8 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import StoreUnsuitable
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.services.fsck import Checked, fsck
-from tracks_dagster.services.fsck_archive import check_archive, is_left_out
+from tracks_dagster.services.fsck.archive import check_archive, is_left_out
+from tracks_dagster.services.fsck.check import Checked, fsck
 from tracks_dagster.settings import Settings
 from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
 from tracks_dagster.wiring import open_ledger_to_read, open_store_to_read

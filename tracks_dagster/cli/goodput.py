@@ -10,8 +10,8 @@ from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.core import units
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.services.goodput import KEYS, read_goodput
-from tracks_dagster.services.goodput_text import goodput_text
+from tracks_dagster.services.goodput.read import KEYS, read_goodput
+from tracks_dagster.services.goodput.text import goodput_text
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.wiring import open_ledger_to_read
 

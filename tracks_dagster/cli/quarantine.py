@@ -7,9 +7,9 @@ import click
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.services.blast import blast
-from tracks_dagster.services.lineage_text import blast_lines
-from tracks_dagster.services.quarantine_decisions import quarantine_source
+from tracks_dagster.services.lineage.blast import blast
+from tracks_dagster.services.lineage.text import blast_lines
+from tracks_dagster.services.quarantine.decisions import quarantine_source
 
 
 @click.command("quarantine")

@@ -6,7 +6,7 @@ import click
 
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
 from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.services.quarantine_decisions import release_source
+from tracks_dagster.services.quarantine.decisions import release_source
 
 
 @click.command("release")

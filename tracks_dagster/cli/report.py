@@ -8,8 +8,8 @@ import click
 
 from tracks_dagster.cli.common import open_app
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.services import report_link
-from tracks_dagster.services.explain import Around
+from tracks_dagster.services.explain.run import Around
+from tracks_dagster.services.report import link as report_link
 from tracks_dagster.wiring import App
 
 

@@ -11,7 +11,7 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.review import Review, parse_day
 from tracks_dagster.core.review_text import Section, headline, numbers, sections
-from tracks_dagster.services.incident_review import review_day
+from tracks_dagster.services.review.day import review_day
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.wiring import open_ledger_to_read, utc_now
 

@@ -15,14 +15,14 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.records import Json
-from tracks_dagster.services.runs import check_words
-from tracks_dagster.services.snapshot_quarantine import (
+from tracks_dagster.services.quarantine.snapshots import (
     consumers,
     find_any_snapshot,
     quarantine_snapshot,
     release_snapshot,
     short_id,
 )
+from tracks_dagster.services.runs import check_words
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import open_ledger_to_read
 

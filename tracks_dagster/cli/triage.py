@@ -16,13 +16,13 @@ from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
 from tracks_dagster.core.units import size_bytes
 from tracks_dagster.services.runs import check_words
-from tracks_dagster.services.triage import Triage, triage
-from tracks_dagster.services.triage_room import Asked
+from tracks_dagster.services.triage.judge import Triage, triage
+from tracks_dagster.services.triage.room import Asked
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import open_triage
 
 if TYPE_CHECKING:
-    from tracks_dagster.services.triage_apply import Act
+    from tracks_dagster.services.triage.apply import Act
 
 DEVICES_MAX = 100_000
 WHY = "after an incident"
@@ -71,7 +71,7 @@ def command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.services.triage_apply import (
+    from tracks_dagster.services.triage.apply import (
         Acting,
         apply,
     )  # classifies: who reads needs it not

@@ -13,12 +13,12 @@ from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.pace import Span, about, told
 from tracks_dagster.core.restart_plan import LATER, NEVER, Planned
 from tracks_dagster.core.triage_signs import Sign
-from tracks_dagster.services.triage import Triage
-from tracks_dagster.services.triage_line import Line
-from tracks_dagster.services.triage_reading import RUNS_MAX
+from tracks_dagster.services.triage.judge import Triage
+from tracks_dagster.services.triage.line import Line
+from tracks_dagster.services.triage.reading import RUNS_MAX
 
 if TYPE_CHECKING:
-    from tracks_dagster.services.triage_apply import Act
+    from tracks_dagster.services.triage.apply import Act
 
 EVIDENCE_RUNS_MAX = 20  # whose evidence is told in full; that of all is in --json
 SECTION_LINES_MAX = 40

@@ -10,7 +10,7 @@ from tracks_dagster.core.decision import Decision, Retry
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.names import LOCAL
 from tracks_dagster.core.storm import pool_of
-from tracks_dagster.services.quarantine import Quarantines
+from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.tracks import Tracks
 
 WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decision

@@ -14,8 +14,8 @@ from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import RunState, find_at
-from tracks_dagster.services.clean_starts import checkpoint_withheld
 from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
+from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.runs import RunRequest
 from tracks_dagster.services.tracks import Tracks
 

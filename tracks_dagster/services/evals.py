@@ -19,7 +19,7 @@ from tracks_dagster.core.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind, format_time, parse_time
 from tracks_dagster.core.run_state import EvalState, RunState
-from tracks_dagster.services.clean_starts import checkpoint_withheld
+from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
 
 EVALS_OPENED_MAX = 100  # in one call; a run requires a handful

@@ -17,10 +17,10 @@ from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import DECISIONS_MAX, run_track
 from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.branch_source import source_withdrawn
-from tracks_dagster.services.clean_starts import resume_or_refuse
 from tracks_dagster.services.node_health import NodeHealth
+from tracks_dagster.services.quarantine.clean_starts import resume_or_refuse
+from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
 from tracks_dagster.services.remedying import quarantine_all
-from tracks_dagster.services.snapshot_quarantine import refuse_withdrawn
 from tracks_dagster.services.tracks import Tracks
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})

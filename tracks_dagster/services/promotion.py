@@ -18,7 +18,7 @@ from tracks_dagster.core.evals import final_checkpoint
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.clean_starts import checkpoint_withheld
+from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
 
 

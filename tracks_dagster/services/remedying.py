@@ -18,12 +18,12 @@ from tracks_dagster.core.ports import CheckpointReader, Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.rollback import Quarantine
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.retention import collect
-from tracks_dagster.services.snapshot_quarantine import (
+from tracks_dagster.services.quarantine.snapshots import (
     consumers,
     quarantine_snapshot,
     short_id,
 )
+from tracks_dagster.services.retention import collect
 from tracks_dagster.services.tracks import Tracks
 
 QUARANTINES_MAX = 250  # of one call, 8 s of a store that takes 30 ms; the next one goes on

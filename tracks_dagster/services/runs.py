@@ -31,12 +31,12 @@ from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.avoiding import avoid_now
-from tracks_dagster.services.clean_starts import refuse_declaration, resume_or_refuse
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
 from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.pins import pin_source
+from tracks_dagster.services.quarantine.clean_starts import refuse_declaration, resume_or_refuse
+from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
 from tracks_dagster.services.run_config import WORDS_CHARACTERS_MAX, checked_cadence, whole_config
-from tracks_dagster.services.snapshot_quarantine import refuse_withdrawn
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 

@@ -12,9 +12,9 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.clean_start import Withheld
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.branch_source import source_withdrawn
-from tracks_dagster.services.clean_starts import withheld_of
-from tracks_dagster.services.quarantine import Quarantines
-from tracks_dagster.services.snapshot_quarantine import snapshot_withdrawn
+from tracks_dagster.services.quarantine.clean_starts import withheld_of
+from tracks_dagster.services.quarantine.quarantines import Quarantines
+from tracks_dagster.services.quarantine.snapshots import snapshot_withdrawn
 from tracks_dagster.services.tracks import Tracks
 
 

@@ -1,0 +1,80 @@
+"""Explain the end of an attempt: the verdict, the evidence that it rests on, what speaks against it.
+
+Stored evidence is believed only while it has the hash that the verdict's record names.
+"""
+
+from __future__ import annotations
+
+import json
+
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.classify import classify
+from tracks_dagster.core.evidence import Evidence
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import format_time, sha256_hex
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.services.explain.explanation import Ended
+from tracks_dagster.services.explain.ranks import rank_ends
+
+CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
+TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
+
+
+def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence | None, str | None]:
+    """Return the stored evidence, or None and what is wrong with it."""
+    if attempt.ended is None:
+        return None, None
+    data = store.get(attempt.ended.evidence_key)
+    if data is None:
+        return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
+    if sha256_hex(data) != attempt.ended.evidence_sha256:
+        return None, CHANGED
+    return from_json(Evidence, json.loads(data)), None
+
+
+def explain_end(
+    attempt: AttemptState,
+    evidence: Evidence | None,
+    rules: UserRules,
+    late: tuple[str, ...] = (),
+) -> Ended | None:
+    """Return why the attempt ended; None while it is open.
+
+    rules: a user's own, as they read now; what speaks against the reason is told while they, and the
+    words that ship, still read it from the evidence. late: what ranks said after the end.
+    """
+    if attempt.ended is None or attempt.ended_at is None:
+        return None
+    newest = attempt.reclassified or attempt.ended
+    against: tuple[str, ...] = ()
+    if evidence is not None:
+        verdict = classify(evidence, rules)
+        against = verdict.against if verdict.reason == newest.reason else ()
+    return Ended(
+        reason=newest.reason,
+        sentence=TerminationReason(newest.reason).sentence,
+        confidence=newest.confidence,
+        rule=newest.rule,
+        lines=newest.lines,
+        against=against,
+        root_message=attempt.ended.root_message,
+        traceback_tail=_traceback(evidence, newest.reason),
+        evidence_key=attempt.ended.evidence_key,
+        ended_at=format_time(attempt.ended_at),
+        closed_by=attempt.ended.closed_by,
+        reclassified_why=attempt.reclassified.why if attempt.reclassified else None,
+        ranks=tuple(rank_ends(evidence, TerminationReason(newest.reason))),
+        late=late,
+    )
+
+
+def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
+    """Return the last lines of a rank's traceback: of one that names `reason`, else of any."""
+    words = [r.last_word for r in evidence.ranks if r.last_word] if evidence else []
+    told = [word for word in words if word.traceback_tail]
+    if not told:
+        return ()
+    root = next((word for word in told if word.reason == reason), told[0])
+    return tuple(root.traceback_tail.strip().splitlines()[-TRACEBACK_LINES_MAX:])

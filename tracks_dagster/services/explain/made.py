@@ -1,0 +1,88 @@
+"""What an attempt made and what that cost: checkpoints, steps, device seconds, and the evals of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracks_dagster.core.bodies import EvalRequirement
+from tracks_dagster.core.evals import attempts_at, final_checkpoint, is_completed
+from tracks_dagster.core.records import format_time
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.time_buckets import AttemptTime
+from tracks_dagster.services.explain.explanation import CheckpointMade, Cost, EvalDone
+from tracks_dagster.services.receipts import Receipt
+
+
+def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:
+    """Return the checkpoints that the attempt committed, and what became of each."""
+    return tuple(
+        CheckpointMade(
+            step=c.ref.step,
+            manifest_sha256=c.ref.manifest_sha256,
+            status=c.status,
+            trigger=c.body.trigger,
+            committed_at=format_time(c.at),
+            total_bytes=c.body.total_bytes,
+            pins=tuple(sorted(c.pins)),
+        )
+        for c in state.checkpoints
+        if c.ref.attempt_id == attempt.attempt_id
+    )
+
+
+def explain_cost(receipt: Receipt, time: AttemptTime) -> Cost:
+    """Return the attempt's share of the run's steps and of its time, and its debit."""
+    attempt, account = receipt.attempt, receipt.account
+    wall_s = None
+    if attempt.ended_at is not None:
+        wall_s = (attempt.ended_at - attempt.opened_at).total_seconds()
+    return Cost(
+        kept_steps=account.kept,
+        lost_steps=account.lost,
+        device_seconds=attempt.ended.device_seconds if attempt.ended else None,
+        accelerator=attempt.ended.accelerator if attempt.ended else None,
+        wall_s=wall_s,
+        debit=attempt.opened.debit,
+        seconds=time.seconds,
+        device_seconds_by=time.device_seconds,
+    )
+
+
+def explain_evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...]:
+    """Return every try at an eval of a checkpoint that the attempt made."""
+    return tuple(
+        EvalDone(
+            eval_id=e.opened.eval_id,
+            number=e.opened.number,
+            checkpoint_step=e.opened.checkpoint.step,
+            reason=e.ended.reason if e.ended else None,
+            metrics=e.ended.metrics if e.ended else {},
+            message=e.ended.message if e.ended else "",
+        )
+        for e in state.evals
+        if e.opened.checkpoint.attempt_id == attempt.attempt_id
+    )
+
+
+def evals_owed(state: RunState) -> Iterator[str]:
+    """Yield how each eval that the run requires stands, a sentence each."""
+    for required in state.declared.evals:
+        what = f"{required.suite}, version {required.suite_version}, on {required.snapshot.dataset}"
+        yield f"required: {what}: {_stands(state, required)}"
+
+
+def _stands(state: RunState, required: EvalRequirement) -> str:
+    waived = next((w.body for w in state.waivers if w.body.suite == required.suite), None)
+    if waived is not None:
+        return f"waived by {waived.by}: {waived.why}"
+    final = final_checkpoint(state)
+    if final is None:
+        return "not due yet, the run has not all its steps"
+    tries = attempts_at(state, required, final)
+    if any(is_completed(each) for each in tries):
+        return f"completed on step {final.step}"
+    if not tries:
+        return f"due on step {final.step}, not tried yet"
+    ended = tries[-1].ended
+    how = f"the last ended as {ended.reason}" if ended is not None else "the last has not ended"
+    return f"due on step {final.step}, tried {len(tries)} times, {how}"

@@ -1,0 +1,45 @@
+"""How far an attempt is that has not ended, by its own journal."""
+
+from __future__ import annotations
+
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.services.explain.explanation import Progress
+from tracks_dagster.services.receipts import Receipt
+
+
+def explain_progress(receipt: Receipt) -> Progress | None:
+    """Return how far the attempt is; None once it has ended."""
+    attempt = receipt.attempt
+    if not attempt.is_open:
+        return None
+    newest = receipt.steps[-1] if receipt.steps else None
+    steps = attempt.opened.config.get("steps")
+    return Progress(
+        step=newest.step if newest else None,
+        steps=steps,
+        at=newest.at if newest else None,
+        last_committed_step=receipt.last_committed_step,
+        sentence=_waits(attempt) or _runs(receipt),
+    )
+
+
+def _waits(attempt: AttemptState) -> str | None:
+    """Say what it waits for before its ranks have come together, or None."""
+    if not attempt.claims:
+        return "It is open, and no Dagster run has claimed it yet: nothing has been started for it."
+    if attempt.placed is None:
+        return "It is open: a Dagster run has claimed it, and its ranks are not together yet."
+    return None
+
+
+def _runs(receipt: Receipt) -> str:
+    began = receipt.attempt.resumed_step
+    if not receipt.steps:
+        return f"It is still running; no step past step {began} is in its journal yet."
+    newest, steps = receipt.steps[-1], receipt.attempt.opened.config.get("steps")
+    safe = receipt.last_committed_step
+    saved = f"step {safe} is its last commit" if safe is not None else "it has committed none"
+    return (
+        f"It is still running: step {newest.step} of {steps} at {newest.at[:19]}Z by its journal; "
+        f"{saved}, so {newest.step - max(safe or 0, began)} steps would be lost if it ended now."
+    )

@@ -1,0 +1,249 @@
+"""Explain an attempt from the record alone: what was tried, on what, why it ended, what came next.
+
+Reads the track as far as it holds, the journals and the stored evidence; needs no ledger, no Dagster
+and no memory of any person. What the record does not hold is listed as missing, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.core.bodies import RankPlace, TimeSpent
+from tracks_dagster.core.errors import TrackBroken, UnknownRun
+from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.records import Kind, format_time
+from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.time_buckets import RunTime, run_buckets
+from tracks_dagster.core.user_rules import NO_RULES, UserRules
+from tracks_dagster.services.explain.began import explain_began
+from tracks_dagster.services.explain.end import explain_end, read_evidence
+from tracks_dagster.services.explain.explanation import (
+    AttemptExplanation,
+    RankPlaced,
+    RunExplanation,
+    Stretch,
+    Where,
+    Words,
+)
+from tracks_dagster.services.explain.links import explain_links, references
+from tracks_dagster.services.explain.made import (
+    evals_owed,
+    explain_checkpoints,
+    explain_cost,
+    explain_evals,
+)
+from tracks_dagster.services.explain.missing import missing, score
+from tracks_dagster.services.explain.next_action import explain_next, what_to_do
+from tracks_dagster.services.explain.progress import explain_progress
+from tracks_dagster.services.explain.ranks import late_words
+from tracks_dagster.services.explain.reading import RunRead, read_run
+from tracks_dagster.services.explain.stretches import stretches
+from tracks_dagster.services.explain.tried import explain_data, explain_tried
+from tracks_dagster.services.gathering import read_journal_end
+from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.services.narrate import sentence
+from tracks_dagster.services.placements import read_places
+from tracks_dagster.services.quarantine.quarantines import Quarantines
+from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
+from tracks_dagster.services.tracks import Tracks
+
+ATTEMPTS_TOLD_MAX = 12  # of a run, the newest, each in full; the history names all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What an explanation may draw on beside the store, none of which it needs.
+
+    rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
+    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone.
+    """
+
+    rules: UserRules = NO_RULES
+    ledger: Ledger | None = None
+    ui_url: str = ""
+
+
+NOTHING_AROUND = Around()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A run as it was read for an explanation: its track, its receipts, its history in short, and the
+    account of its time until `until`: now while an attempt is open, else its newest record."""
+
+    read: RunRead
+    run: RunReceipts
+    history: tuple[Stretch, ...]
+    time: RunTime
+    until: datetime
+
+
+def read_to_explain(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> Told:
+    """Read a run once, for its explanation and its report; raises UnknownRun and TrackBroken."""
+    read = read_run(tracks, run_id, witness=around.ledger)
+    state, run = read.state, receipts_of(tracks.store, read.state)
+    newest = max(record.at for record in read.records)  # clocks of several machines wrote them
+    until = newest if state.open_attempt is None else max(tracks.now(), newest)
+    return Told(
+        read=read,
+        run=run,
+        history=stretches(run.receipts),
+        time=run_buckets(state, as_of=until, spent=_spent(tracks.store, state)),
+        until=until,
+    )
+
+
+def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeSpent]]:
+    """Return what the journal of an open attempt tells of its time; nothing where it tells nothing."""
+    attempt = state.open_attempt
+    if attempt is None or attempt.placed is None:
+        return {}
+    launch_id = attempt.placed.launch_id
+    end = read_journal_end(store, journal_prefix(state.run_id, attempt.attempt_id, launch_id, 0))
+    if end.spent is None or end.last_step is None:
+        return {}
+    return {attempt.attempt_id: (end.last_step, end.spent)}
+
+
+def explain_run(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> RunExplanation:
+    """Explain a run and its newest attempts; raises as `read_to_explain`."""
+    return explain_told(tracks, read_to_explain(tracks, run_id, around), around)
+
+
+def explain_told(
+    tracks: Tracks,
+    told: Told,
+    around: Around,
+    *,
+    attempts_max: int = ATTEMPTS_TOLD_MAX,
+    also: int | None = None,
+) -> RunExplanation:
+    """Explain a run that was read before: its newest attempts, and `also` the one of that id."""
+    records, receipts = told.read.records, told.run.receipts
+    newest = max(0, len(receipts) - attempts_max)
+    quarantines = Quarantines(tracks)
+    chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
+    return RunExplanation(
+        run_id=told.run.state.run_id,
+        state=told.run.status.state,
+        why=told.run.status.why,
+        attempts=tuple(
+            _explain(tracks.store, told, receipt, around, quarantines) for receipt in chosen
+        ),
+        promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
+        history=told.history,
+        left_out=len(receipts) - len(chosen),
+        broken=told.read.broken,
+    )
+
+
+def explain_attempt(
+    tracks: Tracks, run_id: str, attempt_id: int, around: Around = NOTHING_AROUND
+) -> AttemptExplanation:
+    """Explain one attempt; raises UnknownRun."""
+    told = read_to_explain(tracks, run_id, around)
+    count = len(told.run.receipts)
+    if told.run.state.attempt(attempt_id) is None:
+        raise UnknownRun(
+            f"Training run {run_id} has no attempt {attempt_id}; {_which(run_id, count)}"
+        )
+    receipt = told.run.receipts[attempt_id - 1]
+    return _explain(tracks.store, told, receipt, around, Quarantines(tracks))
+
+
+def _which(run_id: str, count: int) -> str:
+    """Say which attempts there are."""
+    if not count:
+        return f"it has none yet. `tracks status {run_id}` says what it waits for."
+    newest = attempt_key(run_id, count)
+    return f"it has {count}, the newest is {newest}: `tracks explain {newest}`."
+
+
+def _explain(
+    store: ObjectStore, told: Told, receipt: Receipt, around: Around, quarantines: Quarantines
+) -> AttemptExplanation:
+    run, records = told.run, list(told.read.records)
+    state, attempt = run.state, receipt.attempt
+    evidence, evidence_problem = read_evidence(store, attempt)
+    late = tuple(late_words(store, state.run_id, attempt))
+    places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
+    return AttemptExplanation(
+        key=attempt_key(state.run_id, attempt.attempt_id),
+        run_id=state.run_id,
+        attempt_id=attempt.attempt_id,
+        tried=explain_tried(state, attempt),
+        data=explain_data(receipt),
+        code=state.declared.code,
+        where=_where(attempt, places),
+        resumed=explain_began(attempt, records, receipt.continuity),
+        checkpoints=explain_checkpoints(state, attempt),
+        failed_saves=receipt.failed_saves,
+        ended=explain_end(attempt, evidence, around.rules, late),
+        progress=explain_progress(receipt),
+        cost=explain_cost(receipt, told.time.attempts[attempt.attempt_id - 1]),
+        next=explain_next(run, attempt, records),
+        resumes_from=run.final,
+        evals=explain_evals(state, attempt),
+        evals_owed=tuple(evals_owed(state)),
+        history=told.history,
+        quarantined=tuple(_quarantined(quarantines, state, attempt)),
+        words=_words(state, attempt),
+        missing=tuple(missing(receipt, evidence_problem)),
+        completeness=score(state, receipt, evidence_problem),
+        what_to_do=what_to_do(run, attempt),
+        links=tuple(explain_links(state, attempt, around.ui_url)),
+        references=tuple(references(state, attempt)),
+        broken=told.read.broken,
+    )
+
+
+def _quarantined(quarantines: Quarantines, state: RunState, attempt: AttemptState) -> Iterator[str]:
+    """Yield a sentence for each source in quarantine that the attempt descends from."""
+    try:
+        marks = quarantines.of_attempt(state, attempt.attempt_id)
+    except TrackBroken as error:
+        yield f"Whether it descends from a source in quarantine is not known: {error}"
+        return
+    for mark in marks.values():
+        yield f"it {mark.words}"
+
+
+def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
+    placed = attempt.placed
+    return Where(
+        launch_id=placed.launch_id if placed else None,
+        ranks=tuple(
+            RankPlaced(
+                rank=place.rank,
+                node=place.node,
+                device=place.device,
+                accelerator=place.accelerator,
+                pid=place.pid,
+                boot_id=place.boot_id,
+            )
+            for place in places
+        ),
+        image=placed.image if placed else None,
+        environment=placed.environment if placed else {},
+        environment_sha256=placed.environment_sha256 if placed else None,
+        dagster_run_ids=tuple(claim.body.dagster_run_id for claim in attempt.claims),
+    )
+
+
+def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
+    """Return the notes of this attempt, those of the run from its opening to the next one's, and the
+    stops of that time."""
+    successor = state.attempt(attempt.attempt_id + 1)
+    until = successor.opened_seq if successor else state.head.seq + 1
+    others = {n.seq for n in state.notes if n.attempt_id not in (None, attempt.attempt_id)}
+    own = {n.seq for n in state.notes if n.attempt_id == attempt.attempt_id}
+    notes = [(n.seq, n.at, n.body.by, n.body.text) for n in state.notes]
+    stops = [(s.seq, s.at, s.body.by, f"{s.body.mode}: {s.body.why}") for s in state.stops]
+    return tuple(
+        Words(seq=seq, at=format_time(at), by=by, text=text)
+        for seq, at, by, text in sorted(notes + stops)
+        if seq in own or (attempt.opened_seq < seq < until and seq not in others)
+    )

@@ -1,0 +1,76 @@
+"""Tell an explanation in plain text: what a tired person reads at night, the end before the details.
+
+Pure: text in, nothing out. Colours and widths are not its business, so it reads the same in a mail.
+What each part says is `explain_sections`'s, the words that it uses are `glossary`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tracks_dagster.services.explain.explanation import AttemptExplanation, RunExplanation
+from tracks_dagster.services.explain.glossary import used_words
+from tracks_dagster.services.explain.reading import Break
+from tracks_dagster.services.explain.sections import Section, history_lines, sections
+
+LABEL_WIDTH = 14
+
+
+def run_text(run: RunExplanation) -> str:
+    """Return the run in a few lines, its history, then each of its newest attempts, then the words."""
+    head = [f"{run.run_id}: {run.state}. {run.why}".rstrip(), *run.promotions]
+    head += broken_lines(run.broken)
+    head += _labelled([Section("history", tuple(_history(run)))])
+    parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
+    return _with_words("\n\n".join(parts))
+
+
+def attempt_text(attempt: AttemptExplanation) -> str:
+    """Return one attempt as labelled lines: why it ended, what to do, then everything else."""
+    return _with_words(_attempt(attempt, is_alone=True))
+
+
+def headline(attempt: AttemptExplanation) -> str:
+    """Return the attempt and its end in a word."""
+    return f"{attempt.key}: {attempt.ended.reason if attempt.ended else 'open'}"
+
+
+def broken_lines(broken: Break | None) -> list[str]:
+    """Say where the track stops holding; nothing where it holds."""
+    if broken is None:
+        return []
+    return [
+        f"THE RECORD BREAKS at record {broken.seq}: {broken.meaning} What is told here holds up to the "
+        f"record before it, and is as things stood then. To do: {broken.to_do}"
+    ]
+
+
+def _attempt(attempt: AttemptExplanation, *, is_alone: bool) -> str:
+    lines = [headline(attempt)]
+    if is_alone:  # of a run both are told once, at its head
+        lines += broken_lines(attempt.broken)
+    told = sections(attempt)
+    kept = told if is_alone else [each for each in told if each.label != "history"]
+    return "\n".join([*lines, *_labelled(kept)])
+
+
+def _history(run: RunExplanation) -> Iterator[str]:
+    yield from history_lines(run.history)
+    if run.left_out:
+        yield (
+            f"the oldest {run.left_out} are told here only; `tracks explain {run.run_id}/a01` tells "
+            "the first in full, and so on"
+        )
+
+
+def _labelled(told: Iterable[Section]) -> list[str]:
+    return [
+        f"  {section.label if index == 0 else '':<{LABEL_WIDTH}}{line}"
+        for section in told
+        for index, line in enumerate(section.lines)
+    ]
+
+
+def _with_words(text: str) -> str:
+    words = [f"{word}: {meaning}" for word, meaning in used_words(text)]
+    return "\n".join([text, "", *_labelled([Section("words", tuple(words))])])

@@ -1,0 +1,1 @@
+"""What is checked of tracks, objects, journals and the ledger; each finding says what to do."""

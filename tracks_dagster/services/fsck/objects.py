@@ -1,0 +1,188 @@
+"""Check the bytes that records name by hash: checkpoints, evidence, scripts, snapshots."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.errors import CheckpointError
+from tracks_dagster.core.evals import result_key
+from tracks_dagster.core.placement import places_key
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Json, sha256_hex
+from tracks_dagster.core.run_state import RunState
+from tracks_dagster.services.fsck.findings import Finding, FindingKind
+
+VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
+IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key
+
+
+def nothing_is_absent(key: str) -> bool:
+    """Miss every object that a record names and that is not there."""
+    return False
+
+
+def check_checkpoints(
+    store: ObjectStore, state: RunState, verify: VerifyCheckpoint
+) -> Iterator[Finding]:
+    """Read every byte of every checkpoint that was not deleted."""
+    for checkpoint in state.checkpoints:
+        if checkpoint.deleted:
+            continue
+        ref = checkpoint.ref
+        try:
+            verify(store, ref)
+        except CheckpointError as error:
+            yield Finding(
+                kind=FindingKind.CHECKPOINT_CORRUPT,
+                where=ref.object_prefix,
+                meaning=f"The checkpoint of step {ref.step}, attempt {ref.attempt_id}, of run "
+                f"{ref.run_id} cannot be trusted. {error}",
+                to_do="Nothing by hand: a restore verifies every hash, quarantines it and falls "
+                "back to the checkpoint before. Do not promote it.",
+            )
+
+
+def check_deletions(store: ObjectStore, state: RunState) -> Iterator[Finding]:
+    """Check the lists of chunks by which deletions that are not finished go on."""
+    for checkpoint in state.checkpoints:
+        key = checkpoint.deletion.chunks_key if checkpoint.deletion is not None else None
+        if key is None or store.get(manifest_key(checkpoint.ref)) is None:
+            continue
+        problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".json"))
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.DELETION_LIST_WRONG,
+                where=key,
+                meaning=f"The list of chunks that go with step {checkpoint.ref.step}, attempt "
+                f"{checkpoint.ref.attempt_id}, of run {state.run_id} {problem}, and the deletion is "
+                "not finished.",
+                to_do="Restore the object if it can be had; else, once the attempt has ended, "
+                f"`tracks checkpoints gc {state.run_id}` removes what lies under the checkpoint's "
+                "own prefix.",
+            )
+
+
+def check_evidence(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check the stored evidence of every ended attempt."""
+    for attempt in state.attempts:
+        if attempt.ended is None or is_absent(attempt.ended.evidence_key):
+            continue
+        key = attempt.ended.evidence_key
+        problem = _problem(store.get(key), attempt.ended.evidence_sha256)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.EVIDENCE_WRONG,
+                where=key,
+                meaning=f"The evidence for the end of attempt {attempt.attempt_id} of run "
+                f"{state.run_id} {problem}; the verdict ({attempt.reason}) stands in the track.",
+                to_do="Restore the object from a backup if the verdict is in doubt.",
+            )
+
+
+def check_places(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check the list of places of each gang that was too large for its record."""
+    for attempt in state.attempts:
+        placed = attempt.placed
+        if placed is None or placed.places_sha256 is None:
+            continue
+        key = places_key(state.run_id, attempt.attempt_id, placed.launch_id, placed.places_sha256)
+        problem = None if is_absent(key) else _problem(store.get(key), placed.places_sha256)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.PLACES_WRONG,
+                where=key,
+                meaning=f"The list of where each rank of attempt {attempt.attempt_id} of run "
+                f"{state.run_id} ran {problem}; its record still names the nodes.",
+                to_do="Restore the object from a backup if the devices or processes matter.",
+            )
+
+
+def check_eval_results(store: ObjectStore, state: RunState) -> Iterator[Finding]:
+    """Check that what an evaluator left, where it still lies there, is what the record took from it."""
+    for each in state.evals:
+        key = result_key(state.run_id, each.opened.eval_id, each.opened.number)
+        if each.ended is None or not each.ended.metrics:
+            continue
+        data = store.get(key)
+        if data is not None and _metrics_of(data) != dict(each.ended.metrics):
+            yield Finding(
+                kind=FindingKind.EVAL_RESULT_WRONG,
+                where=key,
+                meaning=f"The stored result of eval {each.opened.eval_id}, number "
+                f"{each.opened.number}, of run {state.run_id} has other metrics than the record "
+                f"that was made of it: it was changed afterwards. The record counts.",
+                to_do="Find out who wrote there; `tracks explain` and promotion go by the record.",
+            )
+
+
+def check_trainer(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check the script of a run with a trainer of one's own."""
+    key = state.declared.trainer
+    if key == "family" or is_absent(key):
+        return
+    problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".py"))
+    if problem is not None:
+        yield Finding(
+            kind=FindingKind.TRAINER_WRONG,
+            where=key,
+            meaning=f"The trainer's script of run {state.run_id} {problem}.",
+            to_do="Restore the object, or declare a new run with the script of your own checkout.",
+        )
+
+
+def check_snapshots(
+    store: ObjectStore, state: DatasetState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check the manifest and every shard of each snapshot of a dataset."""
+    for snapshot in state.snapshots:
+        body = snapshot.body
+        for key, problem in _snapshot_problems(
+            store, body.manifest_key, body.snapshot_id, is_absent
+        ):
+            yield Finding(
+                kind=FindingKind.SNAPSHOT_WRONG,
+                where=key,
+                meaning=f"An object of snapshot {body.snapshot_id} of {body.dataset} {problem}; "
+                "runs on that snapshot cannot load it.",
+                to_do="Restore the object, or make the snapshot again from the same source: the "
+                "same data gives the same id.",
+            )
+
+
+def _snapshot_problems(
+    store: ObjectStore, manifest_key: str, snapshot_id: str, is_absent: IsAbsent
+) -> Iterator[tuple[str, str]]:
+    manifest = store.get(manifest_key)
+    problem = _problem(manifest, snapshot_id)
+    if manifest is None or problem is not None:
+        yield manifest_key, problem or "is missing"
+        return
+    for shard in json.loads(manifest)["shards"]:
+        if is_absent(shard["key"]):
+            continue
+        problem = _problem(store.get(shard["key"]), shard["sha256"])
+        if problem is not None:
+            yield shard["key"], problem
+
+
+def _metrics_of(data: bytes) -> Json:
+    try:
+        return json.loads(data)["metrics"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _problem(data: bytes | None, expected: str) -> str | None:
+    if data is None:
+        return "is missing"
+    found = sha256_hex(data)
+    return None if found == expected else f"has sha256 {found} instead of {expected}"

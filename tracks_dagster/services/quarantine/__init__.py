@@ -1,0 +1,1 @@
+"""Sources that nothing new may start from: deciding it, and asking whether something descends."""

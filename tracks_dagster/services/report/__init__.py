@@ -1,0 +1,1 @@
+"""A run as one HTML file without network: the explanations that `tracks explain` prints, drawn."""

@@ -1,0 +1,1 @@
+"""What ended on a day, what it cost, and what needs a person."""

@@ -1,0 +1,175 @@
+"""Do what triage proposes: record the ends that nobody recorded, and open the attempts that fit now.
+
+With the services of the watcher and the retry sensors, so the retry policy decides as ever, and a
+daemon that comes up meanwhile does no harm. Every act leaves a note that says who did it and why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracks_dagster.core.bodies import Note
+from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.ports import CheckpointReader, LauncherOf, Ledger, OrchestratorRun
+from tracks_dagster.core.records import Json, Kind
+from tracks_dagster.core.redact import Redact
+from tracks_dagster.core.restart_plan import NOW, Planned
+from tracks_dagster.core.triage import CLOSABLE, Verdict
+from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.services.closing import close_attempt
+from tracks_dagster.services.first_attempts import open_or_tell
+from tracks_dagster.services.node_health import NodeHealth
+from tracks_dagster.services.pools import Pools
+from tracks_dagster.services.remedying import Hands
+from tracks_dagster.services.retry import settle
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.triage.judge import Triage
+from tracks_dagster.services.triage.line import Line
+
+CLOSED, OPENED, LEFT, FAILED = "closed", "opened", "left", "failed"
+WORDS_MAX = 1000  # characters of a sentence in a note, which is a record of at most 16 KiB
+_CLOSABLE = frozenset(verdict.word for verdict in CLOSABLE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """What was done on one run. what: "closed", "opened", "left", "failed", or what a decision came
+    to ("refused", "finished", "paused", "waiting"). seq: of the record; None where none was made."""
+
+    run_id: str
+    what: str
+    why: str
+    seq: int | None = None
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it could not be done."""
+        return self.what == FAILED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acting:
+    """In whose name, why, and with what. policy, rules: as the watcher has them."""
+
+    tracks: Tracks
+    ledger: Ledger
+    launcher_of: LauncherOf
+    checkpoints: CheckpointReader
+    policy: RetryPolicy
+    rules: UserRules
+    clean: Redact
+    by: str
+    why: str
+
+
+class NoOrchestrator:
+    """Implements `ports.Orchestrator` where Dagster is not asked: it knows of no run."""
+
+    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return none."""
+        return ()
+
+    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return none."""
+        return ()
+
+    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
+        """Return None."""
+        return None
+
+
+def apply(found: Triage, acting: Acting) -> tuple[Act, ...]:
+    """Close what is dead or finished, then open what the plan starts now, in its order.
+
+    What does not fit is left as it is, without an attempt. Safe to repeat, and beside a daemon.
+    """
+    places = {each.run_id: each.position for each in found.plan}
+    lines = sorted(found.lines, key=lambda line: places.get(line.run_id, len(places) + 1))
+    acts = [act for line in lines if line.verdict in _CLOSABLE for act in _close(line, acting)]
+    failed = {act.run_id for act in acts if act.what != CLOSED}
+    for each in found.plan:
+        if each.run_id not in failed:
+            acts.append(_start(found.line(each.run_id), each, acting))
+    return tuple(acts)
+
+
+def _close(line: Line, acting: Acting) -> list[Act]:
+    """End the open attempt as the watcher does; a supervisor that lives does it by itself."""
+    if line.is_supervised:
+        return [Act(run_id=line.run_id, what=LEFT, why="its supervisor lives, and records its end")]
+    assert line.attempt_id is not None  # a verdict on an open attempt
+    message = f"{acting.by} closed it by `tracks triage --apply` ({acting.why}): {line.why}"
+    try:
+        ended = close_attempt(
+            acting.tracks,
+            acting.launcher_of(line.launcher),
+            NoOrchestrator(),
+            line.run_id,
+            line.attempt_id,
+            acting.by,
+            message=message,
+            clean=acting.clean,
+            rules=acting.rules,
+        )
+    except TracksError as error:
+        return [Act(run_id=line.run_id, what=FAILED, why=str(error))]
+    words = f"attempt {line.attempt_id} ended as {ended.reason}: {line.why}"
+    _note(acting, line, f"Closed {words}")
+    return [Act(run_id=line.run_id, what=CLOSED, why=words, seq=ended.ended_seq)]
+
+
+def _start(line: Line, planned: Planned, acting: Acting) -> Act:
+    """Let what follows be decided, if the plan starts the run now."""
+    run_id = line.run_id
+    if planned.starts != NOW:
+        return Act(run_id=run_id, what=LEFT, why=f"place {planned.position}: {planned.why}")
+    if line.verdict == Verdict.QUEUED.word:
+        why = f"attempt {line.attempt_id} is open already; the daemon starts its gang"
+        return Act(run_id=run_id, what=LEFT, why=why)
+    try:
+        is_first = line.verdict == Verdict.NOT_STARTED.word
+        act = _first(line, acting) if is_first else _next(line, acting)
+    except TracksError as error:
+        return Act(run_id=run_id, what=FAILED, why=str(error))
+    if act.seq is not None:
+        _note(acting, line, f"Place {planned.position} of the restart: {act.what}: {act.why}")
+    return act
+
+
+def _first(line: Line, acting: Acting) -> Act:
+    record, why = open_or_tell(acting.tracks, line.run_id, decided_by=acting.by)
+    opened = record is not None and record.kind is Kind.ATTEMPT_OPENED
+    seq = record.seq if record is not None else None
+    return Act(run_id=line.run_id, what=OPENED if opened else LEFT, why=why, seq=seq)
+
+
+def _next(line: Line, acting: Acting) -> Act:
+    policy = acting.policy
+    settled = settle(
+        acting.tracks,
+        line.run_id,
+        reasons=None,
+        decided_by=acting.by,
+        policy=policy,
+        hands=Hands(checkpoints=acting.checkpoints, ledger=acting.ledger),
+        pools=Pools(acting.ledger, now=acting.tracks.now(), window_s=policy.storm.window_s),
+        nodes=NodeHealth(acting.tracks, acting.ledger, policy.nodes),
+    )
+    seq = settled.record.seq if settled.record is not None else None
+    return Act(run_id=line.run_id, what=settled.what, why=settled.why, seq=seq)
+
+
+def _note(acting: Acting, line: Line, text: str) -> None:
+    """Say in the track who did it, why, and what it rested on."""
+    signs = [sign for sign in line.signs if sign.cell == "verdict"]
+    data: dict[str, Json] = {
+        "command": "tracks triage --apply",
+        "why": acting.why,
+        "verdict": line.verdict,
+        "evidence": [f"{sign.words} ({sign.source})"[:WORDS_MAX] for sign in signs],
+    }
+    note = Note(by=acting.by, text=f"{text[:WORDS_MAX]} Why: {acting.why}", data=data)
+    draft = acting.tracks.draft(Kind.NOTE, note, attempt_id=line.attempt_id)
+    acting.tracks.note_run(line.run_id, draft)

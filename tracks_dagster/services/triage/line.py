@@ -1,0 +1,284 @@
+"""From what was read of a run, and the verdict on it, to one line of the answer.
+
+Progress is steps of all steps. A metric is never progress, however much it looks like a percentage:
+metrics stand apart, under their own names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tracks_dagster.core.beats import Phase
+from tracks_dagster.core.bodies import ComputeRequest
+from tracks_dagster.core.evals import HAS_ALL_STEPS
+from tracks_dagster.core.pace import Pace, Span, measure, time_for
+from tracks_dagster.core.ports import GangReport
+from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Json, format_time, parse_time
+from tracks_dagster.core.triage import Judged, Verdict
+from tracks_dagster.core.triage_signs import Sign
+from tracks_dagster.services.triage.cells import MEMORY_METRIC, cell_signs
+from tracks_dagster.services.triage.reading import RunRead
+
+_STANDINGS = {
+    Verdict.ALIVE: "running",
+    Verdict.ORPHANED: "running",
+    Verdict.DEAD: "interrupted",
+    Verdict.FINISHED_UNRECORDED: "ended",
+    Verdict.NOT_SEEN: "unseen",
+    Verdict.QUEUED: "queued",
+    Verdict.NOT_STARTED: "queued",
+    Verdict.REFUSED: "refused",
+    Verdict.DONE: "done",
+}
+# Where each of these phases stands, the step itself is done; in the others it is under way.
+_AFTER_THE_STEP = frozenset({Phase.SAVING, Phase.EVALUATING, Phase.ENDING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One run. standing: in a person's word; verdict: a `Verdict`'s word; why: a sentence.
+
+    step, steps: the last step that was finished, of how many; percent: of these two, nothing else.
+    epoch: passes over the data that were finished at the last commit; epochs: of how many, where the
+    config says it. metrics: as reported at `metrics_step`. committed_step: what a restart goes on
+    from, 0 for the beginning. lost_steps, lost_s: finished since, to be run again after an end.
+    left_s: of the steps that are left, with its interval of 95 %; from the last commit on, unless it
+    runs. memory_bytes: of one rank's device. is_due: whether a restart is proposed. is_supervised: None
+    where nobody can tell, and without an open attempt.
+    """
+
+    run_id: str
+    family: str
+    standing: str
+    verdict: str
+    why: str
+    attempt_id: int | None
+    step: int
+    steps: int | None
+    percent: float | None
+    epoch: int | None
+    epochs: Json
+    metrics: Mapping[str, float]
+    metrics_step: int | None
+    committed_step: int
+    committed_at: str | None
+    lost_steps: int
+    lost_s: float | None
+    step_s: float | None
+    pace: str | None
+    steps_left: int | None
+    left_s: float | None
+    left_low_s: float | None
+    left_high_s: float | None
+    left_how: str
+    code: str
+    launcher: str
+    device_class: str
+    ranks: int
+    memory_bytes: int | None
+    memory_how: str
+    is_due: bool
+    is_supervised: bool | None
+    signs: tuple[Sign, ...] = field(default=())
+
+
+def line_of(read: RunRead, judged: Judged, report: GangReport | None) -> Line:
+    """Return the line of one run."""
+    progress = _progress(read, judged.verdict, report)
+    pace, compute = _pace(read), _compute(read)
+    time = _time(read, pace, progress)
+    memory_bytes, memory_how = _memory(read, compute)
+    code = code_words(read.row)
+    return Line(
+        run_id=read.run_id,
+        family=read.row["model_family"],
+        standing=_standing(read, judged.verdict),
+        verdict=judged.verdict.word,
+        why=judged.why,
+        **progress,
+        **time,
+        code=code,
+        launcher=compute.launcher,
+        device_class=compute.device_class,
+        ranks=compute.ranks,
+        memory_bytes=memory_bytes,
+        memory_how=memory_how,
+        is_due=_is_due(read, judged.verdict, progress["steps_left"]),
+        is_supervised=judged.is_supervised,
+        signs=(
+            *judged.signs,
+            *cell_signs(
+                read,
+                step=progress["step"],
+                code=code,
+                pace=pace,
+                left_how=time["left_how"],
+                memory_how=memory_how,
+            ),
+        ),
+    )
+
+
+def _progress(read: RunRead, verdict: Verdict, report: GangReport | None) -> dict[str, Any]:
+    """Return the fields that count steps, and apart from them the metrics."""
+    config, commit = _config(read), read.commit
+    step, steps, committed = _last_step(read, report), _steps(read, config), _committed_step(read)
+    is_over = verdict is Verdict.DONE or _reason(read) in HAS_ALL_STEPS
+    begin = step if verdict in (Verdict.ALIVE, Verdict.ORPHANED) else committed
+    metrics, metrics_step = _metrics(read)
+    attempt = read.tail.attempt if read.tail is not None else None
+    return {
+        "attempt_id": attempt.attempt_id if attempt is not None else None,
+        "step": step,
+        "steps": steps,
+        "percent": round(100.0 * step / steps, 1) if steps else None,
+        "epoch": commit.epoch if commit else None,
+        "epochs": config.get("epochs"),
+        "metrics": metrics,
+        "metrics_step": metrics_step,
+        "committed_step": committed,
+        "committed_at": format_time(commit.at) if commit else None,
+        "lost_steps": 0 if is_over else max(0, step - committed),
+        "steps_left": None if steps is None else 0 if is_over else max(0, steps - begin),
+    }
+
+
+def _time(read: RunRead, pace: Pace | None, progress: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields that are seconds."""
+    span, how = _left(read, pace, progress["steps_left"])
+    return {
+        "lost_s": progress["lost_steps"] * pace.step_s if pace else None,
+        "step_s": pace.step_s if pace else None,
+        "pace": pace.how if pace else None,
+        "left_s": span.seconds if span else None,
+        "left_low_s": span.low_s if span else None,
+        "left_high_s": span.high_s if span else None,
+        "left_how": how,
+    }
+
+
+def code_words(row: Mapping[str, Json]) -> str:
+    """Say where the code stood, also on a detached HEAD and with changes that no commit holds."""
+    commit = row["git_commit"]
+    if commit is None:
+        return f"no checkout, version {row['package_version']}"
+    at = f"{commit[:12]} on {row['git_branch']}" if row["git_branch"] else f"detached {commit[:12]}"
+    return f"{at}, uncommitted changes" if row["git_dirty"] else at
+
+
+def _standing(read: RunRead, verdict: Verdict) -> str:
+    if verdict is not Verdict.ENDED:
+        return _STANDINGS[verdict]
+    if read.row["state"] == "waiting":
+        return "waiting"
+    return "finishing" if _reason(read) in HAS_ALL_STEPS else "interrupted"
+
+
+def _is_due(read: RunRead, verdict: Verdict, left: int | None) -> bool:
+    """Whether a restart is proposed: steps are left, nobody runs them, and no person holds it."""
+    if left == 0:
+        return False
+    if verdict is Verdict.ENDED:
+        return bool(read.row["state"] == "running") and _reason(read) not in HAS_ALL_STEPS
+    return verdict in (
+        Verdict.DEAD,
+        Verdict.FINISHED_UNRECORDED,
+        Verdict.QUEUED,
+        Verdict.NOT_STARTED,
+    )
+
+
+def _reason(read: RunRead) -> TerminationReason | None:
+    attempt = read.tail.attempt if read.tail is not None else None
+    return attempt.reason if attempt is not None else None
+
+
+def _config(read: RunRead) -> Mapping[str, Json]:
+    attempt = read.tail.attempt if read.tail is not None else None
+    if attempt is not None:
+        return attempt.opened.config
+    text = read.attempts[-1]["attempt_config_json"] if read.attempts else read.row["config_json"]
+    config: Mapping[str, Json] = json.loads(text)
+    return config
+
+
+def _steps(read: RunRead, config: Mapping[str, Json]) -> int | None:
+    steps = config.get("steps", read.row["max_steps"])
+    return steps if isinstance(steps, int) and steps > 0 else None
+
+
+def _last_step(read: RunRead, report: GangReport | None) -> int:
+    """Return the last step that was finished, by journal, beat, commit or the record of the end."""
+    known = [_committed_step(read), read.row["final_step"] or 0]
+    known += [attempt["last_step"] or 0 for attempt in read.attempts[-1:]]
+    known += [step.step for step in read.journal.steps[-1:]]
+    attempt = read.tail.attempt if read.tail is not None else None
+    if attempt is not None and attempt.ended is not None:
+        known.append(attempt.ended.last_step or 0)
+    for beat in report.beats if report is not None else ():
+        if beat.rank == 0:
+            known.append(beat.step if beat.phase in _AFTER_THE_STEP else beat.step - 1)
+    return max(known)
+
+
+def _committed_step(read: RunRead) -> int:
+    if read.commit is not None:
+        return read.commit.step
+    return int(read.row["branched_from_step"] or 0)
+
+
+def _pace(read: RunRead) -> Pace | None:
+    if read.paced is None:
+        return None
+    ends = [parse_time(step.at).timestamp() for step in read.journal.steps]
+    return measure(read.paced, ends)
+
+
+def _left(read: RunRead, pace: Pace | None, left: int | None) -> tuple[Span | None, str]:
+    """Return how long what is left takes, and how that is known."""
+    if left is None:
+        return None, "its config does not say how many steps it has"
+    if left == 0:
+        return Span(seconds=0.0, low_s=0.0, high_s=0.0), "no step is left"
+    if pace is not None:
+        return time_for(pace, left), pace.how
+    device_s = float(read.row["estimated_device_s"])
+    steps = left / (left + _committed_step(read))
+    seconds = device_s / max(1, read.row["ranks"]) * steps
+    return Span(seconds=seconds), "as declared; no step of it was ever measured"
+
+
+def _compute(read: RunRead) -> ComputeRequest:
+    tail = read.tail
+    if tail is not None and tail.attempt is not None:
+        return tail.attempt.opened.compute
+    if tail is not None and tail.declared is not None:
+        return tail.declared.compute
+    row = read.row
+    return ComputeRequest(
+        launcher=row["launcher"], ranks=row["ranks"], device_class=row["device_class"]
+    )
+
+
+def _memory(read: RunRead, compute: ComputeRequest) -> tuple[int | None, str]:
+    """Return what one rank takes of its device, as it measured it, else as it was asked for."""
+    told = [step.metrics.get(MEMORY_METRIC) for step in read.journal.steps[-1:]]
+    if told and told[0] is not None:
+        return int(told[0]), f"measured by itself in step {read.journal.steps[-1].step}"
+    if compute.memory_bytes is not None:
+        return compute.memory_bytes // compute.ranks_per_node, "as asked for"
+    return None, "not known"
+
+
+def _metrics(read: RunRead) -> tuple[Mapping[str, float], int | None]:
+    if read.journal.steps:
+        newest = read.journal.steps[-1]
+        own = {name: value for name, value in newest.metrics.items() if name != MEMORY_METRIC}
+        return {**own, "loss": newest.loss}, newest.step
+    if read.commit is not None:
+        return read.commit.metrics, read.commit.step
+    return {}, None

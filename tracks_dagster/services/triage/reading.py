@@ -1,0 +1,227 @@
+"""Read what triage looks at: of each run the ledger's rows, the newest records, the journal's end.
+
+The ledger finds the runs and tells what is long past. What is recent is read from the track itself,
+from the opening of the last attempt on, because a daemon that is gone has taken nothing in since. Reads
+only, and little of each run: one with a thousand records costs a dozen reads.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import groupby, islice
+from pathlib import Path
+
+from tracks_dagster.core.attempt_tail import Tail, fold_tail
+from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken, UnknownRun
+from tracks_dagster.core.lifecycle import RunLifecycle
+from tracks_dagster.core.nearest import KNOWN_MAX, did_you_mean
+from tracks_dagster.core.pace import STEPS_MAX
+from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.records import Json, Kind, Record, parse, parse_time
+from tracks_dagster.core.track import RUNS, check_chain, log_key, read_records, run_track
+from tracks_dagster.services.journals import JournalTail, read_tail
+
+RUNS_MAX = 200
+ATTEMPTS_MAX = 3  # the newest ones: an attempt that took no step tells no pace, one before it may
+COMMITS_MAX = 8  # the newest ones, should the newest of all have been withdrawn since
+TAIL_MAX = (
+    400  # records of one attempt that are read backwards; a longer one is read from its start
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A checkpoint to resume from. seq: of its record, None: from the ledger."""
+
+    attempt_id: int
+    step: int
+    epoch: int
+    at: datetime
+    metrics: Mapping[str, float]
+    manifest_sha256: str
+    seq: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRead:
+    """One run as it was read. row: of `runs.sql`; attempts: the newest ones, oldest first.
+
+    tail: None where the track cannot be read, and `problem` says why. journal: of the newest launch
+    that finished a step, and `paced` its attempt; heartbeat_at: the newest line of the last launch.
+    """
+
+    row: Mapping[str, Json]
+    attempts: tuple[Mapping[str, Json], ...]
+    tail: Tail | None
+    problem: str | None
+    commit: Commit | None
+    journal: JournalTail
+    paced: int | None
+    paced_launch: str | None
+    heartbeat_at: datetime | None
+
+    @property
+    def run_id(self) -> str:
+        """The training run's id."""
+        return str(self.row["run_id"])
+
+
+def find_runs(
+    ledger: Ledger, store: ObjectStore, run_ids: Sequence[str], family: str | None
+) -> tuple[list[str], bool]:
+    """Return the runs to look at, and whether there are more than `RUNS_MAX`.
+
+    run_ids: these; family: all of it; neither: all that are not over. Raises UnknownRun with the
+    nearest names.
+    """
+    if run_ids:
+        wanted = list(dict.fromkeys(run_ids))
+        return _known(ledger, store, wanted[:RUNS_MAX]), len(wanted) > RUNS_MAX
+    if family is None:
+        states = {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value}
+        rows = ledger.query(read_sql("open"), {**states, "runs_max": RUNS_MAX + 1})
+    else:
+        rows = ledger.query(read_sql("family"), {"family": family, "runs_max": RUNS_MAX + 1})
+    found = [row["run_id"] for row in rows]
+    return found[:RUNS_MAX], len(found) > RUNS_MAX
+
+
+def _known(ledger: Ledger, store: ObjectStore, run_ids: list[str]) -> list[str]:
+    rows = _rows(ledger, "runs", run_ids, attempts_max=1)
+    missing = [run_id for run_id in run_ids if run_id not in {row["run_id"] for row in rows}]
+    if not missing:
+        return run_ids
+    if store.get(log_key(run_track(missing[0]), 0)) is not None:
+        raise LedgerError(
+            f"The ledger does not know training run {missing[0]}, the store does: `tracks reindex` "
+            "takes it in, and so does the daemon by itself."
+        )
+    hint = did_you_mean(missing[0], islice(store.folders(RUNS), KNOWN_MAX))
+    raise UnknownRun(f"There is no training run {missing[0]!r}; {hint}`tracks status` lists them.")
+
+
+def read_runs(ledger: Ledger, store: ObjectStore, run_ids: Sequence[str]) -> list[RunRead]:
+    """Return what there is on these runs, the one declared first first."""
+    if not run_ids:
+        return []
+    rows = _rows(ledger, "runs", run_ids, attempts_max=ATTEMPTS_MAX)
+    commits: dict[str, list[Commit]] = {}
+    for row in _rows(ledger, "commits", run_ids, commits_max=COMMITS_MAX):
+        commits.setdefault(row["run_id"], []).append(_commit(row))
+    return [
+        _read(store, list(group), commits.get(run_id, []))
+        for run_id, group in groupby(rows, lambda row: row["run_id"])
+    ]
+
+
+def _read(store: ObjectStore, rows: list[dict[str, Json]], known: Sequence[Commit]) -> RunRead:
+    run_id, attempts = rows[0]["run_id"], tuple(r for r in rows if r["attempt_id"] is not None)
+    tail, problem = _tail(store, run_id, rows[0]["head_seq"])
+    launches = [(a["attempt_id"], a["launch_id"]) for a in attempts if a["launch_id"]]
+    newest = tail.attempt if tail is not None else None
+    if newest is not None and newest.placed is not None:
+        one = (newest.attempt_id, newest.placed.launch_id)
+        launches = [*(each for each in launches if each != one), one]
+    journal, paced, launch, heartbeat_at = _journal(store, run_id, launches)
+    return RunRead(
+        row=rows[0],
+        attempts=attempts,
+        tail=tail,
+        problem=problem,
+        commit=_newest_commit(tail, known),
+        journal=journal,
+        paced=paced,
+        paced_launch=launch,
+        heartbeat_at=heartbeat_at,
+    )
+
+
+def _journal(
+    store: ObjectStore, run_id: str, launches: Sequence[tuple[int, str]]
+) -> tuple[JournalTail, int | None, str | None, datetime | None]:
+    """Return the newest journal with a step in it, whose it is, and the newest line of the last."""
+    heartbeat_at: datetime | None = None
+    for number, (attempt_id, launch_id) in enumerate(reversed(launches)):
+        found = read_tail(store, run_id, attempt_id, launch_id, steps_max=STEPS_MAX + 1)
+        if number == 0:
+            heartbeat_at = parse_time(found.last_line_at) if found.last_line_at else None
+        if found.steps:
+            return found, attempt_id, launch_id, heartbeat_at
+    return JournalTail(), None, None, heartbeat_at
+
+
+def _newest_commit(tail: Tail | None, known: Sequence[Commit]) -> Commit | None:
+    """Return the newest checkpoint that can be resumed from, by the ledger and what came after it."""
+    withdrawn = tail.withdrawn if tail is not None else frozenset()
+    own = [
+        Commit(
+            attempt_id=c.ref.attempt_id,
+            step=c.ref.step,
+            epoch=c.body.epoch,
+            at=c.at,
+            metrics=c.body.metrics,
+            manifest_sha256=c.ref.manifest_sha256,
+            seq=c.seq,
+        )
+        for c in (tail.commits if tail is not None else ())
+    ]
+    usable = [c for c in (*known, *own) if c.manifest_sha256 not in withdrawn]
+    return max(usable, key=lambda c: (c.attempt_id, c.step, c.seq or 0), default=None)
+
+
+def _tail(store: ObjectStore, run_id: str, head_seq: int | None) -> tuple[Tail | None, str | None]:
+    """Return the newest records folded, or why they cannot be read."""
+    try:
+        records = _newest_records(store, run_track(run_id), head_seq)
+        if not records:
+            return (
+                None,
+                f"the store has no track of {run_id}, which the ledger knows; `tracks fsck`",
+            )
+        return fold_tail(records), None
+    except (TrackBroken, StoreError) as error:
+        return None, str(error)
+
+
+def _newest_records(store: ObjectStore, track: str, head_seq: int | None) -> list[Record]:
+    """Return the records from the opening of the last attempt on, or all of a track without one."""
+    back: list[Record] = []
+    for seq in range(head_seq if head_seq is not None else -1, -1, -1):
+        data = store.get(log_key(track, seq)) if len(back) < TAIL_MAX else None
+        if data is None:
+            return list(read_records(store, track))  # longer than expected, or a record is missing
+        record = parse(data, seq=seq)
+        if back:
+            check_chain(track, record, back[-1])
+        back.append(record)
+        if record.kind is Kind.ATTEMPT_OPENED:
+            break
+    forward = read_records(store, track, after=back[0] if back else None)
+    return [*reversed(back), *forward]
+
+
+def _commit(row: Mapping[str, Json]) -> Commit:
+    return Commit(
+        attempt_id=row["attempt_id"],
+        step=row["step"],
+        epoch=row["epoch"],
+        at=row["committed_at"],
+        metrics=json.loads(row["metrics_json"]),
+        manifest_sha256=row["manifest_sha256"],
+    )
+
+
+def _rows(
+    ledger: Ledger, name: str, run_ids: Iterable[str], **values: Json
+) -> list[dict[str, Json]]:
+    given = {f"run_{index}": run_id for index, run_id in enumerate(run_ids)}
+    sql = read_sql(name).replace("{run_ids}", ", ".join(f":{key}" for key in given))
+    return ledger.query(sql, {**given, **values})
+
+
+def read_sql(name: str) -> str:
+    """Return the statement of `triage_<name>.sql`; {run_ids} in it stands for parameters."""
+    return Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")

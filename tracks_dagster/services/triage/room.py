@@ -1,0 +1,139 @@
+"""Which devices there are for a restart, who has them, and in which order runs should take them.
+
+What a person says (`--devices`, `--device-memory`) counts; else the accelerators of this machine, and
+for runs on CPUs the attempts that its Dagster starts at once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tracks_dagster.core.device_memory import Devices, OrphanMemory
+from tracks_dagster.core.names import LOCAL
+from tracks_dagster.core.restart_plan import Candidate, Device, Occupant, Planned, plan
+from tracks_dagster.core.triage import Verdict
+from tracks_dagster.services.triage.line import Line
+
+GIVEN, GPU, SLOT = "given", "gpu", "slot"
+CPU = "cpu"  # the device class of a run without an accelerator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What a person said of the devices. slots: attempts at once on CPUs, where nothing was said."""
+
+    devices: int | None = None
+    memory_bytes: int | None = None
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The devices that a plan is made for, and in words what they are."""
+
+    devices: tuple[Device, ...]
+    words: str
+
+    def kind_of(self, line: Line) -> str:
+        """Return the kind of device that a run takes."""
+        if self.devices and self.devices[0].kind == GIVEN:
+            return GIVEN
+        return SLOT if line.device_class == CPU else GPU
+
+
+def find_room(found: Devices, asked: Asked, orphans: Sequence[OrphanMemory] = ()) -> Room:
+    """Return the devices to plan for. Memory that orphans hold is not there until they are gone."""
+    memory = asked.memory_bytes
+    if asked.devices is not None:
+        names = [f"device {number}" for number in range(1, asked.devices + 1)]
+        given = tuple(Device(name=name, kind=GIVEN, memory_bytes=memory) for name in names)
+        return Room(devices=given, words=_told(asked.devices, memory, "as given"))
+    slots = [Device(name=f"slot {n}", kind=SLOT) for n in range(1, asked.slots + 1)]
+    held: Counter[str] = Counter()
+    for each in orphans:
+        if each.attempt is None:  # an orphaned attempt has its place in the plan
+            held[each.uuid] += each.used_bytes or 0
+    gpus = [
+        Device(
+            name=gpu.uuid,
+            kind=GPU,
+            memory_bytes=None if total is None else max(0, total - held[gpu.uuid]),
+        )
+        for gpu in found.gpus
+        for total in (memory if memory is not None else gpu.total_bytes,)
+    ]
+    words = f"{asked.slots} attempts at once on CPUs"
+    if gpus:
+        words = f"{_told(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
+    elif found.problem:
+        words = f"{words}; accelerators are not known: {found.problem}"
+    return Room(devices=(*gpus, *slots), words=words)
+
+
+def propose(lines: Sequence[Line], room: Room, found: Devices) -> tuple[Planned, ...]:
+    """Return in which order the runs that are due start, where, and when that can be expected.
+
+    Of this machine's launcher only, unless a person gave the devices: a cluster has its own queue.
+    """
+    is_given = bool(room.devices) and room.devices[0].kind == GIVEN
+    mine = [line for line in lines if is_given or line.launcher == LOCAL]
+    return plan(
+        [_candidate(line, order, room) for order, line in enumerate(mine) if line.is_due],
+        room.devices,
+        _occupants([line for line in mine if _has_devices(line)], room, found),
+    )
+
+
+def _has_devices(line: Line) -> bool:
+    return line.verdict in (Verdict.ALIVE.word, Verdict.ORPHANED.word)
+
+
+def _candidate(line: Line, order: int, room: Room) -> Candidate:
+    kind = room.kind_of(line)
+    return Candidate(
+        run_id=line.run_id,
+        kind=kind,
+        is_interrupted=line.standing != "queued",
+        order=order,
+        ranks=1 if kind == SLOT else line.ranks,
+        memory_bytes=None if kind == SLOT else line.memory_bytes,
+        left_s=line.left_s,
+    )
+
+
+def _occupants(lines: Sequence[Line], room: Room, found: Devices) -> list[Occupant]:
+    """Give those that run the devices that they hold, by their pids, else the ones least taken."""
+    taken: Counter[str] = Counter({device.name: 0 for device in room.devices})
+    occupants = []
+    for line in lines:
+        kind = room.kind_of(line)
+        pids = {pid for sign in line.signs for pid in _pids(sign.data)}
+        holds = [each for each in found.holders if each.pid in pids] if kind == GPU else []
+        names = [each.uuid for each in holds]
+        if not names:
+            names = [d.name for d in room.devices if d.kind == kind]
+            names = sorted(names, key=lambda name: taken[name])[: 1 if kind == SLOT else line.ranks]
+        taken.update(names)
+        sizes = [each.used_bytes for each in holds if each.used_bytes is not None]
+        occupants.append(
+            Occupant(
+                run_id=line.run_id,
+                devices=tuple(names),
+                memory_bytes=max(sizes, default=line.memory_bytes),
+                left_s=line.left_s,
+            )
+        )
+    return occupants
+
+
+def _pids(data: object) -> set[int]:
+    """Return the pids of the ranks that live, from a verdict's evidence."""
+    ranks = data.get("ranks", ()) if isinstance(data, dict) else ()
+    return {rank["pid"] for rank in ranks if rank["lives"]}
+
+
+def _told(count: int, memory_bytes: int | None, how: str) -> str:
+    memory = "" if memory_bytes is None else f" of {memory_bytes / 2**30:.0f} GiB"
+    return f"{count} device{'s' if count != 1 else ''}{memory} {how}"

@@ -26,7 +26,7 @@ from tracks_dagster.core.errors import InvalidInput
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "track": lambda given: track.run(),
-    "ledger": lambda given: {**ledger.run(), **ledger_history.run(given.attempts)},
+    "ledger": lambda given: {**ledger.run(), **_history(given)},
     "checkpoint": lambda given: checkpoint.run(),
     "checkpoint-2gb": lambda given: checkpoint.run((2000,)),  # needs 10 GB of memory; when asked
     "retry": lambda given: retry.run(
@@ -76,7 +76,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--attempts", type=int, metavar="N", help="ledger: of the generated history; 1000000: all"
     )
+    parser.add_argument(
+        "--history",
+        type=Path,
+        metavar="FOLDER",
+        help="ledger: keep the generated history there, or measure the one that is there",
+    )
     return parser
+
+
+def _history(given: argparse.Namespace) -> dict[str, float]:
+    return ledger_history.run(given.attempts, kept=given.history)
 
 
 def _judged(label: str, value: float) -> str:

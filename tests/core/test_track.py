@@ -150,7 +150,8 @@ def test_creations_at_one_seq_are_repeated_with_growing_pauses_and_read_back_at_
         store.fail("create", number, Fault.LOST_BEFORE)
     track.note(note("a"))
     assert pauses == [backoff_s("a", tries) for tries in range(1, 6)]
-    assert [method for method, _ in store.calls] == ["get", "get", *["create", "get"] * 5, "create"]
+    looked = ["get", "list", "get"]
+    assert [method for method, _ in store.calls] == [*looked, *["create", "get"] * 5, "create"]
 
 
 def test_no_pause_follows_a_lost_place_or_a_lost_reply_that_reading_back_settles(
@@ -356,6 +357,20 @@ def test_an_edited_record_breaks_the_chain_at_the_next_one(
     assert [next(reader).uid, next(reader).uid] == ["a", "b"]
     with pytest.raises(TrackBroken, match="edited after it was written"):
         next(reader)
+
+
+def test_a_broken_track_names_itself_and_what_to_ask_next(
+    track: Track, other: Track, store: FakeObjectStore
+) -> None:
+    for uid in "abc":
+        other.note(note(uid))
+    edited(store, 1)
+    asks = r"`tracks explain r-1` tells them; `tracks fsck` tells what is wrong"
+    with pytest.raises(TrackBroken, match=asks):
+        track.refresh()
+    store.objects[log_key(NAME, 1)] = b"{"
+    with pytest.raises(TrackBroken, match=rf"Record 1 cannot be read.*{NAME}.*{asks}"):
+        list(read_records(store, NAME))
 
 
 def test_nothing_is_appended_to_a_broken_track(

@@ -128,7 +128,7 @@ def parse(data: bytes, *, seq: int) -> Record:
         if stored["kind"] not in _KINDS:
             raise TrackBroken(
                 f"Record {seq} is of kind {stored['kind']!r}, which this version does not know: a "
-                "newer one wrote it. Update this checkout; the records before it still hold."
+                "newer one wrote it. Update this checkout."
             )
         record = Record(
             seq=stored["seq"],
@@ -142,9 +142,7 @@ def parse(data: bytes, *, seq: int) -> Record:
         )
         _check_types(record)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise TrackBroken(
-            f"Record {seq} cannot be read ({error}); records before it still hold."
-        ) from error
+        raise TrackBroken(f"Record {seq} cannot be read ({error}).") from error
     if record.seq != seq:
         raise TrackBroken(f"The record stored as {seq} says that it is {record.seq}.")
     return record

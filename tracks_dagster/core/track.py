@@ -78,6 +78,7 @@ class Track:
         self._now = now
         self._sleep = sleep
         self._records: list[Record] = []
+        self._is_whole = False  # nothing lies behind a gap: asked before the first append
 
     @property
     def known(self) -> list[Record]:
@@ -103,9 +104,12 @@ class Track:
     def note(self, draft: Draft) -> Record:
         """Append a note, alert or eval's end: it carries no attempt's authority and always lands.
 
-        Safe to repeat with the same draft: its uid is found again.
+        Safe to repeat with the same draft: its uid is found again. Raises TrackBroken, as all that
+        appends, when records lie behind a gap.
         """
-        records = self.refresh()
+        self.refresh()
+        self._check_whole()
+        records = self._records
         if (landed := next((r for r in records if r.uid == draft.uid), None)) is not None:
             return landed
         done = self._drive(
@@ -129,6 +133,7 @@ class Track:
             draft = choose(records)
             if draft is None:
                 return None
+            self._check_whole()
             claim = Claim(
                 draft=draft,
                 at=self._now(),
@@ -148,6 +153,7 @@ class Track:
 
         None when another record came first: then nothing was written. Reads nothing that is known.
         """
+        self._check_whole()
         known = self._records
         claim = Claim(draft=draft, at=self._now(), seq=head.seq + 1, prev_sha256=head.sha256)
         done = self._drive(claim)
@@ -156,6 +162,23 @@ class Track:
         if len(known) == done.record.seq:
             self._keep([*known, done.record])
         return done.record
+
+    def _check_whole(self) -> None:
+        """Raise TrackBroken when records lie behind a gap: an append would fill it with another past.
+
+        Once in a process and track; a list decides nothing but this refusal.
+        """
+        if self._is_whole:
+            return
+        free = log_key(self.name, len(self._records))
+        later = next((key for key in self._store.list(f"{self.name}/log/") if key > free), None)
+        if later is not None and log_key(self.name, len(self.refresh())) <= later:
+            raise TrackBroken(
+                f"{self.name} has lost its record {len(self._records)}: {later} lies in the store, so "
+                "it was there. Nothing was written. Put the lost record back from a backup; "
+                "`tracks fsck` tells what else is missing, `tracks explain` what is known without it."
+            )
+        self._is_whole = True
 
     def _keep(self, records: list[Record]) -> list[Record]:
         """Remember what was read, unless another thread read more meanwhile; return it."""
@@ -174,15 +197,28 @@ def read_records(store: ObjectStore, name: str, *, after: Record | None = None) 
         data = store.get(log_key(name, seq))
         if data is None:
             return
-        record = parse(data, seq=seq)
-        check_chain(name, previous, record)
-        yield record
-        previous = record
+        previous = _read(name, previous.sha256 if previous is not None else None, data, seq)
+        yield previous
 
 
 def check_chain(name: str, previous: Record | None, record: Record) -> None:
     """Raise TrackBroken unless `record` names the sha256 of the record before it."""
     _check_follows(name, previous.sha256 if previous is not None else None, record)
+
+
+def _read(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
+    """Return the record; TrackBroken names the track and what to ask next."""
+    try:
+        record = parse(data, seq=seq)
+        _check_follows(name, prev_sha256, record)
+    except TrackBroken as error:
+        run_id = name.removeprefix(RUNS)
+        held = f": `tracks explain {run_id}` tells them" if name != run_id else ""
+        raise TrackBroken(
+            f"{error} The records of {name} before it still hold{held}; `tracks fsck` tells what is "
+            "wrong and what to restore."
+        ) from error
+    return record
 
 
 def _check_follows(name: str, expected: str | None, record: Record) -> None:
@@ -219,9 +255,9 @@ def drive(
         if isinstance(request, Create) and tries > 1:
             sleep(backoff_s(machine.draft.uid, tries - 1))
         reply = _perform(store, name, request)
-        record = parse(reply, seq=request.seq) if isinstance(reply, bytes) else None
-        if record is not None:
-            _check_follows(name, machine.prev_sha256, record)
+        record = None
+        if isinstance(reply, bytes):
+            record = _read(name, machine.prev_sha256, reply, request.seq)
         state = machine.advance(reply)
         if isinstance(state, Done):
             if state.outcome is not Outcome.TAKEN:

@@ -216,5 +216,6 @@ def _other_history(track: str, cursor: Cursor, state: TrackState | None) -> Ledg
     return LedgerError(
         f"Cannot project {track}: the ledger has taken in record {cursor.seq} with sha256 "
         f"{cursor.sha256[:12]}…, the store holds {found}, and not that one. The ledger is of another "
-        "store, or records were edited or lost: see `tracks fsck`; `tracks reindex` rebuilds it."
+        "store, or records were edited or lost: `tracks fsck` tells which. Put lost records back "
+        "before `tracks reindex`, which forgets what the store does not hold."
     )

@@ -1,14 +1,15 @@
 """Answers one SELECT over a SQLite ledger with DuckDB, in memory.
 
-The tables and views that the query names are copied in as arrow, only the columns that it names, all
-from one snapshot; SQLite itself computes the views. DuckDB can reach nothing else: no files, no
+The tables and views that the query names are copied in as arrow, only the columns that it names and
+less the rows that its conditions leave out anyway, all from one snapshot; SQLite itself computes the
+views. DuckDB can reach nothing else: no files, no
 network, no variables of this process.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import sqlalchemy as sa
 
 from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.engine import BUSY_S_MAX, READ_S_MAX
+from tracks_dagster.adapters.sql_conditions import as_sqlite
 from tracks_dagster.adapters.sql_parse import Select
 from tracks_dagster.core.errors import LedgerError
 
@@ -44,10 +46,11 @@ def run_embedded(ledger: Path, select: Select) -> pa.Table:
     when the file cannot be read.
     """
     with closing(duckdb.connect(config={"python_enable_replacements": False})) as connection:
-        for name, rows in _read(ledger, select).items():
+        connection.execute("SET TimeZone = 'UTC'")
+        filters = _filters(connection, select)
+        for name, rows in _read(ledger, select, filters).items():
             connection.register(name, rows)
         for setting in (
-            "TimeZone = 'UTC'",
             "temp_directory = ''",
             "enable_external_access = false",
             "lock_configuration = true",
@@ -57,7 +60,26 @@ def run_embedded(ledger: Path, select: Select) -> pa.Table:
             return connection.sql(select.query).to_arrow_table()
 
 
-def _read(ledger: Path, select: Select) -> dict[str, pa.Table]:
+def _filters(connection: duckdb.DuckDBPyConnection, select: Select) -> dict[str, str]:
+    """Return what SQLite may check of a table's rows, by the table's name.
+
+    Begins the transaction in which `now()` says the same again.
+    """
+    connection.begin()
+    try:
+        told = [(each.column.table.name, as_sqlite(connection, each)) for each in select.conditions]
+    except (duckdb.Error, RecursionError):  # the query itself says it, if it comes to that
+        connection.rollback()
+        connection.begin()
+        return {}
+    filters: dict[str, list[str]] = {}
+    for table, condition in told:
+        if condition is not None:
+            filters.setdefault(table, []).append(condition)
+    return {table: " and ".join(each) for table, each in filters.items()}
+
+
+def _read(ledger: Path, select: Select, filters: Mapping[str, str]) -> dict[str, pa.Table]:
     """Return the tables that `select` may read, from one snapshot of the file."""
     uri = f"file:{quote(str(ledger.absolute()))}?mode=ro"
     try:
@@ -68,7 +90,10 @@ def _read(ledger: Path, select: Select) -> dict[str, pa.Table]:
         ):
             _fetch(connection, f"PRAGMA busy_timeout = {BUSY_S_MAX * 1000}")
             connection.set_autocommit(False)
-            return {table.name: _read_table(connection, table, select) for table in select.tables}
+            return {
+                table.name: _read_table(connection, table, select, filters.get(table.name))
+                for table in select.tables
+            }
     except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
         raise LedgerError(
             f"Cannot read the ledger at {ledger}: {error}. `tracks reindex` builds it anew."
@@ -76,13 +101,17 @@ def _read(ledger: Path, select: Select) -> dict[str, pa.Table]:
 
 
 def _read_table(
-    connection: adbc_driver_manager.AdbcConnection, table: sa.Table, select: Select
+    connection: adbc_driver_manager.AdbcConnection,
+    table: sa.Table,
+    select: Select,
+    where: str | None,
 ) -> pa.Table:
     columns = select.columns(table)
     kinds = [_ARROW[type(column.type)] for column in columns]
     first = ", ".join(f'{kind[0]} as "{c.name}"' for c, kind in zip(columns, kinds, strict=True))
     rest = ", ".join(f'"{column.name}"' for column in columns)
-    rows = _fetch(connection, f"select {first} union all select {rest} from {table.name}")
+    sql = f"select {first} union all select {rest} from {table.name}"
+    rows = _fetch(connection, f"{sql} where {where}" if where else sql)
     schema = pa.schema([(c.name, kind[1]) for c, kind in zip(columns, kinds, strict=True)])
     return rows.slice(1).cast(schema)
 

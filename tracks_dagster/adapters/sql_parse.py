@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.ledger.views import views
+from tracks_dagster.adapters.sql_conditions import Condition, conditions, every_node
 from tracks_dagster.core.errors import InvalidInput
 
 # Parts of a query that stand for columns without naming them.
@@ -28,11 +29,13 @@ class Select:
     """One SELECT. tables: those of the ledger, and its views, that it may read.
 
     words: every name and literal in it, in lower case; None when any column may be read.
+    conditions: some that every row of the answer meets.
     """
 
     query: str
     tables: tuple[sa.Table, ...]
     words: frozenset[str] | None
+    conditions: tuple[Condition, ...]
 
     def columns(self, table: sa.Table) -> list[sa.Column[Any]]:
         """Return the columns of `table` that the query may read, at least one."""
@@ -52,8 +55,16 @@ def parse_select(query: str) -> Select:
             raise InvalidInput(
                 f"`tracks sql` answers one SELECT and changes nothing; got: {found}."
             )
-        [(tree,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
-    nodes = list(_nodes(json.loads(tree)))
+        [(text,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
+    try:
+        tree = json.loads(text)
+        must_hold = conditions(tree)
+    except RecursionError as error:
+        raise InvalidInput(
+            "The query cannot be read: an expression in it is nested too deeply, as "
+            "`1 + 1 + …` of hundreds of terms is; compute the value first, or ask in parts."
+        ) from error
+    nodes = list(every_node(tree))
     words = {word.lower() for node in nodes for word in _words(node)}
     known = (*metadata.sorted_tables, *views.sorted_tables)
     tables = tuple(table for table in known if table.name in words)
@@ -61,6 +72,7 @@ def parse_select(query: str) -> Select:
         query=query,
         tables=tables,
         words=None if _reads_unnamed(nodes) else frozenset(words),
+        conditions=must_hold,
     )
 
 
@@ -68,15 +80,6 @@ def first_line(error: duckdb.Error) -> str:
     """Return what DuckDB says, without the kind of error and the picture below it."""
     line = str(error).strip().splitlines()[0]
     return line.partition("Error: ")[2].rstrip("!.") or line
-
-
-def _nodes(tree: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a tree of JSON."""
-    if isinstance(tree, dict):
-        yield tree
-    for child in tree.values() if isinstance(tree, dict) else tree:
-        if isinstance(child, dict | list):
-            yield from _nodes(child)
 
 
 def _words(node: dict[str, Any]) -> Iterator[str]:

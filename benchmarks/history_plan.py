@@ -18,11 +18,12 @@ from tracks_dagster.core.records import sha256_hex
 ATTEMPTS_OF_RUNS = (1, 2, 3, 5, 8, 12, 20, 29, 50, 70)  # of a block: most runs are short
 RUNS_OF_BLOCK = len(ATTEMPTS_OF_RUNS)
 ATTEMPTS_OF_BLOCK = sum(ATTEMPTS_OF_RUNS)
+RESTORED_S = 40.0  # after it was placed
 COMMITS_OF_ATTEMPTS = (5, 0, 8, 4, 6, 2, 5, 9, 5, 6)  # repeated; on average 5
 EVERY_STEPS = 100  # between two commits
 SPAN = timedelta(days=365)  # of the whole history, however many attempts it has
 OPEN_MAX = 200  # attempts that are open at its end
-WIDE_BLOCKS_MAX = 80  # that train on the wide snapshot: 200 attempts and 1000 checkpoints each
+WIDE_BLOCKS_MAX = 81  # that train on the wide snapshot: 200 attempts and 1000 checkpoints each
 SNAPSHOT_COUNT = 26  # of a dataset: one in two weeks
 WIDE_SNAPSHOT = SNAPSHOT_COUNT  # the one that many train on, beside those that came in turn
 BRANCH_OF_BLOCK = 9  # the last run of a block branches from the one before it
@@ -106,6 +107,11 @@ class AttemptPlan:
     opened_s: float
     placed_s: float
     ended_s: float
+
+    @property
+    def between_commits_s(self) -> float:
+        """Seconds from its restore to a commit, from each to the next, from the last to its end."""
+        return (self.ended_s - self.placed_s - RESTORED_S) / (len(self.steps) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

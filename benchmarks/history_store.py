@@ -6,16 +6,16 @@ The files are written as `LocalStore` names them, without its syncs, which would
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 
+from benchmarks.history_attempts import last_stepped_s
 from benchmarks.history_bodies import GLOBAL_BATCH, at, loss_at
 from benchmarks.history_others import other_tracks
 from benchmarks.history_plan import AttemptPlan, Fleet, RunPlan, launch_id
 from benchmarks.history_tracks import run_tracks
 from benchmarks.history_written import Written
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.core.records import Json, canonical_json, sha256_hex
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.journals import journal_prefix
 
@@ -64,10 +64,10 @@ def _steps(run: RunPlan, attempt: AttemptPlan) -> Iterator[Mapping[str, Json]]:
     begin = attempt.resume[1] if attempt.resume else 0
     first = max(begin, attempt.last_step - JOURNAL_STEPS_MAX) + 1
     for step in range(first, attempt.last_step + 1):
-        ago = timedelta(seconds=STEP_S * (attempt.last_step - step))
+        ago_s = STEP_S * (attempt.last_step - step)
         yield {
             "kind": "step",
-            "t": format_time(run.declared_at + timedelta(seconds=attempt.ended_s) - ago),
+            "t": at(run, last_stepped_s(attempt) - ago_s),
             "step": step,
             "loss": loss_at(step),
             "metrics": {},

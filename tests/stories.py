@@ -2,7 +2,8 @@
 
 Attempt 1 is preempted after step 23 (steps 21 to 23 are lost), attempt 2 resumes at 20 and runs out
 of memory in step 31, attempt 3 resumes at 30 with half the micro-batch and finishes step 40; its
-checkpoint is evaluated and promoted. The loss of step n is 5 / n.
+checkpoint is evaluated and promoted. The loss of step n is 5 / n; it takes 0.4 s,
+and 0.1 s for its data.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ from blake3 import blake3
 
 from tests.bodies import CONFIG
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.bodies import ComputeRequest, ConfigChange, EvalRequirement, SnapshotRef
+from tracks_dagster.core.bodies import (
+    ComputeRequest,
+    ConfigChange,
+    EvalRequirement,
+    SnapshotRef,
+    TimeSpent,
+)
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
 from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
@@ -33,6 +40,7 @@ from tracks_dagster.training.manifest import (
 )
 
 RUN_ID = "gpt-story"
+STEP_S, DATA_S, SAVING_S = 0.4, 0.1, 0.25  # of a step, of its data, of a save
 HALVED = {**CONFIG, "micro_batch": 2, "accumulation": 12}
 REMEDIATION = (
     ConfigChange(key="micro_batch", before=4, after=2, why="half the activations"),
@@ -110,9 +118,8 @@ class Story:
     def commit(self, step: int) -> None:
         """Store a checkpoint of one small tensor and commit it."""
         number, launch_id = len(self.history.state.attempts), self.history.launch_id
-        self.history.commit(
-            step, ref=store_checkpoint(self.store, self.run_id, number, launch_id, step)
-        )
+        ref = store_checkpoint(self.store, self.run_id, number, launch_id, step)
+        self.history.commit(step, ref=ref, spent=self._spent(step), blocking_s=SAVING_S)
 
     def end(self, reason: str, *, last_step: int) -> None:
         """Store the evidence and end the newest attempt."""
@@ -142,10 +149,22 @@ class Story:
         self.history.end(
             reason,
             last_step=last_step or None,
+            spent=self._spent(last_step) if last_step else None,
             evidence_key=key,
             evidence_sha256=sha256_hex(data),
             root_message=message,
             lines=(message,) if message else (),
+        )
+
+    def _spent(self, step: int) -> TimeSpent:
+        """Return what the newest attempt had spent by a step, on its saves so far too."""
+        attempt = self.history.state.attempts[-1]
+        steps = step - attempt.resumed_step
+        saves = [
+            c for c in self.history.state.checkpoints if c.ref.attempt_id == attempt.attempt_id
+        ]
+        return TimeSpent(
+            steps_s=STEP_S * steps, data_s=DATA_S * steps, saving_s=SAVING_S * len(saves)
         )
 
     def _snapshot(self, dataset: DatasetHistory) -> SnapshotRef:
@@ -199,8 +218,8 @@ def step_line(step: int, *, at: str) -> dict[str, Json]:
         "step": step,
         "loss": 5.0 / step,
         "metrics": {},
-        "step_s": 0.1,
-        "data_s": 0.0,
+        "step_s": STEP_S,
+        "data_s": DATA_S,
         "cursor_to": step * 24,
         "indices_sha256": f"{step:064x}",
     }

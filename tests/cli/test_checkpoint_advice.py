@@ -19,8 +19,8 @@ EXPOSURE_S = 70.0
 def test_the_advice_names_its_numbers_and_where_they_come_from(story: Story, call: Call) -> None:
     told = call("checkpoints", "advise", RUN_ID)
     assert told.exit_code == 0
-    assert f"{RUN_ID}: save every 59 steps, 5.92 s" in told.stdout  # √(2 · 0.25 · 70) = 5.916
-    assert "Now it saves every 1 s" in told.stdout
+    assert f"{RUN_ID}: save every 12 steps, 5.92 s" in told.stdout  # √(2 · 0.25 · 70) = 5.916
+    assert "Now it saves every 5 s" in told.stdout
     assert "median of 4 periodic saves of this run" in told.stdout
     assert (
         "pool local/cpu: 1 interruption (preempted 1) in 70 s of 3 attempts of 1 run" in told.stdout
@@ -34,9 +34,9 @@ def test_the_same_as_json(story: Story, call: Call) -> None:
     assert advice["pool"]["exposure_s"] == EXPOSURE_S
     assert advice["mean_time"]["seconds"] == EXPOSURE_S
     assert advice["interval_s"] == pytest.approx(math.sqrt(2 * 0.25 * EXPOSURE_S))
-    assert advice["interval_steps"] == 59
+    assert advice["interval_steps"] == 12
     assert advice["saves"] == {"blocking_s": 0.25, "save_count": 4}
-    assert advice["steps"] == {"step_s": 0.1, "step_count": 10, "attempt_id": 3}
+    assert advice["steps"] == {"step_s": 0.5, "step_count": 10, "attempt_id": 3}
     assert advice["now_loss"] > advice["expected_loss"] > 0
 
 

@@ -17,6 +17,8 @@ def test_the_account_tells_what_ended_why_and_what_it_cost(story: Story, call: C
     assert "gpu_oom" in told
     assert "steps that were kept" in told
     assert "evals: 1 ended" in told
+    assert "ETTR = effective training time ratio" in told
+    assert "wasted = device hours" in told
     assert max(map(len, told.splitlines())) <= 120
 
 
@@ -34,7 +36,10 @@ def test_as_of_an_earlier_time_the_first_attempt_is_still_open(story: Story, cal
 
 
 def test_nothing_ran_in_the_last_days(story: Story, call: Call) -> None:
-    assert "Nothing ran" in call("goodput", "--last", "1s").stdout
+    told = call("goodput", "--last", "1s").stdout
+    assert "Nothing ran" in told
+    assert " = " not in told  # no term is used, none is explained
+    assert "Nothing ran" in call("goodput", "--as-of", "0001-01-02", "--last", "7d").stdout
 
 
 @pytest.mark.parametrize("is_named", [False, True])
@@ -63,8 +68,10 @@ def test_a_price_table_with_errors_is_refused_with_every_line(
     ("arguments", "words"),
     [
         (("--last", "7"), "has no unit"),
-        (("--as-of", "yesterday"), "write for example 2026-01-31T02:00Z"),
+        (("--as-of", "yesterday"), "write it as 2026-01-31T02:00"),
+        (("--as-of", "0001-01-01T00:00+14:00"), "is no time"),  # in UTC before the year 1
         (("--as-of", "2999-01-01"), "has not come yet"),
+        (("--family", "gptt"), "There is no run of family 'gptt'; did you mean gpt?"),
         (("--by", "moon"), "'reason', 'family', 'team', 'week', 'run'"),
     ],
 )

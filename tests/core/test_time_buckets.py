@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 
 import pytest
 
+from tests import time_sums
 from tests.bodies import BEGIN, placed
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_run
 from tests.stories import Story
+from tests.time_sums import assert_accounts, assert_sums
 from tests.timed_histories import timed_run
 from tracks_dagster.core import run_fold
 from tracks_dagster.core.bodies import ComputeRequest, TimeSpent
+from tracks_dagster.core.projection import run_rows
 from tracks_dagster.core.records import Kind, format_time
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
+from tracks_dagster.core.time_buckets import BUCKETS, RunTime, run_buckets
 
 DAY_S = 24 * 3600
 
@@ -89,20 +93,6 @@ def told(time: RunTime, attempt_id: int = 1) -> dict[str, float]:
     """The buckets of an attempt that hold anything."""
     seconds = time.attempts[attempt_id - 1].seconds
     return {bucket: round(s, 6) for bucket, s in seconds.items() if s}
-
-
-def assert_sums(time: RunTime, *, why: str = "") -> None:
-    """Every second stands in one bucket, none in two; devices are held only while they can be."""
-    assert time.idle_s >= 0.0, why
-    if time.attempts:
-        assert sum(a.idle_s for a in time.attempts) == pytest.approx(time.idle_s), why
-    assert sum(time.seconds.values()) == pytest.approx(time.wall_s, abs=1e-5), why
-    for attempt in time.attempts:
-        assert tuple(attempt.seconds) == BUCKETS == tuple(attempt.device_seconds), why
-        assert all(s >= 0.0 for s in attempt.seconds.values()), why
-        for bucket, device_s in attempt.device_seconds.items():
-            assert 0.0 <= device_s <= attempt.devices * attempt.seconds[bucket] + 1e-6, why
-            assert bucket in HOLDING or device_s == 0.0, why
 
 
 def test_an_attempt_divides_into_its_phases() -> None:
@@ -298,6 +288,25 @@ def test_the_buckets_of_the_stories_sum_to_their_wall_time(
     story.whole() if kind == "whole" else story.refused()
     for record in story.history.records:
         assert_sums(run_buckets(story.history.state, as_of=record.at))
+
+
+def test_the_check_of_every_run_of_the_suite_finds_a_second_that_stands_twice(
+    store: FakeObjectStore, accounted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = Story(store).whole().history.state
+    run_rows(state)
+    assert accounted == []
+    with monkeypatch.context() as patch:
+        patch.setattr(time_sums, "run_buckets", twice)
+        run_rows(state)
+    assert "0:00:00 after record" in accounted.pop()
+    assert_accounts(state)
+
+
+def twice(state: RunState, *, as_of: datetime) -> RunTime:
+    """An account that counts the idle seconds twice."""
+    time = run_buckets(state, as_of=as_of)
+    return replace(time, wall_s=time.wall_s - time.idle_s)
 
 
 def test_generated_histories_hold_what_the_account_has_to_bear() -> None:

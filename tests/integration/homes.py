@@ -16,7 +16,9 @@ from pathlib import Path
 
 import boto3
 
+from tests.time_sums import assert_accounts
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.track import RUNS
 from tracks_dagster.services.status import RunLine, read_status
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build, open_dagster_home
@@ -39,9 +41,11 @@ class Home:
 
     @contextmanager
     def daemon(self) -> Iterator[None]:
-        """Keep one daemon up for many commands."""
+        """Keep one daemon up for many commands; the time of every run that it served adds up."""
         with open_dagster_home(self.settings).daemon():
             yield
+        for run_id in self.app.store.folders(RUNS):
+            assert_accounts(self.app.tracks.run(run_id))
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `tracks` and return at once."""

@@ -7,23 +7,24 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.cli.times import as_of_option, parse_as_of
 from tracks_dagster.core import units
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.services.goodput.read import KEYS, read_goodput
 from tracks_dagster.services.goodput.text import goodput_text
 from tracks_dagster.settings import Settings, load_prices
-from tracks_dagster.wiring import open_ledger_to_read
 
 
 @click.command("goodput")
 @click.option(
     "--by", type=click.Choice(list(KEYS)), default="reason", show_default=True, help="Group by."
 )
-@click.option("--last", metavar="TIME", help="Attempts that ended in so much time, for example 7d.")
 @click.option(
-    "--as-of", "as_of", metavar="TIME", help="As told then, for example 2026-01-31T02:00Z."
+    "--last", metavar="7d", help=f"Attempts that ended in so much time: {units.DURATION_WORDS}."
 )
+@as_of_option
 @click.option("--family", help="Of this model family only.")
 @as_json
 def command(
@@ -54,16 +55,8 @@ def _last(text: str | None) -> timedelta | None:
 
 
 def _moment(text: str | None, now: datetime) -> datetime:
-    """Return the time that a person wrote, in UTC where it names no zone."""
-    if text is None:
-        return now
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise InvalidInput(
-            f"--as-of {text!r} is no time; write for example 2026-01-31T02:00Z, or 2026-01-31."
-        ) from error
-    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    """Return the time that a person wrote, or now; raises InvalidInput for one that has not come."""
+    at = parse_as_of(text) or now
     if at > now:
         raise InvalidInput(
             f"--as-of {text!r} has not come yet; leave it out for what is known now."

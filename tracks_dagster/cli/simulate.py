@@ -29,10 +29,11 @@ from tracks_dagster.core.simulation_traces import (
     spot,
 )
 from tracks_dagster.core.simulation_world import Costs
-from tracks_dagster.core.units import duration_s, or_none
+from tracks_dagster.core.units import DURATION_WORDS, duration_s, or_none
+from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.services.simulate import ASSUMPTIONS, Replayed, replay
 from tracks_dagster.settings import Settings, load_policy, read_policy_file
-from tracks_dagster.wiring import open_ledger_to_read, utc_now
+from tracks_dagster.wiring import utc_now
 
 TRACE_BYTES_MAX = 64 * 1024 * 1024
 SPOT_SAVE_S, SPOT_RESTART_S, SPOT_PERSON_AFTER_S = 2.0, 60.0, 3600.0
@@ -55,7 +56,9 @@ MEANING_OF_BEST = (
 @click.option(
     "--llama3", "is_llama3", is_flag=True, help="54 days of Llama 3 405B's interruptions."
 )
-@click.option("--last", default="7d", show_default=True, help="How far back in the ledger.")
+@click.option(
+    "--last", default="7d", show_default=True, help=f"How far back in the ledger: {DURATION_WORDS}."
+)
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="Try this policy.")
 @click.option("--save", help="How long a save blocks [2s; with --llama3 30s].")
 @click.option("--restart", help="From a decided retry to its first step [60s; with --llama3 5min].")

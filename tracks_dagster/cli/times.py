@@ -28,8 +28,8 @@ def parse_as_of(text: str | None) -> datetime | None:
         return None
     try:
         at = datetime.fromisoformat(text)
-    except ValueError as error:
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # in UTC it may lie outside of the years 1 to 9999
         raise InvalidInput(
             f"--as-of {text!r} is no time; write it as 2026-01-31T02:00 or 2026-01-31."
         ) from error
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)

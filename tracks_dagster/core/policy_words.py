@@ -80,7 +80,7 @@ def _nodes(rule: NodeRule) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration with the largest unit that leaves it whole: 90 s, 5 min, 24 h, 7 d."""
-    units = ((name, size) for name, size in reversed(UNITS_S.items()))
+    units = ((name, size) for name, size in reversed(UNITS_S.items()) if name != "w")
     whole = (f"{seconds / size:g} {name}" for name, size in units if seconds % size == 0)
     # 24 h says more than 1 d, as people count a day's budget
     if seconds == UNITS_S["d"]:

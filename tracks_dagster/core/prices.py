@@ -30,6 +30,24 @@ class Prices:
     currency: str
     per_device_hour: Mapping[str, float] = field(default_factory=dict)
 
+    def of(self, accelerator: str, device_class: str) -> float | None:
+        """Return what an hour of this device costs: by its own name, else by its class."""
+        return self.per_device_hour.get(accelerator, self.per_device_hour.get(device_class))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Money:
+    """Device seconds at their price; wasted: of amount, what did not go into kept steps.
+
+    per_device_hour, amount, wasted: None where the price table has no price for `device`.
+    """
+
+    currency: str
+    device: str
+    per_device_hour: float | None
+    amount: float | None
+    wasted: float | None
+
 
 def read_prices(root: Node | None) -> tuple[Prices | None, list[Problem]]:
     """Return what the file says, and everything that is wrong with it; then it does not hold."""

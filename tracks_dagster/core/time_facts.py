@@ -160,7 +160,7 @@ def _facts(
         closing=_closing(attempt, (opened_us, placed_us, restored_us), commit),
         devices=placed.world_size if placed else opened.compute.ranks,
         device_class=opened.compute.device_class,
-        accelerator=_accelerator(attempt),
+        accelerator=accelerator_of(attempt),
         cause=opened.cause,
         debit_reason=opened.debit.reason if opened.debit else None,
         debit_amount=opened.debit.amount if opened.debit else None,
@@ -243,7 +243,8 @@ def _moments(facts: AttemptFacts) -> tuple[int | None, ...]:
     return facts.opened_us, facts.placed_us, facts.restored_us, closed_us
 
 
-def _accelerator(attempt: AttemptState) -> str:
+def accelerator_of(attempt: AttemptState) -> str:
+    """Return what the attempt ran on, as far as that is known; else the class that it asked for."""
     if attempt.ended is not None and attempt.ended.accelerator:
         return attempt.ended.accelerator
     ranks = attempt.placed.ranks if attempt.placed else ()

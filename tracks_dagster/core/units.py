@@ -21,7 +21,8 @@ NUMBER_MAX = 1_000_000.0
 DURATION_S_MAX = 3650 * 86_400.0  # ten years; a time minus more than that may be none
 STEPS_MAX = 10**12  # no training run has more
 
-UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+DURATION_WORDS = f"a number and its unit ({', '.join(UNITS_S)})"  # m could be minutes or months
 UNITS_BYTES = {
     **{name: 1024**power for power, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))},
     **{name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1)},
@@ -32,7 +33,7 @@ _AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-zµ%]*)")
 
 
 def duration_s(value: object) -> float:
-    """Return seconds: "90s", "5min", "1.5 h", "7d"."""
+    """Return seconds: "90s", "5min", "1.5 h", "7d", "2w"."""
     number, unit = _amount(value, "a duration", "24h")
     if unit not in UNITS_S:
         problem = f"has the unit {unit!r}" if unit else "has no unit"
@@ -149,4 +150,4 @@ def _amount(value: object, what: str, example: str) -> tuple[float, str]:
 
 
 def _durations(example: str) -> str:
-    return f"write a number and its unit ({', '.join(UNITS_S)}), for example {example}."
+    return f"write {DURATION_WORDS}, for example {example}."

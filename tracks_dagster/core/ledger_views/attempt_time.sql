@@ -109,18 +109,20 @@ told as (
     left join open_commits c
         on c.run_id = k.run_id and c.attempt_id = k.attempt_id and c.place = 1
 ),
--- its place among the attempts of its run; window functions keep a database from copying what is above
--- into every column that is below
+-- its place among the attempts of its run, the newest first: of a frame that only grows, a database takes
+-- the minimum in one pass, of one that shrinks Postgres takes it anew at every row. Window functions keep
+-- a database from copying what is above into every column that is below
 ordered as (
     select
         t.*,
         min(t.resume_step) over later as later_resume,
         min(t.restored_by_us) over later as later_restored_us,
-        lag(t.until_us) over later as before_us,
-        lag(t.fingerprint) over later as before_fingerprint
+        lead(t.until_us) over later as before_us,
+        lead(t.fingerprint) over later as before_fingerprint
     from told t
     window later as (
-        partition by t.run_id order by t.attempt_id rows between 1 following and unbounded following
+        partition by t.run_id order by t.attempt_id desc
+        rows between unbounded preceding and 1 preceding
     )
 ),
 steps as (

@@ -33,6 +33,7 @@ from tracks_dagster.services.goodput.values import (
     Group,
     Retrying,
 )
+from tracks_dagster.services.known_families import check_family
 
 GROUPS_MAX = 40  # groups that are shown
 _READ_MAX = 1_000_000  # groups that are summed up: as many as there are reasons, teams, weeks
@@ -65,12 +66,13 @@ def read_goodput(
     """Return the account as it would have been told at `as_of`.
 
     last: of attempts that ended in so much time before, or were open; by: a key of KEYS; family: of
-    that model family only.
+    that model family only. Raises UnknownRun for a family without a run.
     """
-    since = None if last is None else as_of - last
+    check_family(ledger, family)
+    since = None if last is None else EPOCH + max(timedelta(), as_of - EPOCH - last)
     asked: dict[str, Json] = {
         "as_of_us": micros(as_of),
-        "since_us": 0 if since is None else max(0, micros(since)),
+        "since_us": 0 if since is None else micros(since),
         "family": family,
     }
     runs = ledger.query(_sql("runs"), asked)[0]["runs"]
@@ -119,9 +121,7 @@ def _price_table(prices: Prices | None) -> tuple[str, dict[str, Json]]:
 
 def _sql(name: str) -> str:
     text = files(__package__).joinpath(f"{name}.sql").read_text(encoding="utf-8")
-    return (
-        select_as_of(without_comments(text)) if name != "groups" else without_comments(text)
-    )
+    return select_as_of(without_comments(text)) if name != "groups" else without_comments(text)
 
 
 def _summed(rows: Iterable[Row]) -> Row:

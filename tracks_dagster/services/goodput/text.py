@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tracks_dagster.core.time_buckets import BUCKETS
@@ -20,6 +21,13 @@ WORDS = {
     "idle": "between attempts",
     "unknown": "not measured",
 }
+TERMS = {  # what a term of the account stands for; told where its line is
+    "ETTR": "effective training time ratio, what part of the time went into steps that were kept",
+    "MTBI": "mean time between interruptions, of the time on devices; planned ends do not count",
+    "MTTR": "mean time to recover, from a gang's last rank to the run's next restore",
+    "cycled": "hosts that an attempt left out and the one before it did not",
+    "wasted": "device hours that went into anything but steps that were kept",
+}
 BY_WORDS = {
     "reason": "why attempts ended",
     "family": "model family",
@@ -30,8 +38,14 @@ BY_WORDS = {
 
 
 def goodput_text(told: Goodput) -> str:
-    """Return the whole account, in lines of about 90 characters."""
-    return "\n".join(_lines(told))
+    """Return the whole account, in lines of about 90 characters, and last what its terms mean."""
+    text = "\n".join(_lines(told))
+    words = [f"{term} = {meaning}" for term, meaning in TERMS.items() if _is_used(term, text)]
+    return "\n".join([text, "", *words] if words else [text])
+
+
+def _is_used(term: str, text: str) -> bool:
+    return re.search(rf"\b{term}\b", text) is not None and f"{term} –" not in text  # "–": no value
 
 
 def _lines(told: Goodput) -> Iterator[str]:

@@ -9,7 +9,8 @@ from datetime import datetime
 
 from tests.histories import History
 from tracks_dagster.core import run_fold
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.run_state import CheckpointState, RunState
 
 Node = tuple[str, ...]  # ("attempt", run, "3"), ("checkpoint", manifest), ("node", name) …
 
@@ -25,6 +26,19 @@ class Answer:
     idle: set[str]
     apart: set[str]
     spared: set[str]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One attempt that a thing rests on, as `Ancestor` gives it. used: cursors; None for no sample."""
+
+    attempt: str
+    up_to_step: int | None
+    from_step: int
+    used: tuple[int | None, int | None] | None
+    snapshot: str
+    nodes: tuple[str, ...]
+    reason: str | None
 
 
 def states_at(runs: Sequence[History], until: datetime) -> dict[str, RunState]:
@@ -58,6 +72,32 @@ class Oracle:
                     found.add(parent)
                     waiting.append(parent)
         return found
+
+    def chain(self, run_id: str, attempt_id: int, manifest: str | None) -> list[Link]:
+        """What an attempt, or the checkpoint of it that is named, rests on, one by one upwards."""
+        links = []
+        while True:
+            state = self.states[run_id]
+            attempt = state.attempts[attempt_id - 1]
+            began = attempt.restored.checkpoint if attempt.restored else attempt.opened.resume
+            taken = state.checkpoint(manifest) if manifest is not None else None
+            on = attempt.opened.snapshot
+            links.append(
+                Link(
+                    attempt=f"attempt:{run_id}/a{attempt_id:02d}",
+                    up_to_step=taken.ref.step if taken is not None else None,
+                    from_step=began.step if began is not None else 0,
+                    used=_cursors(state, attempt_id, taken),
+                    snapshot=f"snapshot:{on.dataset}@{on.snapshot_id[:12]}",
+                    nodes=tuple(sorted({r.node for r in attempt.placed.ranks}))
+                    if attempt.placed is not None
+                    else (),
+                    reason=attempt.ended.reason if attempt.ended is not None else None,
+                )
+            )
+            if began is None:
+                return links
+            run_id, attempt_id, manifest = began.run_id, began.attempt_id, began.manifest_sha256
 
     def answer(self, source: Node) -> Answer:
         """What comes from the source, and what of the same runs does not."""
@@ -93,7 +133,9 @@ class Oracle:
                     evals.append(f"eval:{run_id}/{e.opened.eval_id} {e.opened.number}")
             for p in state.promotions:
                 if p.body.promoted and source in self.above(("promotion", run_id, str(p.seq))):
-                    status = "in use" if self._holds(p.body.alias, run_id, p.seq) else "before"
+                    status = (
+                        "in use" if self._holds(p.body.alias, run_id, p.seq) else "replaced since"
+                    )
                     promotions.add((f"promotion:{run_id}/{p.body.alias}", status, str(p.at)))
         own = {f"attempt:{source[1]}/a{int(source[2]):02d}"} if source[0] == "attempt" else set()
         rest = {n for n, r in all_attempts.items() if r in touched} - attempts - own
@@ -165,6 +207,24 @@ class Oracle:
             }
 
 
+def _cursors(
+    state: RunState, attempt_id: int, taken: CheckpointState | None
+) -> tuple[int | None, int | None] | None:
+    """From which sample to which: of what was taken, else of all that is told."""
+    attempt = state.attempts[attempt_id - 1]
+    began = attempt.restored.checkpoint if attempt.restored else attempt.opened.resume
+    first = attempt.restored.cursor if attempt.restored else None
+    if taken is not None:
+        worked = taken.ref.step != (began.step if began is not None else 0)
+        return (first, taken.body.cursor) if worked else None
+    if not _used_samples(state, attempt_id):
+        return None
+    told = [c.body.cursor for c in state.checkpoints if c.ref.attempt_id == attempt_id]
+    if attempt.ended is not None and attempt.ended.cursor_to is not None:
+        told.append(attempt.ended.cursor_to)
+    return first, max(told, default=None)
+
+
 def _used_samples(state: RunState, attempt_id: int) -> bool:
     attempt = state.attempts[attempt_id - 1]
     began = attempt.restored.checkpoint if attempt.restored else attempt.opened.resume
@@ -194,3 +254,17 @@ def sources(states: Mapping[str, RunState]) -> list[Node]:
                 found |= {("code", name) for name in names if name is not None}
         found |= {("checkpoint", c.ref.manifest_sha256) for c in state.checkpoints}
     return sorted(found)
+
+
+def named_by_then(oracle: Oracle) -> dict[Node, CheckpointRef]:
+    """The evals and promotions that can be asked about by name, each with the checkpoint that the
+    newest one by then is of."""
+    found: dict[Node, CheckpointRef] = {}
+    for state in oracle.states.values():
+        for each in state.evals:
+            found["eval", state.run_id, each.opened.eval_id] = each.opened.checkpoint
+        for promotion in state.promotions:
+            if promotion.body.promoted:
+                key = ("promotion", state.run_id, promotion.body.alias)
+                found[key] = promotion.body.checkpoint
+    return found

@@ -108,12 +108,12 @@ class World:
         attempt = run.state.attempts[-1]
         own = [c.ref.step for c in run.state.checkpoints if c.ref.attempt_id == attempt.attempt_id]
         done = max([attempt.resumed_step, *own])
-        if rng.random() < 0.15:
-            ran = rng.choice([None, done, done + rng.randrange(3)])
+        if rng.random() < 0.2:
+            ran = rng.choice([None, done, done + 1, done + 2])
             told = ran is not None and attempt.restored is not None and rng.random() < 0.7
             run.end(
                 rng.choice(["preempted", "completed", "gpu_oom"]),
-                last_step=ran if rng.random() < 0.8 else None,
+                last_step=ran if rng.random() < 0.5 else None,
                 cursor_from=attempt.restored.cursor if told and attempt.restored else None,
                 cursor_to=24 * ran if told and ran is not None else None,
             )
@@ -123,11 +123,11 @@ class World:
             run.place(ranks=ranks, environment_sha256=rng.choice(ENVIRONMENTS))
         elif attempt.restored is None:
             earlier = [c for c in run.state.resumable if c != attempt.opened.resume]
-            fallback = rng.choice(earlier) if earlier and rng.random() < 0.3 else None
+            fallback = rng.choice(earlier) if earlier and rng.random() < 0.5 else None
             run.restore(fallback)
         else:
             # Now and then a save before the first step, which holds what was restored.
-            step = done if not own and rng.random() < 0.25 else done + rng.randrange(1, 4)
+            step = done if not own and rng.random() < 0.4 else done + rng.randrange(1, 4)
             run.commit(step)
 
     def _use(self, run: History) -> None:

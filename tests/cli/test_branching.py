@@ -18,8 +18,9 @@ from tracks_dagster.core.bodies import (
 )
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.records import Kind
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import build, open_tracks_to_read
+from tracks_dagster.wiring import build
 
 CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11}, ranks=2)
 

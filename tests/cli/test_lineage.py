@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
 
@@ -25,7 +26,10 @@ def test_what_came_of_a_snapshot_is_told_with_what_is_in_use_first(
     told = call("blast", snapshot_of(story))
     assert told.exit_code == 1  # something promoted descends from it
     lines = told.stdout.splitlines()
-    assert "3 attempts in 1 run and 4 checkpoints descend from it; 1 alias in use" in lines[0]
+    assert (
+        "3 attempts in 1 run and 4 checkpoints descend from it; 1 alias in use now rests on it."
+        in lines[0]
+    )
     assert lines[1].startswith("1 promotion (1 in use):")
     assert CANDIDATE in lines[2]
     assert "attempt:gpt-story/a02 (2026-01-31T02:01:17Z, samples 480 to 720)" in told.stdout
@@ -66,6 +70,23 @@ def test_lineage_tells_the_chain_attempt_by_attempt(story: Story, call: Call) ->
     assert "from the beginning, up to its checkpoint of step 20" in chain[2]
 
 
+@pytest.mark.parametrize(
+    ("thing", "time"),
+    [
+        (CANDIDATE, "2026-01-31T02:02:30"),  # its checkpoint is there, and measured
+        (f"eval:{RUN_ID}/heldout-loss@40", "2026-01-31T02:02:10"),  # its checkpoint is there
+        (f"checkpoint:{RUN_ID}@40", "2026-01-31T02:02:00"),
+        (f"attempt:{RUN_ID}/a03", "2026-01-31T02:01:30"),
+    ],
+)
+def test_as_of_a_time_before_it_a_thing_rests_on_nothing_yet(
+    story: Story, call: Call, thing: str, time: str
+) -> None:
+    told = json.loads(call("lineage", thing, "--as-of", time, "--json").stdout)["rests_on"]
+    assert (told["chain"], "not there yet" in told["missing"]) == ([], True)
+    assert json.loads(call("lineage", thing, "--json").stdout)["rests_on"]["chain"]
+
+
 def test_a_quarantine_is_shown_by_what_descends_and_undone_by_a_release(
     story: Story, call: Call
 ) -> None:
@@ -84,6 +105,44 @@ def test_a_quarantine_is_shown_by_what_descends_and_undone_by_a_release(
     assert "descends from" not in call("lineage", CANDIDATE).stdout
     promoted = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "it is good")
     assert promoted.exit_code == 0, promoted.stderr
+
+
+def test_the_list_of_checkpoints_and_the_status_of_a_run_show_a_quarantine(
+    story: Story, call: Call
+) -> None:
+    source = f"checkpoint:{RUN_ID}/a01@20"
+    assert call("quarantine", source, "--why", "it is bad").exit_code == 0
+    rows = json.loads(call("checkpoints", "list", RUN_ID, "--json").stdout)
+    by_step = {row["step"]: row for row in rows}
+    assert [step for step, row in by_step.items() if row["quarantined_by"] == [source]] == [
+        20,
+        30,
+        40,
+    ]
+    assert [step for step, row in by_step.items() if row["is_resume_target"]] == [10]
+    assert f"no start from it: {source} is in quarantine" in by_step[40]["why"]
+    assert "a resume starts from it" not in by_step[40]["why"]
+    for command in (("checkpoints", "list", RUN_ID), ("status", RUN_ID)):
+        assert f"tracks release {source}" in call(*command).stdout
+    assert call("release", source, "--why", "looked at").exit_code == 0
+    for command in (("checkpoints", "list", RUN_ID), ("status", RUN_ID)):
+        assert "quarantine" not in call(*command).stdout
+
+
+def test_as_of_a_time_before_a_quarantine_nobody_knew_of_it(story: Story, call: Call) -> None:
+    before = story.history.at.isoformat()
+    sources = (f"attempt:{RUN_ID}/a02", snapshot_of(story))
+    for source in sources:
+        assert call("quarantine", source, "--why", "it is bad").exit_code == 0
+        assert "in quarantine since" in call("blast", source).stdout
+        assert "in quarantine" not in call("blast", source, "--as-of", before).stdout
+    assert "descends from" in call("lineage", CANDIDATE).stdout
+    assert "descends from" not in call("lineage", CANDIDATE, "--as-of", before).stdout
+    for source in sources:  # and as of a time when it held it does, though it is released since
+        held = datetime.now(UTC).isoformat()
+        assert call("release", source, "--why", "looked at").exit_code == 0
+        assert "in quarantine since" in call("blast", source, "--as-of", held).stdout
+        assert "in quarantine" not in call("blast", source).stdout
 
 
 def test_a_snapshot_is_put_in_quarantine_on_its_datasets_track(story: Story, call: Call) -> None:
@@ -108,7 +167,9 @@ def test_a_snapshot_is_put_in_quarantine_on_its_datasets_track(story: Story, cal
         ("snapshot:aws-doc@ffffff", "did you mean aws-docs"),
         ("snapshot:aws-docs@ffffff", "There is no snapshot 'ffffff' of dataset aws-docs"),
         ("node:node-11", "did you mean node-1?"),
+        ("node:zz", "They ran on: node-1"),
         ("code:c0ffef", "did you mean c0ffee?"),
+        ("code:000000", "the newest runs have c0ffee"),
     ],
 )
 def test_what_does_not_exist_is_told_with_the_nearest(
@@ -145,3 +206,14 @@ def test_reading_lineage_loads_neither_dagster_nor_torch() -> None:
         "assert not {'dagster', 'torch'} & set(sys.modules), 'heavy'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_promotion_that_another_one_replaced_is_said_to_be(story: Story, call: Call) -> None:
+    again = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "once more")
+    assert again.exit_code == 0, again.stderr
+    assert "to best: once more. heldout-loss" in again.stdout  # two sentences, and a stop between
+    told = call("blast", f"checkpoint:{RUN_ID}@20").stdout
+    lines = told.splitlines()
+    at = lines.index("2 promotions (1 in use, 1 replaced since):")
+    assert "in use, step 40" in lines[at + 1]  # what an alias names now comes first
+    assert "replaced since, step 40" in lines[at + 2]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.records import Kind
@@ -59,3 +61,17 @@ def test_what_is_not_there_is_told(story: Story, call: Call) -> None:
         assert told.exit_code in (1, 2)
         assert says in told.stderr
     assert "There is no snapshot of dataset birds" in call("snapshots", "list", "birds").stdout
+    told = call("snapshots", "list", f"{dataset}s")
+    assert f"did you mean {dataset}" in told.stdout
+
+
+def test_a_run_on_a_snapshot_in_quarantine_is_refused_by_its_name_with_what_releases_it(
+    story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tracks_dagster.cli.snapshots._materialize", lambda *_, **__: None)
+    dataset, snapshot_id = trained_on()
+    call("snapshots", "quarantine", dataset, snapshot_id, "--why", "labels off")
+    told = call("run", "--snapshot", snapshot_id, "--steps", "1", "--intent", "a try")
+    assert told.exit_code == 2
+    assert f"Snapshot {snapshot_id} of {dataset} is quarantined (labels off)" in told.stderr
+    assert f"`tracks release snapshot:{dataset}@{snapshot_id[:12]}" in told.stderr

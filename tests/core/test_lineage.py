@@ -53,6 +53,11 @@ def test_a_thing_is_read_as_it_is_written(text: str, kind: ThingKind, name: str)
         ("snapshot:aws-docs", "write snapshot:DATASET@ID"),
         ("checkpoint:gpt-1", "write checkpoint:RUN@STEP"),
         ("checkpoint:abcd", "write checkpoint:RUN@STEP"),  # too short for a sha256
+        ("checkpoint:abcd", "The first 6 or more digits are needed of a manifest's sha256"),
+        ("checkpoint:gpt-1", "`tracks checkpoints list gpt-1` shows the steps"),
+        ("snapshot:flights@b335", "The first 6 or more digits are needed of its id"),
+        ("snapshot:flights@b335", "`tracks snapshots list flights` names them"),
+        ("snapshot:flights", "ID. `tracks snapshots list flights` names them"),
         ("attempt:gpt-1", "write attempt:RUN/aNN"),
         ("attempt:gpt-1/a0", "names no attempt"),
         ("node:", "write node:NAME"),

@@ -101,7 +101,13 @@ def test_a_person_is_refused_with_everything_that_is_missing_and_nothing_is_writ
     early, final = history.state.resumable
     count = len(tracks.records("runs/r-1"))
     for checkpoint, alias, by, why, said in (
-        (early, "best", "ann", "please", "eval suite version, eval snapshot, eval seed"),
+        (
+            early,
+            "best",
+            "ann",
+            "please",
+            r"eval seed.* missing\. The run's evals .* is completed on: r-1@40\. Nothing",
+        ),
         (final, " ", "ann", "please", "alias missing"),
         (final, "best", " ", "please", "decided_by missing"),
         (final, "best", "ann", " ", "needs a reason"),

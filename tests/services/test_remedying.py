@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
@@ -9,6 +12,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.names import WATCH_ATTEMPTS
 from tracks_dagster.core.ports import Ledger
+from tracks_dagster.services import remedying, retention
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.tracks import Tracks
@@ -50,6 +54,21 @@ def test_superseded_checkpoints_go_before_the_retry_is_opened(
     opened = state.attempts[1].opened
     assert opened.decision == result.why
     assert opened.resume == state.checkpoints[4].ref
+
+
+def test_one_checkpoint_that_went_is_told_in_the_singular(
+    full: Story, tracks: Tracks, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = retention.collect
+
+    def of_one(*args: Any, **kwargs: Any) -> Any:
+        done = real(*args, **kwargs)
+        return replace(done, deleted=done.deleted[:1])
+
+    monkeypatch.setattr(remedying, "collect", of_one)
+    assert (
+        "Before it 1 superseded checkpoint (step 10) and 0 leftovers" in settled(tracks, ledger).why
+    )
 
 
 def test_a_collection_that_fails_does_not_stop_the_retry(

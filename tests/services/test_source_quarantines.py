@@ -21,6 +21,7 @@ from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.evals import open_due_evals, run_eval, why_withheld
+from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.projector import Projector
@@ -29,6 +30,7 @@ from tracks_dagster.services.quarantine.decisions import quarantine_source, rele
 from tracks_dagster.services.quarantine.quarantines import Quarantined, quarantined_sources
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import declare
+from tracks_dagster.services.status import read_status
 from tracks_dagster.services.tracks import Tracks
 
 WHY = "it flips bits"
@@ -160,10 +162,49 @@ def test_a_snapshot_in_quarantine_marks_what_used_samples_of_it(
         WHY,
     )
     assert (mark.track, mark.seq) == ("datasets/aws-docs", 2)
-    assert mark.through == "attempt r-1/a01, which trained on it"
+    assert mark.through == "attempt r-1/a02, which trained on it"  # the nearest, not a01
     settling = settled(tracks)
     assert settling.record is not None
     assert settling.record.body["limit"] == "snapshot"  # named for what it trains on
+
+
+def test_the_why_of_a_quarantine_ends_its_sentence_once(
+    run: History, tracks: Tracks, ledger: Ledger
+) -> None:
+    thing = parse_thing("node:node-2")
+    quarantine_source(tracks, ledger, thing, by="ann", why="it flips bits.")
+    (mark,) = marks(tracks, ledger, "checkpoint:r-1@30")
+    assert "(it flips bits; record 0" in mark.words
+    assert "is in quarantine: it flips bits (ann" in mark.own_words
+
+
+def test_status_names_the_source_and_the_steps_that_nothing_starts_from(
+    run: History, tracks: Tracks, ledger: Ledger
+) -> None:
+    def told() -> tuple[str, ...]:
+        return read_status(tracks, ledger, run_id="r-1")[0].quarantined
+
+    assert told() == ()
+    hold(tracks, ledger, "checkpoint:r-1@20")
+    (sentence,) = told()
+    assert "checkpoint:r-1/a01@20 is in quarantine: it flips bits (ann, record 0" in sentence
+    assert "`tracks release checkpoint:r-1/a01@20" in sentence
+    assert sentence.endswith("Nothing new starts from what was saved at step 20, 30.")
+    free(tracks, ledger, "checkpoint:r-1@20")
+    assert told() == ()
+
+
+def test_what_is_to_be_done_after_a_failure_names_the_quarantine_that_refuses_a_retry(
+    run: History, tracks: Tracks, ledger: Ledger
+) -> None:
+    hold(tracks, ledger, "attempt:r-1/a02")  # step 20 is left to go back to
+    assert "tracks release" not in explain_attempt(tracks, "r-1", 2).what_to_do
+    free(tracks, ledger, "attempt:r-1/a02")
+    hold(tracks, ledger, "attempt:r-1/a01")
+    to_do = explain_attempt(tracks, "r-1", 2).what_to_do
+    assert to_do.startswith("First the quarantine, which would refuse a retry: Step 30")
+    assert '`tracks release attempt:r-1/a01 --why "…"`' in to_do
+    assert "First the quarantine" not in explain_attempt(tracks, "r-1", 1).what_to_do  # it went on
 
 
 def test_what_does_not_descend_shows_nothing(run: History, tracks: Tracks, ledger: Ledger) -> None:

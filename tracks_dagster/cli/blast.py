@@ -9,10 +9,10 @@ from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.lineage.blast import blast
 from tracks_dagster.services.lineage.text import blast_lines
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
 
 
 @click.command("blast")
@@ -36,5 +36,8 @@ def command(ctx: click.Context, source: str, as_of: str | None, as_json: bool) -
     settings = Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     told = blast(tracks, ledger, thing, as_of=until)
-    print_json(to_json(told)) if as_json else click.echo("\n".join(blast_lines(told)))
+    if as_json:
+        print_json(to_json(told))
+    else:
+        click.echo("\n".join(blast_lines(told, of_archive=settings.is_archive)))
     ctx.exit(BAD_NEWS if told.is_promoted else 0)

@@ -8,12 +8,12 @@ from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.lineage.descent import ancestors, descendants
 from tracks_dagster.services.lineage.text import ancestors_lines, descendants_lines
 from tracks_dagster.services.quarantine.quarantines import quarantined_sources
 from tracks_dagster.services.things import find_exact
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
 
 
 @click.command("lineage")
@@ -33,7 +33,7 @@ def command(thing: str, as_of: str | None, as_json: bool) -> None:
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     found = find_exact(tracks, ledger, asked)
     up, down = ancestors(ledger, found, as_of=until), descendants(ledger, found, as_of=until)
-    marks = quarantined_sources(tracks, ledger, asked)
+    marks = quarantined_sources(tracks, ledger, asked, as_of=until)
     if as_json:
         told = {"thing": found.called, "quarantined": [to_json(each) for each in marks]}
         print_json({**told, "rests_on": to_json(up), "came_of_it": to_json(down)})
@@ -43,5 +43,5 @@ def command(thing: str, as_of: str | None, as_json: bool) -> None:
         click.echo(f"! it {mark.own_words if mark.source == found.called else mark.words}")
     for line in ancestors_lines(up):
         click.echo(line)
-    below = list(descendants_lines(down))
+    below = list(descendants_lines(down, of_archive=settings.is_archive))
     click.echo("\n".join(("what came of it:", *below)) if below else "nothing came of it.")

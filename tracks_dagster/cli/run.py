@@ -25,6 +25,7 @@ from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.records import Json
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
 from tracks_dagster.services.compute import CheckGang
 from tracks_dagster.services.outcome import outcome
@@ -39,14 +40,7 @@ from tracks_dagster.services.runs import (
 )
 from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.training.verifying import weights_sha256
-from tracks_dagster.wiring import (
-    App,
-    build,
-    new_uid,
-    open_dagster_home,
-    open_tracks_to_read,
-    utc_now,
-)
+from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0
 FAMILY = "gpt"  # where neither --family nor --from names one

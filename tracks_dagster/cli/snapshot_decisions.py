@@ -14,7 +14,10 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.nearest import did_you_mean
+from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Json
+from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.services.quarantine.snapshots import (
     consumers,
     find_any_snapshot,
@@ -24,7 +27,6 @@ from tracks_dagster.services.quarantine.snapshots import (
 )
 from tracks_dagster.services.runs import check_words
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_ledger_to_read
 
 
 @click.group("snapshots")
@@ -47,10 +49,17 @@ def list_snapshots(dataset: str | None, as_json: bool) -> None:
     if as_json:
         print_json([{**row, "committed_at": str(row["committed_at"])} for row in rows])
     elif not rows:
-        of = "" if dataset is None else f" of dataset {dataset}"
-        click.echo(f"There is no snapshot{of} yet; `tracks run` makes one.")
+        click.echo(_none(ledger, dataset))
     else:
         print_table(_table(rows))
+
+
+def _none(ledger: Ledger, dataset: str | None) -> str:
+    if dataset is None:
+        return "There is no snapshot yet; `tracks run` makes one."
+    known = [row["dataset"] for row in ledger.query("select distinct dataset from snapshots")]
+    hint = did_you_mean(dataset, known) or "`tracks run` makes one."
+    return f"There is no snapshot of dataset {dataset} yet; {hint.rstrip()}"
 
 
 @command.command("quarantine")

@@ -479,7 +479,10 @@ class EvalWaived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionDecided:
-    """`promotion_decided`: everything that the decision rests on; promoted False is a refusal."""
+    """`promotion_decided`: everything that the decision rests on; promoted False is a refusal.
+
+    is_withheld: refused while a source in quarantine stood against it, so decided again once none does.
+    """
 
     alias: str
     promoted: bool
@@ -497,6 +500,7 @@ class PromotionDecided:
     threshold: float
     decided_by: str
     why: str
+    is_withheld: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import re
 
-from tracks_dagster.core.evidence import CHECKPOINT_WITHDRAWN, ENVIRONMENT_DIFFERS
+from tracks_dagster.core.evidence import (
+    CHECKPOINT_WITHDRAWN,
+    ENVIRONMENT_DIFFERS,
+    SNAPSHOT_QUARANTINED,
+    SOURCE_QUARANTINED,
+)
 from tracks_dagster.core.reasons import TerminationReason
 
 _R = TerminationReason
@@ -94,6 +99,8 @@ BEFORE_THE_START = frozenset({_R.SCHEDULING_TIMEOUT, _R.IMAGE_PULL})
 REFUSED_STARTS = {
     ENVIRONMENT_DIFFERS: _R.DEPENDENCY_MISMATCH,
     CHECKPOINT_WITHDRAWN: _R.CHECKPOINT_CORRUPT,
+    SOURCE_QUARANTINED: _R.USER_CANCELLED,  # a person's word, and no budget's matter
+    SNAPSHOT_QUARANTINED: _R.BAD_INPUT_DATA,
 }
 
 SLURM_STATES = _words(

@@ -18,8 +18,11 @@ DRAINED = "drained"
 
 # The type of a condition by which the supervisor refused to start a gang, and its reasons.
 START_REFUSED = "StartRefused"
+START_REFUSED_RULE = "start_refused"  # the rule of the classifier that tells it
 ENVIRONMENT_DIFFERS = "EnvironmentDiffers"
 CHECKPOINT_WITHDRAWN = "CheckpointWithdrawn"
+SOURCE_QUARANTINED = "SourceQuarantined"
+SNAPSHOT_QUARANTINED = "SnapshotQuarantined"
 
 LOG_TAIL_BYTES_MAX = 64 * 1024  # of each rank; the end of a log says why, the start says how
 

@@ -84,10 +84,28 @@ def parse_thing(text: str) -> Thing:
     kind = ThingKind(kind_text)
     form, pattern = FORMS[kind]
     if not re.fullmatch(pattern, name):
-        raise InvalidInput(f"{name!r} names no {kind}; write {kind}:{form}.")
+        raise InvalidInput(f"{name!r} names no {kind}; write {kind}:{form}.{_hint(kind, name)}")
     if kind is ThingKind.ATTEMPT:
         name = attempt_key(*parse_attempt_key(name))
     return Thing(kind=kind, name=name)
+
+
+def _hint(kind: ThingKind, name: str) -> str:
+    """Return what a name lacks of its kind's form, with a space before it; empty for other errors."""
+    shortest = f"The first {PREFIX_CHARACTERS_MIN} or more digits are needed"
+    if kind is ThingKind.SNAPSHOT:
+        dataset, _, digits = name.partition("@")
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", dataset):
+            return ""
+        listed = f"`tracks snapshots list {dataset}` names them."
+        is_short = 0 < len(digits) < PREFIX_CHARACTERS_MIN and re.fullmatch(r"[0-9a-f]+", digits)
+        return f" {shortest} of its id; {listed}" if is_short else f" {listed}"
+    if kind is ThingKind.CHECKPOINT and re.fullmatch(r"[a-z0-9-]{1,40}", name):
+        return (
+            f" {shortest} of a manifest's sha256; `tracks checkpoints list {name}` shows the steps of "
+            "a run of that name."
+        )
+    return ""
 
 
 def attempt_thing(run_id: str, attempt_id: int) -> Thing:
@@ -199,7 +217,7 @@ def carried(
     """Return the marks of every attempt, by id, and of every checkpoint, by its manifest's sha256.
 
     by_attempt, by_checkpoint: the marks that one sets by itself. from_elsewhere: those of another run's
-    checkpoint, which an attempt resumed from. Of two marks of one source the older one stays.
+    checkpoint, which an attempt resumed from. Of two marks of one source the nearer one stays.
     """
     attempts: dict[int, Marks[Mark]] = {}
     checkpoints: dict[str, Marks[Mark]] = {}
@@ -227,4 +245,4 @@ def _merged(older: Marks[Mark], newer: Marks[Mark]) -> Marks[Mark]:
     """Return both; the same object where one is empty: most runs carry nothing, or all the same."""
     if not newer:
         return older
-    return {**newer, **older} if older else newer
+    return {**older, **newer} if older else newer

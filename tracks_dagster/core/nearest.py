@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from heapq import nsmallest
+from itertools import islice
 
 NEAREST_MAX = 3
 LIKENESS_MIN = 0.6  # difflib's ratio: 1.0 is the same text, and 0.6 its own idea of close
+LIKENESS_OF_TWO_MIN = 0.5  # of two letters one may be wrong: "vn" for "vm"
+RUNS_NAMED_MAX = 5  # as many as an archive mostly holds
 KNOWN_MAX = 100_000  # names that are compared; 100 000 take about a second
 
 
 def nearest(given: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return at most `NEAREST_MAX` names of `known` that are most like `given`, the likest first.
+    """Return at most `NEAREST_MAX` names of `known`: those that begin with `given`, then those that are
+    most like it, the likest first.
 
     `given` itself is none of them: a name that stands there may still mean nothing, as a folder without
     records does.
     """
     others = [name for name in known if name != given]
-    return tuple(get_close_matches(given, others, n=NEAREST_MAX, cutoff=LIKENESS_MIN))
+    begun = nsmallest(NEAREST_MAX, (name for name in others if given and name.startswith(given)))
+    if len(begun) == NEAREST_MAX:
+        return tuple(begun)
+    cutoff = LIKENESS_MIN if len(given) > 2 else LIKENESS_OF_TWO_MIN
+    like = get_close_matches(given, others, n=NEAREST_MAX, cutoff=cutoff)
+    return tuple(dict.fromkeys((*begun, *like)))[:NEAREST_MAX]
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -31,3 +41,11 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     *others, last = names
     listed = f"{', '.join(others)} or {last}" if others else last
     return f"did you mean {listed}? "
+
+
+def no_run(given: str, known: Iterable[str]) -> str:
+    """Return that there is no run of that name, the nearest, and where there are few, all of them."""
+    others = [name for name in islice(known, KNOWN_MAX) if name != given]
+    is_few = 0 < len(others) <= RUNS_NAMED_MAX
+    listed = f"There are: {', '.join(others)}." if is_few else "`tracks status` lists them."
+    return f"There is no training run {given!r}; {did_you_mean(given, others)}{listed}"

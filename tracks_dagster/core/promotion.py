@@ -40,6 +40,20 @@ def promotion_is_settled(state: RunState) -> bool:
     return any(p.body.alias == rule.alias and p.body.checkpoint == final for p in state.promotions)
 
 
+def promotion_is_withheld(state: RunState) -> bool:
+    """Whether the newest decision by the run's own rule refused its final checkpoint for a quarantine:
+    it is made again once nothing in quarantine stands against it."""
+    rule, final = state.declared.promotion, final_checkpoint(state)
+    if rule is None or final is None:
+        return False
+    decided = [
+        p.body
+        for p in state.promotions
+        if p.body.alias == rule.alias and p.body.checkpoint == final
+    ]
+    return bool(decided) and decided[-1].is_withheld
+
+
 def propose(
     state: RunState, checkpoint: CheckpointRef, rule: PromotionRule, *, decided_by: str
 ) -> PromotionDecided:
@@ -79,8 +93,14 @@ def decide_promotion(
     told = () if withheld is None else (withheld.rstrip("."),)
     against = (*told, *objections(state, proposed))
     if against:
-        return replace(proposed, promoted=False, why="; ".join(against))
-    return replace(proposed, promoted=True, why=f"{why} {_comparison(proposed)}.".strip())
+        is_withheld = withheld is not None
+        return replace(proposed, promoted=False, why="; ".join(against), is_withheld=is_withheld)
+    return replace(proposed, promoted=True, why=f"{_stopped(why)} {_comparison(proposed)}.".strip())
+
+
+def _stopped(why: str) -> str:
+    """Return a person's words as a sentence that another one can follow."""
+    return why if why.endswith((".", "!", "?", ":")) else f"{why}."
 
 
 def objections(state: RunState, proposed: PromotionDecided) -> tuple[str, ...]:

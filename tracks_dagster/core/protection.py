@@ -14,6 +14,8 @@ from tracks_dagster.core.evals import eval_id, final_checkpoint, unsettled
 from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.run_state import CheckpointState, RunState
 
+RESUMES = "a resume starts from it"
+
 
 def objection_to(state: RunState, kind: Kind, body: Mapping[str, Json]) -> str | None:
     """Say why a record about a checkpoint may not come next, or None."""
@@ -96,7 +98,7 @@ def pins_of(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
 def _held(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
     """Name what holds it whether it is superseded or not."""
     target = newest(state)
-    resumed = ("a resume starts from it",) if target and target.ref == checkpoint.ref else ()
+    resumed = (RESUMES,) if target and target.ref == checkpoint.ref else ()
     return (*resumed, *(f"pinned by {pin}" for pin in pins_of(state, checkpoint)))
 
 

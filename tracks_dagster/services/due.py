@@ -8,10 +8,14 @@ nothing. A track that it is behind on is brought in by whoever looks; runs that 
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.reasons import TerminationReason
+
+WITHHELD_MAX = 50  # runs that one tick reads to see whether what stood against them was released
+WITHHELD_TURN_S = 60.0  # then the next ones have their turn
 
 _NEWEST_ATTEMPTS = """
     from training_runs r
@@ -59,6 +63,27 @@ def runs_between_attempts(
         {"running": RunLifecycle.RUNNING.value, **given},
     )
     return [row["run_id"] for row in rows]
+
+
+def runs_withheld_from_promotion(ledger: Ledger, now: datetime) -> list[str]:
+    """Return the finished runs whose promotion was refused for a quarantine and may be decided again
+    once that is released: at most WITHHELD_MAX, which take turns by the clock.
+
+    The oldest first, so that of two that want one alias the newer gets it for good. None whose alias
+    was given away since: it would be taken from a later checkpoint, which is for a person to say.
+    """
+    rows = ledger.query(
+        "select p.run_id from promotions p join training_runs r on r.run_id = p.run_id "
+        "where p.is_withheld and r.state not in (:running, :waiting) "
+        "and not exists (select 1 from promotions q where q.alias = p.alias and "
+        "(q.run_id = p.run_id and q.seq > p.seq or q.promoted and q.decided_at > p.decided_at)) "
+        "order by p.decided_at, p.run_id",
+        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
+    )
+    run_ids = list(dict.fromkeys(row["run_id"] for row in rows))
+    turns = max(1, -(-len(run_ids) // WITHHELD_MAX))
+    first = int(now.timestamp() // WITHHELD_TURN_S) % turns * WITHHELD_MAX
+    return run_ids[first : first + WITHHELD_MAX]
 
 
 def runs_of_a_person(ledger: Ledger) -> list[str]:

@@ -17,7 +17,7 @@ from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import Ledger, Orchestrator, OrchestratorRun
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.due import open_run_ids
+from tracks_dagster.services.due import open_run_ids, runs_withheld_from_promotion
 from tracks_dagster.services.evals import (
     attempts_allowed,
     end_eval,
@@ -56,11 +56,19 @@ def tick_evals(
     decided_by: str,
     policy: RetryPolicy,
 ) -> EvalTick:
-    """Do what is due for every open run, and return what Dagster has to be asked for."""
+    """Do what is due for every open run, and return what Dagster has to be asked for.
+
+    A finished run is looked at again while its promotion was refused for a quarantine.
+    """
     tick = EvalTick()
     for run_id in open_run_ids(ledger):
         try:
             _tick_run(tick, tracks, orchestrator, run_id, decided_by, policy)
+        except TracksError as error:
+            tick.problems.append(f"{run_id}: {error}")
+    for run_id in runs_withheld_from_promotion(ledger, tracks.now()):
+        try:
+            _tick_promotion(tick, tracks, run_id, decided_by)
         except TracksError as error:
             tick.problems.append(f"{run_id}: {error}")
     return tick
@@ -118,6 +126,10 @@ def _tick_run(
     withheld = why_withheld(tracks, state, policy)
     if withheld is not None:
         tick.waiting.append(f"{run_id}: {withheld}")
+    _tick_promotion(tick, tracks, run_id, decided_by)
+
+
+def _tick_promotion(tick: EvalTick, tracks: Tracks, run_id: str, decided_by: str) -> None:
     promoted = decide_promotion(tracks, run_id, decided_by=decided_by)
     if promoted is not None:
         tick.promotions.append(promoted)

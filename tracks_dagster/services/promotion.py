@@ -14,12 +14,14 @@ from tracks_dagster.core.bodies import PromotionDecided
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.evals import final_checkpoint
+from tracks_dagster.core.evals import final_checkpoint, newest_completed
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
+
+STEPS_NAMED_MAX = 5  # that have an eval, the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,20 +38,24 @@ class Holder:
 def decide_promotion(tracks: Tracks, run_id: str, *, decided_by: str) -> PromotionDecided | None:
     """Record what the run's own rule says of its final checkpoint; None when that is not due.
 
-    Exactly one decision a checkpoint, whoever else decides at the same time.
+    Exactly one decision a checkpoint, whoever else decides at the same time; one more where a
+    quarantine stood against it and none does any more, also of a run that is finished.
     """
 
     def choose(state: RunState | None) -> Draft | None:
         rule = state.declared.promotion if state is not None else None
         final = final_checkpoint(state) if state is not None else None
-        if state is None or rule is None or final is None or not promotion.promotion_is_due(state):
+        if state is None or rule is None or final is None:
+            return None
+        was_withheld = promotion.promotion_is_withheld(state)
+        if not was_withheld and not promotion.promotion_is_due(state):
             return None
         proposed = promotion.propose(state, final, rule, decided_by=decided_by)
+        withheld = checkpoint_withheld(tracks, state, final, snapshot=proposed.snapshot)
+        if was_withheld and withheld is not None:
+            return None
         decided = promotion.decide_promotion(
-            state,
-            proposed,
-            why="The run's own rule:",
-            withheld=checkpoint_withheld(tracks, state, final, snapshot=proposed.snapshot),
+            state, proposed, why="The run's own rule:", withheld=withheld
         )
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 
@@ -114,6 +120,19 @@ def _by_person(
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "
-            "Nothing was written."
+            f"{_evals_there_are(state, decided)}Nothing was written."
         )
     return decided
+
+
+def _evals_there_are(state: RunState, refused: PromotionDecided) -> str:
+    """Return what to do about an eval that is missing, with a space to go on after."""
+    if refused.eval_id:
+        return ""
+    done = [ref for ref in state.resumable if newest_completed(state, refused.suite, ref)]
+    steps = sorted({ref.step for ref in done})[-STEPS_NAMED_MAX:]
+    there = ", ".join(f"{state.run_id}@{step}" for step in steps) or "no checkpoint yet"
+    return (
+        "The run's evals run by themselves, on its final checkpoint once it has all its steps; "
+        f"{refused.suite} is completed on: {there}. "
+    )

@@ -60,11 +60,15 @@ def free_space(tracks: Tracks, hands: Hands, run_id: str, *, by: str) -> str:
     except TracksError as error:
         return f"Collecting checkpoints first failed: {str(error)[:WHY_CHARACTERS_MAX]}"
     steps = ", ".join(str(deletion.ref.step) for deletion in done.deleted)
-    named = f" (steps {steps})" if steps else ""
+    named = f" ({'step' if len(done.deleted) == 1 else 'steps'} {steps})" if steps else ""
     return (
-        f"Before it {len(done.deleted)} superseded checkpoints{named} and {done.leftover_count} "
-        f"leftovers were removed, {done.freed_bytes} bytes in all."
+        f"Before it {_count(len(done.deleted), 'superseded checkpoint')}{named} and "
+        f"{_count(done.leftover_count, 'leftover')} were removed, {done.freed_bytes} bytes in all."
     )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def withdraw_snapshot(

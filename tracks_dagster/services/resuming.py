@@ -1,8 +1,8 @@
-"""Whether an attempt may resume as it was opened to: asked by the supervisor before it starts a gang.
+"""Whether an attempt may start as it was opened to: asked by the supervisor before it starts a gang.
 
-Two questions: does another run's checkpoint still hold (from one of its own that does not, the trainer
-falls back by itself), and would the gang compute with what the checkpoint was saved with, or any
-that it may fall back to.
+Three questions: was what it builds on put in quarantine since it was opened, does another run's
+checkpoint still hold (from one of its own that does not, the trainer falls back by itself), and would
+the gang compute with what the checkpoint was saved with, or any that it may fall back to.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import AttemptPlaced, Note
 from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.environments import (
     Difference,
     EnvironmentRule,
@@ -24,6 +24,8 @@ from tracks_dagster.core.environments import (
 from tracks_dagster.core.evidence import (
     CHECKPOINT_WITHDRAWN,
     ENVIRONMENT_DIFFERS,
+    SNAPSHOT_QUARANTINED,
+    SOURCE_QUARANTINED,
     START_REFUSED,
     Condition,
 )
@@ -31,6 +33,9 @@ from tracks_dagster.core.ports import ForeseeEnvironment
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.branch_source import lost
+from tracks_dagster.services.quarantine.clean_starts import withheld_of
+from tracks_dagster.services.quarantine.quarantines import Quarantines
+from tracks_dagster.services.quarantine.snapshots import snapshot_withdrawn
 from tracks_dagster.services.tracks import Tracks
 
 NOTE_BY = "supervisor"
@@ -53,11 +58,14 @@ def check_resume(
     foresee: ForeseeEnvironment,
     rules: Sequence[EnvironmentRule],
 ) -> ResumeCheck:
-    """Check what `attempt` resumes from and what its gang would get.
+    """Check what `attempt` builds on and what its gang would get.
 
-    Writes nothing. An attempt that begins afresh is never refused, nor is one whose checkpoint was
-    written by a launch that told no environment.
+    Writes nothing. By its environment an attempt that begins afresh is never refused, nor is one whose
+    checkpoint was written by a launch that told none.
     """
+    refusal = _in_quarantine(tracks, state, attempt)
+    if refusal is not None:
+        return ResumeCheck(refusal=refusal)
     ref = attempt.opened.resume
     if ref is None:
         return ResumeCheck()
@@ -91,6 +99,24 @@ class _Compared:
     @property
     def differences(self) -> tuple[Difference, ...]:
         return (*self.judgement.refused, *self.judgement.said)
+
+
+def _in_quarantine(tracks: Tracks, state: RunState, attempt: AttemptState) -> Condition | None:
+    """Return what was put in quarantine since the attempt was opened: its data, code or checkpoint.
+
+    The next attempt, which a person opens, begins at what does not descend from it.
+    """
+    snapshot, ref = attempt.opened.snapshot, attempt.opened.resume
+    withdrawn = snapshot_withdrawn(tracks, snapshot)
+    if withdrawn is not None:
+        return _refusal(tracks, SNAPSHOT_QUARANTINED, f"No gang was started: {withdrawn}")
+    withheld = withheld_of(Quarantines(tracks), state)
+    words = withheld.run
+    if words is None and ref is not None and ref.manifest_sha256 in withheld.checkpoints:
+        words = f"{checkpoint_at(ref)} {withheld.checkpoints[ref.manifest_sha256]}"
+    if words is None:
+        return None
+    return _refusal(tracks, SOURCE_QUARANTINED, f"No gang was started: {words}")
 
 
 def _reachable(state: RunState, asked: CheckpointRef) -> list[CheckpointRef]:

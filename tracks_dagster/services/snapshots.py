@@ -73,17 +73,23 @@ def find_snapshot(tracks: Tracks, dataset: str, snapshot_id: str | None = None) 
         )
     found = state.newest_usable if snapshot_id is None else find_by_prefix(state, snapshot_id)
     if found is None:
+        newest = state.snapshots[-1]
         raise InvalidInput(
-            f"Every snapshot of {dataset} is quarantined ({state.snapshots[-1].quarantined_why}); "
-            "make one of corrected data, or release one."
+            f"Every snapshot of {dataset} is quarantined, the newest, {newest.body.snapshot_id[:12]}, "
+            f"because: {newest.quarantined_why}. Make one of corrected data, or release one: "
+            f"{_release(dataset, newest)}."
         )
     if found.quarantined_why is not None:
         raise InvalidInput(
             f"Snapshot {found.body.snapshot_id} of {dataset} is quarantined "
             f"({found.quarantined_why}); use another one, or release it with "
-            f"`tracks snapshots release {dataset} {found.body.snapshot_id[:12]}`."
+            f"{_release(dataset, found)}."
         )
     return SnapshotRef(dataset=dataset, snapshot_id=found.body.snapshot_id)
+
+
+def _release(dataset: str, snapshot: SnapshotState) -> str:
+    return f'`tracks release snapshot:{dataset}@{snapshot.body.snapshot_id[:12]} --why "…"`'
 
 
 def find_by_prefix(state: DatasetState, prefix: str) -> SnapshotState:

@@ -11,6 +11,8 @@ from tracks_dagster.core.ports import Ledger
 
 KNOWN_MAX = 10_000  # names that the ledger is asked for, to find the nearest
 AMBIGUOUS_NAMED_MAX = 5
+NODES_NAMED_MAX = 5
+CODE_NAMED_MAX = 3  # of the runs declared last
 
 
 def find_manifest(ledger: Ledger | None, name: str) -> tuple[str, str]:
@@ -41,10 +43,12 @@ def find_node(ledger: Ledger | None, name: str) -> str:
     """Return `name` if attempts ran on a node of that name or no ledger can tell; raises UnknownRun."""
     sql = "select node from attempt_nodes where node = :node limit 1"
     if ledger is not None and not ledger.query(sql, {"node": name}):
-        known = _names(ledger, "select distinct node as name from attempt_nodes")
+        known = sorted(_names(ledger, "select distinct node as name from attempt_nodes"))
+        ran = ", ".join(known[:NODES_NAMED_MAX]) or "none"
+        more = f" and {len(known) - NODES_NAMED_MAX} more" if len(known) > NODES_NAMED_MAX else ""
         raise UnknownRun(
-            f"No attempt ever ran on a node {name!r}; {did_you_mean(name, known)}`tracks pool` names "
-            "nodes."
+            f"No attempt ever ran on a node {name!r}; {did_you_mean(name, known)}They ran on: "
+            f"{ran}{more}."
         )
     return name
 
@@ -86,9 +90,9 @@ def find_code(ledger: Ledger | None, name: str) -> str:
     )
     close = did_you_mean(name, sorted({each[: len(name)] for each in known}))
     raise UnknownRun(
-        f"No run was declared with code {name!r}; {close}give the first {COMMIT_CHARACTERS_MIN} or "
-        f"more digits of a commit, a version, or the first {PREFIX_CHARACTERS_MIN} of an environment's "
-        "sha256."
+        f"No run was declared with code {name!r}; {close}{_newest_code(ledger)}give the first "
+        f"{COMMIT_CHARACTERS_MIN} or more digits of a commit, a version, or the first "
+        f"{PREFIX_CHARACTERS_MIN} of an environment's sha256."
     )
 
 
@@ -97,6 +101,17 @@ def one_of(given: str, found: Sequence[str]) -> None:
     if len(set(found)) > 1:
         named = ", ".join(sorted(set(found))[:AMBIGUOUS_NAMED_MAX])
         raise InvalidInput(f"{given} names more than one thing; write one of {named}.")
+
+
+def _newest_code(ledger: Ledger) -> str:
+    """Return what the newest runs were declared with, as a clause to go on after."""
+    rows = ledger.query(
+        "select coalesce(git_commit, package_version) as name, max(declared_at) as newest_at "
+        "from training_runs group by coalesce(git_commit, package_version) "
+        f"order by newest_at desc, name limit {CODE_NAMED_MAX}"
+    )
+    named = ", ".join(str(row["name"])[:12] for row in rows)
+    return f"the newest runs have {named}; " if named else ""
 
 
 def _names(ledger: Ledger, sql: str) -> list[str]:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from itertools import islice
 
 from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
 from tracks_dagster.core.bodies import RunDeclared
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.nearest import KNOWN_MAX, did_you_mean
+from tracks_dagster.core.nearest import no_run
 from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.core.quarantine_state import QuarantineState
@@ -68,10 +67,7 @@ class Tracks:
         """Return the run's state now; raises UnknownRun."""
         state = self.find_run(run_id)
         if state is None:
-            hint = did_you_mean(run_id, islice(self.store.folders(RUNS), KNOWN_MAX))
-            raise UnknownRun(
-                f"There is no training run {run_id!r}; {hint}`tracks status` lists them."
-            )
+            raise UnknownRun(no_run(run_id, self.store.folders(RUNS)))
         return state
 
     def records(self, track_name: str) -> list[Record]:

@@ -14,7 +14,7 @@ with recursive up (depth, run_id, attempt_id, up_to_step, manifest_sha256) as (
 select u.depth, u.run_id, u.attempt_id, u.up_to_step, u.manifest_sha256,
     a.dataset, a.snapshot_id, a.config_json, a.cursor_from, a.cursor_to, a.closed_at, a.last_step,
     a.nodes_json, a.environment_sha256, a.placed_at, a.opened_at, a.termination_reason,
-    coalesce(a.resumed_from_step, 0) as resumed_step, r.git_commit, r.package_version,
+    coalesce(e.source_step, 0) as resumed_step, r.git_commit, r.package_version,
     c.cursor as saved_cursor, c.committed_at,
     (
         select max(k.cursor) from checkpoints k
@@ -26,6 +26,8 @@ select u.depth, u.run_id, u.attempt_id, u.up_to_step, u.manifest_sha256,
     ) as newest_step
 from up u
 left join training_attempts a on a.run_id = u.run_id and a.attempt_id = u.attempt_id
+left join attempt_resumes e on e.run_id = u.run_id and e.attempt_id = u.attempt_id
+    and e.since_at <= :as_of and (e.until_at is null or e.until_at > :as_of)
 left join training_runs r on r.run_id = u.run_id
 left join checkpoints c on c.run_id = u.run_id and c.manifest_sha256 = u.manifest_sha256
 order by u.depth

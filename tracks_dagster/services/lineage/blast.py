@@ -30,8 +30,8 @@ class Clean:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blast:
     """What came of a source. as_of: None for all that is recorded. quarantine: since when nothing may
-    start from it, by whom and why; None where it may. is_promoted: an alias names, or named, a
-    descendant."""
+    start from it as of then, by whom and why; None where it may. is_promoted: an alias names, or named,
+    a descendant."""
 
     source: str
     as_of: str | None
@@ -62,7 +62,7 @@ def blast(tracks: Tracks, ledger: Ledger, thing: Thing, *, as_of: datetime | Non
         )
     source = find_exact(tracks, ledger, thing)
     hit = descendants(ledger, source, as_of=as_of)
-    own = Quarantines(tracks).of_exact(source).values()
+    own = Quarantines(tracks, as_of=as_of).of_exact(source).values()
     mine = [mark for mark in own if mark.source == source.called]
     quarantine = f"since {format_time(mine[0].at)} by {mine[0].by}: {mine[0].why}" if mine else None
     return Blast(

@@ -124,7 +124,7 @@ promoted as materialized (
                     q.decided_at > p.decided_at or q.run_id < p.run_id
                     or (q.run_id = p.run_id and q.seq > p.seq)
                 )
-        ) then 'before' else 'in use' end as status
+        ) then 'replaced since' else 'in use' end as status
     from given p
 ),
 opened as materialized (
@@ -212,7 +212,7 @@ select * from (
 union all
 select * from (
     select 'promotion', 'named ' || status, 1, run_id, attempt_id, step, alias, seq, decided_at
-    from promoted order by status desc, decided_at desc, run_id, seq desc limit :named_max
+    from promoted order by status, decided_at desc, run_id, seq desc limit :named_max
 ) newest_promotions
 union all
 select * from (

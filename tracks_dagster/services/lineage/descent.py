@@ -27,7 +27,7 @@ from tracks_dagster.services.lineage.consumed import (
     consumed_by,
     newest_consumed,
 )
-from tracks_dagster.services.things import Exact
+from tracks_dagster.services.things import Exact, as_it_was
 
 NAMED_MAX = 10  # of each kind
 RUNS_MAX = 100  # whose clean attempts and checkpoints are named: those reached last
@@ -113,7 +113,8 @@ def descendants(
     """Return what came of `source`; named_max: of each kind by name. Raises LedgerError."""
     until = as_of or ALWAYS
     limits = {"named_max": named_max, "runs_max": RUNS_MAX}
-    parameters = {**_parameters(source), "as_of": format_time(until), **limits}
+    was = as_it_was(source, until) or source  # of what was not there yet nothing came by then
+    parameters = {**_parameters(was), "as_of": format_time(until), **limits}
     rows = ledger.query(DESCENDANTS.read_text(encoding="utf-8"), parameters)
     runs = next(row["n"] for row in rows if row["what"] == "run")
     return Descendants(
@@ -131,13 +132,15 @@ def descendants(
 def ancestors(ledger: Ledger, thing: Exact, *, as_of: datetime | None = None) -> Ancestors:
     """Return the attempts that `thing` rests on; none of a snapshot, a node or code, which rest on
     nothing here. Of a run: of its newest attempt. Raises LedgerError."""
-    state, ref = thing.state, thing.checkpoint
+    state = thing.state
     if state is None:
         return Ancestors(chain=())
     until = as_of or ALWAYS
+    was = as_it_was(thing, until)
+    ref = was.checkpoint if was is not None else None
     opened = [a.attempt_id for a in state.attempts if a.opened_at <= until]
     number = ref.attempt_id if ref else thing.attempt_id or (opened[-1] if opened else None)
-    if number not in opened or (ref is not None and not _is_committed(thing, until)):
+    if was is None or number not in opened:
         return Ancestors(chain=(), missing=f"{thing.called}, which was not there yet")
     rows = ledger.query(
         ANCESTORS.read_text(encoding="utf-8"),
@@ -158,12 +161,6 @@ def ancestors(ledger: Ledger, thing: Exact, *, as_of: datetime | None = None) ->
         missing=missing,
         is_cut=len(known) > LINKS_MAX,
     )
-
-
-def _is_committed(thing: Exact, until: datetime) -> bool:
-    state, ref = thing.state, thing.checkpoint
-    found = state.checkpoint(ref.manifest_sha256) if state is not None and ref is not None else None
-    return found is None or found.at <= until
 
 
 def _parameters(source: Exact) -> dict[str, Json]:

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tracks_dagster.services.lineage.blast import Blast
 from tracks_dagster.services.lineage.descent import Ancestor, Ancestors, Descendants, Group, Named
 
+IN_USE_HERE = "in use as far as this archive knows"  # another run may hold the alias
 LINKS_TOLD_MAX = 20  # attempts of a chain, the nearest first
 NODES_TOLD_MAX = 4
 
 
-def blast_lines(told: Blast) -> Iterator[str]:
-    """Yield what came of a source: first what is in use, then all of it, then what is clean."""
+def blast_lines(told: Blast, *, of_archive: bool = False) -> Iterator[str]:
+    """Yield what came of a source: first what is in use, then all of it, then what is clean.
+
+    of_archive: told from an exported run, which knows of no other run that holds an alias since.
+    """
     as_of = f" as of {told.as_of}" if told.as_of else ""
-    yield f"{told.source}{as_of}: {_sum(told.hit, when='then' if told.as_of else 'now')}"
+    when = "in use then" if told.as_of else "in use now"
+    yield f"{told.source}{as_of}: {_sum(told.hit, when=IN_USE_HERE if of_archive else when)}"
     if told.quarantine is not None:
         yield f"  in quarantine {told.quarantine}"
-    yield from descendants_lines(told.hit)
+    yield from descendants_lines(told.hit, of_archive=of_archive)
     for each in told.clean:
         what = _count(each.group.count, each.what)
         yield f"clean: {what}{each.of}: {each.why}"
-        yield from _named_lines(each.group)
+        yield from _named_lines(each.group, {})
 
 
-def descendants_lines(hit: Descendants) -> Iterator[str]:
-    """Yield each kind downstream with its count and the newest by name."""
+def descendants_lines(hit: Descendants, *, of_archive: bool = False) -> Iterator[str]:
+    """Yield each kind downstream with its count and the newest by name; of_archive: as there."""
+    shown = {"in use": IN_USE_HERE} if of_archive else {}
     for what, group in (
         ("promotion", hit.promotions),
         ("checkpoint", hit.checkpoints),
@@ -33,8 +39,8 @@ def descendants_lines(hit: Descendants) -> Iterator[str]:
         ("attempt", hit.attempts),
     ):
         if group.count:
-            yield f"{_count(group.count, what)}{_statuses(group)}"
-            yield from _named_lines(group)
+            yield f"{_count(group.count, what)}{_statuses(group, shown)}"
+            yield from _named_lines(group, shown)
 
 
 def ancestors_lines(found: Ancestors) -> Iterator[str]:
@@ -53,8 +59,8 @@ def _sum(hit: Descendants, *, when: str) -> str:
     if not any((hit.attempts.count, hit.checkpoints.count, hit.evals.count, hit.promotions.count)):
         return "nothing descends from it."
     in_use = (hit.promotions.counts or {}).get("in use", 0)
-    aliases = "no alias" if not in_use else _count(in_use, "alias", "aliases")
-    used = f"{aliases} in use {when} {'names' if in_use < 2 else 'name'} what does"
+    aliases = _count(in_use, "alias", "aliases") if in_use else "no alias"
+    used = f"{aliases} {when} rest{'' if in_use > 1 else 's'} on it"
     return (
         f"{_count(hit.attempts.count, 'attempt')} in {_count(hit.run_count, 'run')} and "
         f"{_count(hit.checkpoints.count, 'checkpoint')} descend from it; {used}."
@@ -76,22 +82,25 @@ def _link(link: Ancestor) -> str:
     )
 
 
-def _named_lines(group: Group) -> Iterator[str]:
+def _named_lines(group: Group, shown: Mapping[str, str]) -> Iterator[str]:
     for each in group.newest:
-        yield f"  {_name(each)}"
+        yield f"  {_name(each, shown)}"
     if group.count > len(group.newest):
         yield f"  … and {group.count - len(group.newest)} older"
 
 
-def _name(named: Named) -> str:
-    more = ", ".join(part for part in (named.status, named.detail) if part)
+def _name(named: Named, shown: Mapping[str, str]) -> str:
+    status = shown.get(named.status, named.status)
+    more = ", ".join(part for part in (status, named.detail) if part)
     return f"{named.thing} ({named.at[:19]}Z{f', {more}' if more else ''})"
 
 
-def _statuses(group: Group) -> str:
+def _statuses(group: Group, shown: Mapping[str, str]) -> str:
     if not group.counts:
         return ":"
-    parts: Sequence[str] = [f"{n} {status}" for status, n in sorted(group.counts.items())]
+    parts: Sequence[str] = [
+        f"{n} {shown.get(status, status)}" for status, n in sorted(group.counts.items())
+    ]
     return f" ({', '.join(parts)}):"
 
 

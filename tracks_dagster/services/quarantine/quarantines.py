@@ -13,10 +13,12 @@ checkpoint it was opened with corrupt falls back by its own run's track alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 
+from tracks_dagster.core import dataset_state, quarantine_state, run_fold
 from tracks_dagster.core.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.lineage import (
@@ -32,9 +34,10 @@ from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.quarantine_state import SourceQuarantine
+from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
-from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track
-from tracks_dagster.services.things import Exact, find_exact
+from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track, run_track
+from tracks_dagster.services.things import Exact, as_it_was, find_exact
 from tracks_dagster.services.tracks import Tracks
 
 ID_CHARACTERS = 12  # of a snapshot's id in a name
@@ -55,7 +58,7 @@ class Quarantined:
     at: datetime
     track: str
     seq: int
-    through: str
+    through: str = ""
 
     @property
     def release(self) -> str:
@@ -63,10 +66,14 @@ class Quarantined:
         return f'`tracks release {self.source} --why "…"`'
 
     @property
+    def _why(self) -> str:
+        return self.why[:WHY_CHARACTERS_MAX].rstrip(" .")
+
+    @property
     def own_words(self) -> str:
         """What to say of the source itself."""
         return (
-            f"is in quarantine: {self.why[:WHY_CHARACTERS_MAX]} ({self.by}, record {self.seq} of "
+            f"is in quarantine: {self._why} ({self.by}, record {self.seq} of "
             f"{self.track}). {self.release} releases it."
         )
 
@@ -76,8 +83,7 @@ class Quarantined:
         through = f", through {self.through}" if self.through else ""
         return (
             f"descends from {self.source}, which {self.by} put in quarantine "
-            f"({self.why[:WHY_CHARACTERS_MAX]}; record {self.seq} of {self.track}){through}. "
-            f"{self.release} releases it."
+            f"({self._why}; record {self.seq} of {self.track}){through}. {self.release} releases it."
         )
 
 
@@ -86,24 +92,26 @@ _Flows = tuple[Mapping[int, Marks], Mapping[str, Marks]]
 
 
 def quarantined_sources(
-    tracks: Tracks, ledger: Ledger | None, thing: Thing
+    tracks: Tracks, ledger: Ledger | None, thing: Thing, *, as_of: datetime | None = None
 ) -> tuple[Quarantined, ...]:
     """Return the sources in quarantine that `thing` descends from, itself included, oldest first.
 
-    Of a run: those of all its attempts. Read from the tracks; the ledger is asked only what a shortened
-    id or a manifest's sha256 names, and may be None where the name is whole. Raises UnknownRun and
-    InvalidInput as `find_exact`.
+    as_of: by the records up to then, None for all. Of a run: those of all its attempts. Read from the
+    tracks; the ledger is asked only what a shortened id or a manifest's sha256 names, and may be None
+    where the name is whole. Raises UnknownRun and InvalidInput as `find_exact`.
     """
-    found = Quarantines(tracks).of_exact(find_exact(tracks, ledger, thing))
+    found = Quarantines(tracks, as_of=as_of).of_exact(find_exact(tracks, ledger, thing))
     return tuple(sorted(found.values(), key=lambda each: (each.at, each.track, each.seq)))
 
 
 class Quarantines:
     """Reads each track once: make one for a decision, or for a tick's. Safe for several threads, which
-    may read the same thing at once."""
+    may read the same thing at once. as_of: count only records up to then, where states are not given.
+    """
 
-    def __init__(self, tracks: Tracks) -> None:
+    def __init__(self, tracks: Tracks, *, as_of: datetime | None = None) -> None:
         self._tracks = tracks
+        self._as_of = as_of
         self._held: dict[str, SourceQuarantine] | None = None
         self._codes: dict[str, SourceQuarantine] = {}
         self._snapshots: dict[SnapshotRef, Marks] = {}
@@ -111,7 +119,7 @@ class Quarantines:
 
     def of_checkpoint(self, ref: CheckpointRef, state: RunState | None = None) -> Marks:
         """Return what a checkpoint descends from, by source. state: of its run, where it is at hand."""
-        found = state if state is not None else self._tracks.find_run(ref.run_id)
+        found = state if state is not None else self._run(ref.run_id)
         if found is None or found.run_id != ref.run_id:
             return {}
         return self._flow(found, ())[1].get(ref.manifest_sha256, {})
@@ -156,11 +164,14 @@ class Quarantines:
         }
 
     def of_exact(self, found: Exact) -> Marks:
-        """Return what a thing descends from, by source."""
-        state, ref = found.state, found.checkpoint
-        marks: Marks = {}
-        if found.snapshot is not None:
-            marks = self.of_snapshot(found.snapshot)
+        """Return what a thing descends from, by source; of one that was not there yet, nothing."""
+        was = as_it_was(found, self._as_of) if self._as_of is not None else found
+        if was is None:
+            return {}
+        state, ref = was.state, was.checkpoint
+        if state is not None and self._as_of is not None:
+            state = self._run(state.run_id)
+        marks = self.of_snapshot(was.snapshot) if was.snapshot is not None else {}
         if ref is not None:
             marks = {**marks, **self.of_checkpoint(ref, state)}
         elif state is not None and found.attempt_id is not None:
@@ -178,12 +189,27 @@ class Quarantines:
 
     def _load(self) -> dict[str, SourceQuarantine]:
         if self._held is None:
-            state = self._tracks.find_quarantines()
+            state = (
+                self._tracks.find_quarantines()
+                if self._as_of is None
+                else quarantine_state.fold(self._then(QUARANTINES_TRACK))
+            )
             held = state.held if state is not None else {}
             prefix = f"{ThingKind.CODE}:"
             self._codes = {text: each for text, each in held.items() if text.startswith(prefix)}
             self._held = held
         return self._held
+
+    def _run(self, run_id: str) -> RunState | None:
+        if self._as_of is None:
+            return self._tracks.find_run(run_id)
+        return run_fold.fold(self._then(run_track(run_id)))
+
+    def _then(self, track_name: str) -> Iterator[Record]:
+        """Return the records of a track up to the time that is asked about."""
+        until = self._as_of
+        records = self._tracks.records(track_name)
+        return takewhile(lambda record: until is None or record.at <= until, records)
 
     def _flow(self, state: RunState, coming_from: tuple[str, ...]) -> _Flows:
         known = self._flows.get(state.run_id)
@@ -202,7 +228,7 @@ class Quarantines:
     def _from_elsewhere(self, ref: CheckpointRef, coming_from: tuple[str, ...]) -> Marks:
         if ref.run_id in coming_from:
             return {}  # two damaged tracks that name each other: nothing descends from itself
-        source = self._tracks.find_run(ref.run_id)
+        source = self._run(ref.run_id)
         if source is None:
             return {}
         return self._flow(source, coming_from)[1].get(ref.manifest_sha256, {})
@@ -225,18 +251,21 @@ class Quarantines:
         snapshot = self.of_snapshot(attempt.opened.snapshot)
         if snapshot and ran_a_step(state, attempt):
             for text, mark in snapshot.items():
-                found[text] = _through(mark, f"attempt {key}, which trained on it")
+                found[text] = replace(mark, through=f"attempt {key}, which trained on it")
         return found
 
     def _set_by_checkpoint(self, checkpoint: CheckpointState) -> Marks:
         text = str(checkpoint_thing(checkpoint.ref))
         held = self._load().get(text)
-        if held is None:
-            return {}
-        return {text: _mark(held, through=f"step {checkpoint.ref.step} of {checkpoint.ref.run_id}")}
+        through = f"step {checkpoint.ref.step} of {checkpoint.ref.run_id}"
+        return {text: _mark(held, through=through)} if held is not None else {}
 
     def _snapshot_marks(self, ref: SnapshotRef) -> Marks:
-        state = self._tracks.find_dataset(ref.dataset)
+        state = (
+            self._tracks.find_dataset(ref.dataset)
+            if self._as_of is None
+            else dataset_state.fold(self._then(dataset_track(ref.dataset)))
+        )
         found = state.snapshot(ref.snapshot_id) if state is not None else None
         if found is None or found.quarantine is None:
             return {}
@@ -248,7 +277,6 @@ class Quarantines:
             at=decision.at,
             track=dataset_track(ref.dataset),
             seq=decision.seq,
-            through="",
         )
         return {name: mark}
 
@@ -267,17 +295,5 @@ def _mark(quarantine: SourceQuarantine, *, through: str) -> Quarantined:
         at=quarantine.at,
         track=QUARANTINES_TRACK,
         seq=quarantine.seq,
-        through=through,
-    )
-
-
-def _through(mark: Quarantined, through: str) -> Quarantined:
-    return Quarantined(
-        source=mark.source,
-        by=mark.by,
-        why=mark.why,
-        at=mark.at,
-        track=mark.track,
-        seq=mark.seq,
         through=through,
     )

@@ -45,6 +45,7 @@ def upgrade() -> None:
     op.add_column("training_attempts", sa.Column("closed_at", UtcTime()))
     for column in ("superseded_at", "quarantined_at", "deleted_at"):
         op.add_column("checkpoints", sa.Column(column, UtcTime()))
+    op.add_column("promotions", sa.Column("is_withheld", sa.Boolean()))
     op.create_table(
         "attempt_nodes",
         sa.Column("run_id", sa.Text(), nullable=False),

@@ -8,7 +8,7 @@ with 56.99, when the machine was booted anew. 2.5 and 2.6 were declared and neve
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from random import Random
@@ -46,7 +46,7 @@ class FakeMachine:
     found: Devices = field(default_factory=Devices)
     asked: list[int] = field(default_factory=list)
 
-    def look(self, pids: Iterator[int]) -> MachineNow:
+    def look(self, pids: Iterable[int]) -> MachineNow:
         self.asked += list(pids)
         return self.now
 

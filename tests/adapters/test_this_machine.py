@@ -64,6 +64,25 @@ def test_a_driver_that_fails_or_hangs_is_a_problem_and_holds_nobody_up(
     assert "nvidia-smi did not answer" in found.problem
 
 
+def test_a_driver_whose_process_cannot_be_killed_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills: list[subprocess.Popen[str]] = []
+    monkeypatch.setattr(
+        subprocess.Popen, "kill", lambda asked: kills.append(asked)
+    )  # as in a driver
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 0.2)
+    monkeypatch.setattr(this_machine, "KILL_S_MAX", 0.1)
+    install(tmp_path, monkeypatch, "#!/bin/sh\nexec /bin/sleep 60\n")
+    found = ThisMachine().devices()
+    assert found.problem is not None
+    [asked] = kills
+    assert asked.poll() is None  # it was not waited for
+    monkeypatch.undo()
+    asked.kill()
+    asked.wait()
+
+
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Put `script` where `nvidia-smi` is looked for."""
     path = folder / "nvidia-smi"

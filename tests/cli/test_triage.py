@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call, files_of
+from tests.histories import History
 from tests.six_variants import DONE, FAMILY, QUEUED, write_variants
 from tracks_dagster.cli import main
+from tracks_dagster.core.triage import BAD_NEWS, CLOSABLE, Verdict
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -41,13 +43,40 @@ def test_the_table_tells_progress_and_metrics_apart(variants: App, call: Call) -
 
 def test_the_order_of_the_restart_is_told_with_times(variants: App, call: Call) -> None:
     text = call(*PLANNED).stdout
-    order = text.split("To start, in this order, on 1 device of 24 GiB as given:")[1]
+    order = text.split("To start, in this order (1 device of 24 GiB as given):")[1]
     lines = [line.strip() for line in order.strip().splitlines()[:4]]
     assert [line.split(":")[0] for line in lines] == ["1. v2-2", "2. v2-3", "3. v2-5", "4. v2-6"]
     assert "now" in lines[0]
     assert "now" in lines[1]
     assert "in about 40 min" in lines[2]
     assert "after v2-5" in lines[3]
+
+
+def test_the_last_lines_say_what_to_do_first_and_what_a_daemon_would_do(
+    variants: App, call: Call
+) -> None:
+    told = call(*PLANNED).stdout
+    head, order = told.splitlines()[1], told.split("What to do:")[1]
+    assert head == "9 runs: 5 done, 2 interrupted and dead, 2 queued."
+    first, second = order.strip().splitlines()
+    assert first.strip().startswith(f"1. `tracks {' '.join(PLANNED)} --apply --why")
+    assert "records the end of v2-2, v2-3 and opens v2-2, v2-3" in first
+    assert "`tracks up` goes on with v2-2, v2-3." in second
+    assert "opens v2-5, v2-6 at once, whatever the order says" in second
+
+
+def test_each_runs_own_pace_is_told_with_its_interval(variants: App, call: Call) -> None:
+    paces = call(*PLANNED).stdout.split("Pace, each by its own steps:")[1].split("\n\n")[0]
+    two, three = paces.strip().splitlines()
+    assert two.strip().startswith("v2-2: 3.59 ± 0.06 s a step, 0.60 min an epoch")
+    assert "1.39 min an epoch" in three
+
+
+def test_a_device_that_is_not_known_is_asked_for(variants: App, call: Call) -> None:
+    told = call("triage", "v2-2").stdout
+    assert (
+        "v2-2: never here (needs 1 device with 9.8 GiB; none is known here: say --devices" in told
+    )
 
 
 def test_json_has_every_cell_and_its_evidence(variants: App, call: Call) -> None:
@@ -83,9 +112,35 @@ def test_apply_closes_opens_and_says_so(variants: App, call: Call) -> None:
     assert not variants.tracks.run("v2-5").attempts
 
 
+def test_apply_says_that_nothing_starts_without_a_daemon_and_exits_with_1_for_what_is_left(
+    home: Path, call: Call
+) -> None:
+    app = build(Settings.from_environment())
+    orphan = History("orphan").declare().open().supervise().place().restore()
+    orphan.write_to(app.store)
+    app.projector.scan()
+    found = call("triage", "orphan", "--json")
+    [line] = json.loads(found.stdout)["lines"]
+    assert (line["verdict"], found.exit_code) == ("not_seen", 1)
+    told = call("triage", "orphan", "--apply")
+    assert "No daemon is up: nothing that was opened starts before `tracks up`" in told.stdout
+    assert told.exit_code == 1  # it is no less there than before, as an orphan would be
+    assert {Verdict.ORPHANED, Verdict.NOT_SEEN} == BAD_NEWS - CLOSABLE
+
+
 def test_only_the_runs_that_were_named_are_told(variants: App, call: Call) -> None:
     found = json.loads(call("triage", "v2-2", "v1-1", "--json").stdout)
     assert [line["run_id"] for line in found["lines"]] == ["v1-1", "v2-2"]
+
+
+def test_runs_that_were_not_looked_at_are_told_beside_the_order(
+    variants: App, monkeypatch: pytest.MonkeyPatch, call: Call
+) -> None:
+    words = "newer ones were not looked at: they may hold devices that this order gives away"
+    assert words not in call("triage", "v2-2", "--devices", "1").stdout
+    monkeypatch.setattr("tracks_dagster.services.triage.reading.RUNS_MAX", 3)  # four are not over
+    assert words in call("triage", "v2-2", "--devices", "1").stdout
+    assert json.loads(call("triage", "v2-2", "--json").stdout)["unfinished_more"] is True
 
 
 @pytest.mark.parametrize(
@@ -94,6 +149,7 @@ def test_only_the_runs_that_were_named_are_told(variants: App, call: Call) -> No
         (("v2-22",), "did you mean"),
         (("--device-memory", "24"), "no size"),
         (("v2-2", "--family", FAMILY), "not both"),
+        (("--family", f"{FAMILY}r"), f"no run of family '{FAMILY}r'; did you mean {FAMILY}?"),
         (("No/Run",), "cannot name a training run"),
     ],
 )
@@ -109,7 +165,7 @@ def test_the_answer_fits_a_narrow_terminal(
     variants: App, monkeypatch: pytest.MonkeyPatch, call: Call
 ) -> None:
     monkeypatch.setattr("tracks_dagster.cli.common.FILE_WIDTH", 80)
-    table = call(*PLANNED).stdout.split("\n\n")[0].splitlines()[1:]
+    table = call(*PLANNED).stdout.split("\n\n")[0].splitlines()[2:]
     assert max(len(line) for line in table) <= 80
     assert len(table) == 1 + 9  # a row each: nothing had to be folded
 

@@ -52,6 +52,27 @@ def test_of_four_processes_that_create_one_key_exactly_one_wins(tmp_path: Path) 
     assert won == list(range(RACES))
 
 
+def test_a_listing_looks_into_no_folder_beside_its_prefix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "store"))
+    for key in ("runs/a/log/0", "runs/a/log/1", "runs/b/log/0", "runs/ab/log/0"):
+        store.put(key, b"x")
+    looked: list[str] = []
+    scandir = os.scandir
+
+    def counted(path: Path) -> Iterator[os.DirEntry[str]]:
+        looked.append(str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", counted)
+    assert list(store.list("runs/a/log/")) == ["runs/a/log/0", "runs/a/log/1"]
+    assert looked == [str(tmp_path / "store" / "runs" / "a" / "log")]
+    assert list(store.list("runs/a")) == ["runs/a/log/0", "runs/a/log/1", "runs/ab/log/0"]
+    assert list(store.list("runs/../runs/a/")) == []
+    assert list(store.list("/")) == []
+
+
 WRITER = """
 import sys
 from tracks_dagster.adapters.stores import open_store

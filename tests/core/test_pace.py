@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tracks_dagster.core.pace import STEPS_MAX, Span, about, measure, time_for, told
+from tracks_dagster.core.pace import STEPS_MAX, Span, about, mean_step, measure, time_for, told
 
 
 def ends(*lengths: float) -> list[float]:
@@ -24,6 +24,15 @@ def test_the_worked_example_of_the_module() -> None:
     assert left.seconds == 44.0
     assert left.high_s == pytest.approx(44.0 + 6.2, abs=0.05)
     assert left.low_s == pytest.approx(44.0 - 6.2, abs=0.05)
+
+
+def test_the_mean_of_the_steps_has_an_interval_of_its_own() -> None:
+    pace = measure(3, ends(*[10.0, 12.0] * 4))
+    assert pace is not None
+    step = mean_step(pace)
+    # 11 ± 2.365 · 1.069 / sqrt(8)
+    assert step.low_s == pytest.approx(11.0 - 0.894, abs=0.001)
+    assert step.high_s == pytest.approx(11.0 + 0.894, abs=0.001)
 
 
 def test_fewer_than_two_steps_tell_no_pace_and_two_no_interval() -> None:
@@ -83,6 +92,7 @@ def test_an_interval_is_told_with_the_digits_that_it_needs() -> None:
     assert told(Span(seconds=9007.2, low_s=8971.2, high_s=9043.2)) == "2.50 ± 0.01 h"
     assert told(Span(seconds=2412.0)) == "40.2 min"
     assert told(Span(seconds=0.5)) == "0.5 s"
+    assert told(Span(seconds=0.02, low_s=0.019, high_s=0.021)) == "20.0 ± 1.0 ms"
 
 
 def test_the_interval_holds_about_as_often_as_it_says() -> None:

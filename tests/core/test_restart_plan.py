@@ -83,6 +83,13 @@ def test_nobody_overtakes_a_run_that_does_not_fit_yet() -> None:
     assert told(found) == [("wide", "later", 60.0), ("small", "later", 70.0)]
 
 
+def test_a_run_is_not_held_up_by_one_that_waits_for_another_kind_of_device() -> None:
+    devices = [Device(name="gpu", kind="gpu"), Device(name="slot", kind="slot")]
+    runs = Occupant(run_id="alive", devices=("gpu",), memory_bytes=None, left_s=None)
+    found = plan([wants("a", kind="gpu", left_s=1.0), wants("b", kind="slot")], devices, [runs])
+    assert [(each.run_id, each.starts) for each in found] == [("a", "later"), ("b", "now")]
+
+
 def test_what_fits_on_no_device_is_told_and_holds_nobody_up() -> None:
     found = plan([wants("huge", memory_bytes=80 * GIB, left_s=1.0), wants("a", left_s=2.0)], ONE)
     assert [each.starts for each in found] == ["never", "now"]

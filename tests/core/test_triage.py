@@ -118,6 +118,20 @@ def test_after_a_reboot_no_pid_proves_anything() -> None:
     assert boot.data == {"recorded": ["boot-1"], "now": "boot-2"}
 
 
+def test_the_reboot_stands_in_the_sentence_that_says_why() -> None:
+    assert judged(GONE, BOOTED).why.startswith(
+        "Nothing of its gang lives; the machine was booted anew"
+    )
+    assert "booted anew" not in judged(GONE).why
+    assert "the machine was booted anew" in judged(NEVER, BOOTED).why
+
+
+def test_where_nobody_can_tell_of_a_supervisor_nobody_is_called_gone() -> None:
+    found = judged(ALIVE)  # its claim records no process, and no daemon ticks
+    assert found.is_supervised is None
+    assert "no daemon ticks that would watch" in found.why
+
+
 def test_a_supervisor_is_told_by_its_own_process() -> None:
     claim = PLACED.claims[0]
     own = replace(claim.body, pid=7, pid_started=3.0, boot_id="boot-1")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 
 import pytest
 
+from tests.bodies import placed
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.six_variants import (
@@ -24,8 +26,7 @@ from tracks_dagster.core.device_memory import Devices, Gpu, Holder
 from tracks_dagster.core.errors import GangError, UnknownRun
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.ports import GangPhase, GangReport
-from tracks_dagster.core.records import Kind, canonical_json, format_time
-from tracks_dagster.core.track import log_key
+from tracks_dagster.core.records import canonical_json, format_time
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.triage.judge import Sources, Triage, triage
 from tracks_dagster.services.triage.reading import read_sql
@@ -140,7 +141,16 @@ def test_every_cell_of_a_line_names_where_it_can_be_looked_up(
 ) -> None:
     signs = variants.line("v2-2").signs
     cells = {sign.cell for sign in signs}
-    assert cells == {"verdict", "code", "commit", "progress", "metrics", "time left", "memory"}
+    assert cells == {
+        "verdict",
+        "code",
+        "commit",
+        "epoch",
+        "progress",
+        "metrics",
+        "time left",
+        "memory",
+    }
     keys = [sign.source for sign in signs if sign.source.startswith("runs/")]
     assert keys
     assert all(next(store.list(key), None) is not None for key in keys)
@@ -164,29 +174,6 @@ def test_triage_changes_nothing_in_the_store_or_the_ledger(
 def test_without_names_only_what_is_not_over_is_told(variants: Triage, sources: Sources) -> None:
     found = triage(sources, ONE_DEVICE)
     assert [line.run_id for line in found.lines] == [*INTERRUPTED, *QUEUED]
-
-
-def test_what_ranks_appended_after_the_daemon_was_lost_is_read_from_the_track(
-    store: FakeObjectStore, ledger: SqlLedger, sources: Sources
-) -> None:
-    history = History("r-1").declare().open().supervise().place().restore().commit(10)
-    project(store, ledger, history)
-    history.commit(20).write_to(store)  # nobody takes it into the ledger
-    line = triage(sources, SLOTS, run_ids=["r-1"]).line("r-1")
-    assert line.committed_step == 20
-    history.end("preempted", last_step=23).write_to(store)
-    line = triage(sources, SLOTS, run_ids=["r-1"]).line("r-1")
-    assert (line.verdict, line.standing, line.lost_steps) == ("ended", "interrupted", 3)
-
-
-def test_a_withdrawn_checkpoint_is_not_what_a_restart_goes_on_from(
-    store: FakeObjectStore, ledger: SqlLedger, sources: Sources
-) -> None:
-    history = History("r-1").declare().open().supervise().place().restore().commit(10).commit(20)
-    project(store, ledger, history)
-    newest = history.state.checkpoints[-1].ref
-    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, newest).write_to(store)
-    assert triage(sources, SLOTS, run_ids=["r-1"]).line("r-1").committed_step == 10
 
 
 def test_the_pace_of_an_attempt_without_a_step_is_the_one_before_it(
@@ -213,23 +200,53 @@ def test_an_attempt_on_another_machine_is_not_called_dead(
     assert found.plan == ()
 
 
-def test_a_cluster_that_does_not_answer_is_told_and_asked_once(
+def test_of_a_cluster_that_does_not_answer_every_attempt_has_its_own_words_and_pods(
     store: FakeObjectStore, ledger: SqlLedger, sources: Sources
 ) -> None:
     class Lost(FakeGangs):
         def glance(self, run_id: str, attempt_id: int) -> GangReport:
             self.calls.append(("glance", run_id, attempt_id))
-            raise GangError("The API server cannot be reached.")
+            raise GangError(f"Cannot look at {run_id}: the API server cannot be reached.")
 
     gangs = Lost()
     on_cluster = [History(run_id).declare() for run_id in ("r-1", "r-2")]
     for history in on_cluster:
         compute = history.state.declared.compute
-        history.open(compute=type(compute)(launcher="kubernetes")).supervise().place()
+        ranks = tuple(replace(rank, pod=f"pod-{rank.rank}") for rank in placed("").ranks)
+        history.open(compute=type(compute)(launcher="kubernetes")).supervise().place(ranks=ranks)
     project(store, ledger, *on_cluster)
     found = triage(with_gangs(sources, gangs), SLOTS)
     assert [line.verdict for line in found.lines] == ["not_seen", "not_seen"]
-    assert all("cannot be reached" in line.why for line in found.lines)
+    assert all(f"look at {line.run_id}: the API" in line.why for line in found.lines)
+    said = " ".join(sign.words for sign in found.lines[0].signs)
+    assert "placed in 2 pods, pod-0 on node-1, pod-1 on node-1; now: not asked" in said
+
+
+def test_a_cluster_that_hangs_is_asked_for_a_bounded_time_in_all(
+    store: FakeObjectStore,
+    ledger: SqlLedger,
+    sources: Sources,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hangs = threading.Event()
+
+    class Hanging(FakeGangs):
+        def glance(self, run_id: str, attempt_id: int) -> GangReport:
+            self.calls.append(("glance", run_id, attempt_id))
+            hangs.wait(60)
+            raise GangError("too late")
+
+    monkeypatch.setattr("tracks_dagster.services.triage.gangs.ANSWERS_S_MAX", 0.2)
+    for run_id in ("r-1", "r-2"):
+        history = History(run_id).declare()
+        compute = replace(history.state.declared.compute, launcher="kubernetes")
+        project(store, ledger, history.open(compute=compute).supervise().place())
+    gangs = Hanging()
+    found = triage(with_gangs(sources, gangs), SLOTS)
+    hangs.set()
+    assert {line.why for line in found.lines} == {
+        "Not seen from here: launcher kubernetes did not answer within 0.2 s"
+    }
     assert len(gangs.calls) == 1
 
 
@@ -266,29 +283,43 @@ def test_device_memory_of_a_process_that_is_no_rank_is_named_and_not_planned_wit
     assert [each.starts for each in found.plan] == ["now", "later", "later", "later"]
 
 
-def test_a_track_that_is_lost_is_told_and_the_others_are_judged(
-    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+def test_runs_that_were_not_named_keep_their_devices_and_their_memory(
+    store: FakeObjectStore,
+    ledger: SqlLedger,
+    gangs: FakeGangs,
+    sources: Sources,
+    machine: FakeMachine,
 ) -> None:
     write_variants(store, gangs)
     Projector(store, ledger).scan()
-    for key in list(store.list("runs/v2-2/log/")):
-        store.delete(key)
-    found = triage(sources, SLOTS)
-    assert found.line("v2-2").verdict == "not_seen"
-    assert "tracks fsck" in found.line("v2-2").why
-    assert found.line("v2-3").verdict == "dead"
+    for run_id in INTERRUPTED:
+        gangs.reports[run_id, 1] = GangReport(phase=GangPhase.ALIVE, where=NODE)
+    store.put("daemon/heartbeat.json", canonical_json({"at": format_time(MORNING), "sensors": {}}))
+    gpu = Gpu(uuid="GPU-1", name="a GPU", total_bytes=24 * GIB, used_bytes=MEMORY_BYTES)
+    holder = Holder(pid=100, process="python", uuid="GPU-1", used_bytes=MEMORY_BYTES)
+    machine.now = MachineNow(node=NODE, boot_id="boot-1", living={100: 1.5})
+    machine.found = Devices(gpus=(gpu,), holders=(holder,))
+    found = triage(sources, ONE_DEVICE, run_ids=["v2-5"])
+    assert [line.run_id for line in found.lines] == ["v2-5"]
+    assert [(each.run_id, each.starts, each.after) for each in found.plan] == [
+        ("v2-5", "later", ("v2-2",))
+    ]
+    assert found.orphan_memory == ()
+    both = triage(sources, ONE_DEVICE)
+    held = [sign for line in both.lines for sign in line.signs if sign.source == "nvidia-smi"]
+    assert {sign.words for sign in held} == {"pid 100 holds 9.8 GiB of GPU-1 now"}
 
 
-def test_a_broken_chain_is_told_and_not_guessed_over(
-    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+@pytest.mark.parametrize("sensors", [{}, {"watch_attempts": False}, {"watch_attempts": True}])
+def test_what_a_daemon_opens_against_the_order_is_told(
+    sensors: dict[str, bool], variants: Triage, store: FakeObjectStore, sources: Sources
 ) -> None:
-    write_variants(store, gangs)
-    Projector(store, ledger).scan()
-    key = log_key("runs/v2-2", 2)
-    store.put(key, store.objects[key].replace(b"dagster-1", b"dagster-2"))
-    line = triage(sources, SLOTS).line("v2-2")
-    assert line.verdict == "not_seen"
-    assert "chain" in line.why
+    assert (variants.unkept, variants.daemon.ticks) == (("v2-5", "v2-6"), False)
+    beat = {"at": format_time(MORNING), "sensors": {**sensors, "launch_attempts": True}}
+    store.put("daemon/heartbeat.json", canonical_json(beat))
+    found = triage(sources, ONE_DEVICE).daemon
+    assert found.ticks
+    assert found.openers == tuple(name for name, on in sensors.items() if on)
 
 
 def test_an_unknown_run_is_told_with_the_nearest_names(variants: Triage, sources: Sources) -> None:

@@ -1,7 +1,7 @@
 """The machine that this process runs on: its boot, its processes, its devices. Reads only.
 
 `nvidia-smi` is asked where there is one, for a bounded time: a driver that hangs is told as a problem
-and holds nobody up.
+and holds nobody up, not even where it hangs so fast that its process cannot be killed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tracks_dagster.core.device_memory import (
 from tracks_dagster.core.machine import MachineNow
 
 NVIDIA_SMI = "nvidia-smi"
+KILL_S_MAX = 0.5  # a process inside a driver that hangs does not end; it is left behind then
 NVIDIA_SMI_S_MAX = 3.0  # of each of two questions; it takes well under a second on a sound machine
 
 
@@ -55,10 +57,21 @@ class ThisMachine:
 
 def _ask(what: str, fields: Sequence[str]) -> str:
     command = [NVIDIA_SMI, f"--query-{what}={','.join(fields)}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=NVIDIA_SMI_S_MAX, check=True
+    asked = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace"
     )
-    return done.stdout
+    try:
+        answer, _ = asked.communicate(timeout=NVIDIA_SMI_S_MAX)
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        with suppress(subprocess.TimeoutExpired):
+            asked.wait(KILL_S_MAX)
+        if asked.stdout is not None:
+            asked.stdout.close()
+        raise
+    if asked.returncode != 0:
+        raise subprocess.CalledProcessError(asked.returncode, NVIDIA_SMI)
+    return answer
 
 
 def _booted_at() -> datetime | None:

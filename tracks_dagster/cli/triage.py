@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING
 
 import click
@@ -9,17 +10,19 @@ import click
 from tracks_dagster.adapters.dagster_instance import ATTEMPTS_MAX
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
+from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.cli.triage_text import tell, tell_acts
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
+from tracks_dagster.core.triage import CLOSABLE
 from tracks_dagster.core.units import size_bytes
+from tracks_dagster.reading import open_triage
 from tracks_dagster.services.runs import check_words
 from tracks_dagster.services.triage.judge import Triage, triage
 from tracks_dagster.services.triage.room import Asked
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_triage
 
 if TYPE_CHECKING:
     from tracks_dagster.services.triage.apply import Act
@@ -52,7 +55,7 @@ def command(
     """Tell of each RUN, or of all that are not over, whether it lives, and what to start first.
 
     Needs no daemon, and without --apply changes nothing. Exit with 1 when a gang is dead, orphaned, not
-    seen from here, or ended without a record.
+    seen from here, or ended without a record; with --apply, when one is left so, or an act failed.
     """
     check_words({"why": why, "by": by})
     if run_ids and family is not None:
@@ -66,7 +69,10 @@ def command(
         print_json({**to_json(found), "acts": [to_json(act) for act in acts]})
     else:
         tell(found)
-        tell_acts(acts) if applies else None
+        if applies:
+            tell_acts(found, acts)
+        else:
+            tell_what_to_do(found, options=_options(run_ids, family, devices, device_memory))
     ctx.exit(_code(found, acts, applies=applies))
 
 
@@ -95,11 +101,20 @@ def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
 
 
 def _code(found: Triage, acts: tuple[Act, ...], *, applies: bool) -> int:
-    """Return 1 for bad news: what was found, or after --apply what could not be done."""
-    if applies:
-        return BAD_NEWS if any(act.is_bad for act in acts) else 0
-    bad = {verdict.word for verdict in BAD_VERDICTS}
+    """Return 1 for bad news: what was found, or after --apply what is left of it or failed."""
+    if any(act.is_bad for act in acts):
+        return BAD_NEWS
+    bad = {verdict.word for verdict in (BAD_VERDICTS - CLOSABLE if applies else BAD_VERDICTS)}
     return BAD_NEWS if any(line.verdict in bad for line in found.lines) else 0
+
+
+def _options(
+    run_ids: tuple[str, ...], family: str | None, devices: int | None, device_memory: str | None
+) -> str:
+    """Return what this answer was asked with, for the command that acts on it."""
+    given = {"--family": family, "--devices": devices, "--device-memory": device_memory}
+    named = [word for name, value in given.items() if value is not None for word in (name, value)]
+    return shlex.join([str(word) for word in (*run_ids, *named)])
 
 
 def _memory(text: str | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ import click
 from rich.table import Table
 
 from tracks_dagster.cli.common import print_table
+from tracks_dagster.cli.triage_advice import daemon_told, unkept_told
+from tracks_dagster.core.device_memory import size_words
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.pace import Span, about, told
 from tracks_dagster.core.restart_plan import LATER, NEVER, Planned
@@ -27,7 +30,7 @@ DONE, RUNNING, QUEUED = "done", "running", "queued"
 
 
 def tell(found: Triage) -> None:
-    """Print the whole answer."""
+    """Print how everything stands, what that rests on, and last the order of the restart."""
     click.echo(_head(found))
     if not found.lines:
         click.echo(
@@ -36,18 +39,36 @@ def tell(found: Triage) -> None:
     else:
         print_table(_table(found.lines))
     for title, lines in (
-        ("Metrics, which are not progress:", list(_metrics(found.lines))),
         ("Why:", list(_whys(found.lines))),
+        ("Metrics, which are not progress:", list(_metrics(found.lines))),
+        ("Pace, each by its own steps:", list(_paces(found.lines))),
         ("Code:", list(_code(found.lines))),
-        (f"To start, in this order, on {found.room}:", list(_plan(found.plan))),
+        ("Device memory by nvidia-smi:", list(_devices(found))),
         ("Device memory that no living attempt accounts for:", list(_orphans(found))),
     ):
         if lines:
             click.echo("\n".join(["", title, *_bounded(lines)]))
     if found.lines:
         click.echo("\n".join(["", "Evidence:", *_evidence(found.lines)]))
+    if found.plan:
+        click.echo(
+            "\n".join(
+                ["", f"To start, in this order ({found.room}):", *_bounded(list(_plan(found.plan)))]
+            )
+        )
+    for words in _unseen(found):
+        click.echo(f"\n{words}")
+
+
+def _unseen(found: Triage) -> Iterator[str]:
+    """Tell which runs were not looked at, for there are more than that."""
     if found.more:
-        click.echo(f"\nThese are {RUNS_MAX} runs, and there are more: name those that you mean.")
+        yield f"These are {RUNS_MAX} runs, and there are more: name those that you mean."
+    if found.unfinished_more and found.plan:
+        yield (
+            f"More than {RUNS_MAX} runs are not over, and newer ones were not looked at: they may hold "
+            "devices that this order gives away."
+        )
 
 
 def _bounded(lines: list[str]) -> list[str]:
@@ -58,25 +79,31 @@ def _bounded(lines: list[str]) -> list[str]:
     return [*lines[:SECTION_LINES_MAX], f"  and {more} more, which --json has"]
 
 
-def tell_acts(acts: Sequence[Act]) -> None:
+def tell_acts(found: Triage, acts: Sequence[Act]) -> None:
     """Print what was done, and what happens to the rest."""
     click.echo("\nWhat was done:" if acts else "\nThere was nothing to do.")
     for act in acts:
         record = f" (record {act.seq})" if act.seq is not None else ""
         click.echo(f"  {act.run_id}: {act.what}{record}: {act.why}")
-    click.echo(
-        "\nThe daemon (`tracks up`) starts what was opened, and opens what waits for a backoff. What "
-        "was left for want of room is opened by the next `tracks triage --apply` that finds room; a "
-        "daemon that is up opens it at once, and Dagster's queue holds back all but the first attempts."
+    words = "The daemon starts what was opened, and opens what waits for a backoff."
+    if not found.daemon.ticks:
+        words = (
+            "No daemon is up: nothing that was opened starts before `tracks up`, which also opens what "
+            "waits for a backoff, and finishes what has all its steps or was stopped."
+        )
+    words += (
+        " The next `tracks triage --apply` opens that too, and what was left for want of room, if "
+        "there is some."
     )
+    click.echo(f"\n{' '.join([words, *unkept_told(found)])}")
 
 
 def _head(found: Triage) -> str:
     booted = f", booted {found.booted_at[:16]}Z" if found.booted_at else ""
-    daemon = "no daemon ever ticked on this store"
-    if found.daemon_at:
-        daemon = f"the daemon ticked last {found.daemon_at[:16]}Z"
-    return f"{found.at[:16]}Z on {found.node}{booted}; {daemon}."
+    counts = Counter(_stands(line).replace(", ", " and ") for line in found.lines)
+    told = ", ".join(f"{count} {standing}" for standing, count in counts.items())
+    runs = f"\n{len(found.lines)} runs: {told}." if found.lines else ""
+    return f"{found.at[:16]}Z on {found.node}{booted}; {daemon_told(found)}.{runs}"
 
 
 def _table(lines: Sequence[Line]) -> Table:
@@ -162,19 +189,35 @@ def _plan(plan: Sequence[Planned]) -> Iterator[str]:
         yield f"  {each.position}. {each.run_id}: {when}{where} ({each.why})"
 
 
+def _paces(lines: Sequence[Line]) -> Iterator[str]:
+    for line in lines:
+        if line.step_s is None or line.standing == DONE:
+            continue
+        step = Span(seconds=line.step_s, low_s=line.step_low_s, high_s=line.step_high_s)
+        epoch = f", {line.epoch_s / 60:.2f} min an epoch" if line.epoch_s is not None else ""
+        yield f"  {line.run_id}: {told(step)} a step{epoch}; {line.steps_left} steps are left"
+
+
+def _devices(found: Triage) -> Iterator[str]:
+    for gpu in found.devices.gpus:
+        used, total = size_words(gpu.used_bytes), size_words(gpu.total_bytes)
+        yield f"  {gpu.uuid} ({gpu.name}): {used} of {total} in use"
+    if found.devices.problem is not None:
+        yield f"  not known: {found.devices.problem}"
+
+
 def _orphans(found: Triage) -> Iterator[str]:
     for each in found.orphan_memory:
-        size = "memory" if each.used_bytes is None else f"{each.used_bytes / 2**30:.1f} GiB"
-        yield f"  {size} of {each.device} {each.uuid}: {each.words}"
+        yield f"  {size_words(each.used_bytes)} of {each.device} {each.uuid}: {each.words}"
 
 
 def _evidence(lines: Sequence[Line]) -> Iterator[str]:
-    open_ones = [line for line in lines if line.standing != DONE]
-    for line in open_ones[:EVIDENCE_RUNS_MAX]:
+    open_first = sorted(lines, key=lambda line: line.standing == DONE)
+    for line in open_first[:EVIDENCE_RUNS_MAX]:
         yield f"  {line.run_id}"
         yield from (f"    {_sign(sign)}" for sign in line.signs)
-    if len(open_ones) > EVIDENCE_RUNS_MAX:
-        more = len(open_ones) - EVIDENCE_RUNS_MAX
+    if len(open_first) > EVIDENCE_RUNS_MAX:
+        more = len(open_first) - EVIDENCE_RUNS_MAX
         yield f"  and of {more} more runs: name a run, or use --json"
 
 

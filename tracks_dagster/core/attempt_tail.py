@@ -11,15 +11,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from tracks_dagster.core.bodies import (
+    MOVE,
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
+    AttemptReclassified,
     AttemptRestored,
     AttemptSupervised,
     CheckpointCommitted,
     CheckpointDecision,
+    RetryRefused,
     RunDeclared,
     RunFinished,
+    StopRequested,
 )
 from tracks_dagster.core.body_json import body_of
 from tracks_dagster.core.records import Kind, Record
@@ -31,7 +35,8 @@ class Tail:
     """What the newest records say. head_seq: of the last of them.
 
     declared: only where the tail reaches back to the first record; attempt: None before there is one.
-    commits: of the tail, oldest first; withdrawn: manifests quarantined or deleted in it.
+    commits: of the tail, oldest first; withdrawn: manifests quarantined or deleted in it. stops: asked
+    for since the attempt was opened; refusal: of what would follow on it.
     """
 
     head_seq: int = 0
@@ -39,8 +44,17 @@ class Tail:
     attempt: AttemptState | None = None
     commits: tuple[CheckpointState, ...] = ()
     withdrawn: frozenset[str] = frozenset()
+    stops: tuple[StopRequested, ...] = ()
+    refusal: RetryRefused | None = None
+    refusal_seq: int | None = None
     finished: RunFinished | None = None
-    refused: bool = False
+    finished_seq: int | None = None
+
+    @property
+    def held_by(self) -> StopRequested | None:
+        """The stop, or else the drain, that a person asked for; what only moves a run holds nothing."""
+        asked = [stop for stop in self.stops if stop.mode != MOVE]
+        return min(asked, key=lambda stop: stop.mode != "stop", default=None)
 
 
 def fold_tail(records: Iterable[Record]) -> Tail:
@@ -56,7 +70,7 @@ def _apply(tail: Tail, record: Record) -> Tail:
         case Kind.RUN_DECLARED:
             return replace(tail, declared=body_of(RunDeclared, record))
         case Kind.ATTEMPT_OPENED:
-            return replace(tail, attempt=_opened(record), refused=False)
+            return replace(tail, attempt=_opened(record), stops=(), refusal=None)
         case Kind.CHECKPOINT_COMMITTED:
             commit = CheckpointState(
                 seq=record.seq, at=record.at, body=body_of(CheckpointCommitted, record)
@@ -66,9 +80,11 @@ def _apply(tail: Tail, record: Record) -> Tail:
             gone = body_of(CheckpointDecision, record).manifest_sha256
             return replace(tail, withdrawn=tail.withdrawn | {gone})
         case Kind.RUN_FINISHED:
-            return replace(tail, finished=body_of(RunFinished, record))
+            return replace(tail, finished=body_of(RunFinished, record), finished_seq=record.seq)
         case Kind.RETRY_REFUSED:
-            return replace(tail, refused=True)
+            return replace(tail, refusal=body_of(RetryRefused, record), refusal_seq=record.seq)
+        case Kind.STOP_REQUESTED:
+            return replace(tail, stops=(*tail.stops, body_of(StopRequested, record)))
         case _:
             return replace(tail, attempt=_grown(tail.attempt, record))
 
@@ -99,5 +115,8 @@ def _grown(attempt: AttemptState | None, record: Record) -> AttemptState | None:
         case Kind.ATTEMPT_ENDED:
             ended = body_of(AttemptEnded, record)
             return replace(attempt, ended=ended, ended_seq=seq, ended_at=at)
+        case Kind.ATTEMPT_RECLASSIFIED:
+            newest = body_of(AttemptReclassified, record)
+            return replace(attempt, reclassified=newest, reclassified_seq=seq)
         case _:
             return attempt

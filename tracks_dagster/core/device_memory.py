@@ -66,6 +66,11 @@ class OrphanMemory:
     words: str
 
 
+def size_words(size_bytes: int | None) -> str:
+    """Return a size in words: "9.8 GiB"; "memory" where the driver does not tell."""
+    return "memory" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
+
+
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
     """Read the answer to the first question; lines of another shape are left out."""
     return tuple(

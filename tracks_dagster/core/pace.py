@@ -93,18 +93,28 @@ def about(seconds: float) -> str:
             return f"{seconds / size:.1f} {unit}"
     if seconds >= 120.0:
         return f"{seconds / 60.0:.0f} min"
+    seconds = max(0.0, seconds)  # by a clock that is ahead of this one
     return f"{seconds:.0f} s" if seconds >= 10.0 or seconds == 0.0 else f"{seconds:.1f} s"
 
 
 def told(span: Span) -> str:
     """Return a span with its interval: "40.2 ± 0.3 min"; without one "40.2 min"."""
     larger = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
-    size, unit = next((each for each in larger if span.seconds >= 1.5 * each[0]), (1.0, "s"))
+    smaller = (1.0, "s") if span.seconds >= 0.1 or span.seconds == 0.0 else (0.001, "ms")
+    size, unit = next((each for each in larger if span.seconds >= 1.5 * each[0]), smaller)
     if span.high_s is None:
         return f"{span.seconds / size:.1f} {unit}"
     half = (span.high_s - span.seconds) / size
     digits = 1 if half >= 0.1 else 2
     return f"{span.seconds / size:.{digits}f} ± {half:.{digits}f} {unit}"
+
+
+def mean_step(pace: Pace) -> Span:
+    """Return how long a step takes in the mean, with the interval that the mean lies in."""
+    if pace.spread_s is None:
+        return Span(seconds=pace.step_s)
+    half = _T[pace.windows - 2] * pace.spread_s / math.sqrt(pace.windows)
+    return Span(seconds=pace.step_s, low_s=max(0.0, pace.step_s - half), high_s=pace.step_s + half)
 
 
 def time_for(pace: Pace, steps: int) -> Span:

@@ -4,8 +4,8 @@ Interrupted runs come before queued ones: their checkpoints age and their steps 
 the one with the least time left comes first: of all orders this one has the smallest sum of completion
 times (shortest processing time first; W. E. Smith, Naval Research Logistics Quarterly 3, 1956), so
 results come in and devices get free as early as possible. Queued runs keep the order in which they were
-declared. Nobody overtakes: a run that does not fit keeps those behind it waiting, or a large one would
-wait for ever.
+declared. Nobody overtakes: a run that does not fit keeps those behind it that want the same kind of
+device waiting, or a large one would wait for ever.
 
 A rank takes a device, each of one run another one. Where the memory of the device and the need of the
 run are both known, runs share a device as long as their needs fit; else a rank takes the device alone.
@@ -119,11 +119,12 @@ def plan(
     for occupant in occupants:
         _stay(rooms, occupant.devices, occupant.run_id, occupant.memory_bytes, 0.0, occupant.left_s)
     planned: list[Planned] = []
-    floor_s = 0.0  # nobody starts before the one ahead of it
+    floors_s: dict[str, float] = {}  # by kind: nobody starts before the one ahead of it
     for position, candidate in enumerate(in_order(candidates), start=1):
-        one = _place(candidate, position, rooms, floor_s)
+        one = _place(candidate, position, rooms, floors_s.get(candidate.kind, 0.0))
         if one.starts == LATER:
-            floor_s = one.starts_in_s if one.starts_in_s is not None else math.inf
+            later_s = one.starts_in_s if one.starts_in_s is not None else math.inf
+            floors_s[candidate.kind] = later_s
         if one.starts_in_s is not None:
             begin_s = one.starts_in_s
             need = candidate.memory_bytes
@@ -147,20 +148,21 @@ def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s
     there = [room for room in rooms.values() if room.device.kind == candidate.kind]
     usable = [room for room in there if room.is_large_enough(candidate.memory_bytes)]
     if len(usable) < candidate.ranks:
-        why = (
-            f"needs {_need(candidate)}; there are {len(there)}, {len(usable)} of them large enough"
-        )
+        found = "none is known here: say --devices and --device-memory"
+        if there:
+            found = f"of {len(there)} here {len(usable)} are large enough"
+        why = f"needs {_need(candidate)}; {found}"
         return _planned(candidate, position, NEVER, None, (), (), why)
-    ends = {stay.end_s for room in rooms.values() for stay in room.stays}
+    ends = {stay.end_s for room in there for stay in room.stays}
     for at_s in sorted(t for t in {floor_s, *ends} if floor_s <= t < math.inf):
         free = [r for r in usable if r.fits(candidate.memory_bytes, at_s)][: candidate.ranks]
         if len(free) == candidate.ranks:
             names = tuple(room.device.name for room in free)
-            gone = _gone(rooms, at_s)
+            gone = _gone(there, at_s)
             starts = NOW if at_s == 0 else LATER
             why = f"{_need(candidate)} free" if starts == NOW else f"after {' and '.join(gone)}"
             return _planned(candidate, position, starts, at_s, names, gone, why)
-    waits_for = _endless(rooms)
+    waits_for = _endless(there)
     why = (
         f"after {' or '.join(waits_for)}, of which nobody knows when"
         if waits_for
@@ -169,14 +171,14 @@ def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s
     return _planned(candidate, position, LATER, None, (), waits_for, why)
 
 
-def _gone(rooms: dict[str, _Room], at_s: float) -> tuple[str, ...]:
+def _gone(rooms: Sequence[_Room], at_s: float) -> tuple[str, ...]:
     """Return the runs that end just then."""
-    ending = {stay.run_id for room in rooms.values() for stay in room.stays if stay.end_s == at_s}
+    ending = {stay.run_id for room in rooms for stay in room.stays if stay.end_s == at_s}
     return tuple(sorted(ending))
 
 
-def _endless(rooms: dict[str, _Room]) -> tuple[str, ...]:
-    stays = (stay for room in rooms.values() for stay in room.stays)
+def _endless(rooms: Sequence[_Room]) -> tuple[str, ...]:
+    stays = (stay for room in rooms for stay in room.stays)
     return tuple(sorted({stay.run_id for stay in stays if stay.end_s == math.inf}))
 
 

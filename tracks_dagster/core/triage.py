@@ -20,6 +20,7 @@ from tracks_dagster.core.triage_signs import (
     RANKS_TOLD_MAX,
     Seen,
     Sign,
+    booted_anew,
     ends_told,
     gang_signs,
     heartbeat_signs,
@@ -85,15 +86,18 @@ def _verdict(
     if lives or (report is not None and report.phase is GangPhase.ALIVE):
         if supervised:
             return Verdict.ALIVE, "Its gang lives and is supervised: nothing to do."
-        return Verdict.ORPHANED, "Its gang lives and nobody supervises it: `tracks up` adopts it."
+        nobody = (
+            "nobody supervises it" if supervised is False else "no daemon ticks that would watch"
+        )
+        return Verdict.ORPHANED, f"Its gang lives and {nobody}: `tracks up` adopts it."
     if report is None:
         return Verdict.NOT_SEEN, f"Not seen from here: {seen.problem}"
     if report.phase is GangPhase.GONE:
-        return _gone(seen, report)
+        return _gone(seen, machine, report)
     return _never_started_here(seen, machine, report)
 
 
-def _gone(seen: Seen, report: GangReport) -> tuple[Verdict, str]:
+def _gone(seen: Seen, machine: MachineNow, report: GangReport) -> tuple[Verdict, str]:
     """Tell an end as meant, which only the record lacks, from one in mid-work."""
     if report.ranks and all(end.exit_code in AS_MEANT for end in report.ranks):
         return Verdict.FINISHED_UNRECORDED, "Every rank wrote down an end as meant."
@@ -102,7 +106,8 @@ def _gone(seen: Seen, report: GangReport) -> tuple[Verdict, str]:
         return Verdict.FINISHED_UNRECORDED, "Its final checkpoint is committed, and it is gone."
     if unknown and report.beats and all(beat.phase is Phase.ENDING for beat in report.beats):
         return Verdict.FINISHED_UNRECORDED, "Every rank had done its last step, and is gone."
-    return Verdict.DEAD, f"Nothing of its gang lives: {ends_told(report.ranks)}."
+    since = "; the machine was booted anew" if booted_anew(seen, machine) else ""
+    return Verdict.DEAD, f"Nothing of its gang lives{since}: {ends_told(report.ranks)}."
 
 
 def _never_started_here(seen: Seen, machine: MachineNow, report: GangReport) -> tuple[Verdict, str]:
@@ -121,4 +126,10 @@ def _never_started_here(seen: Seen, machine: MachineNow, report: GangReport) -> 
             f"Not seen from here: it was placed on {', '.join(elsewhere[:RANKS_TOLD_MAX])}, and this "
             f"is {report.where}. Ask there."
         )
-    return Verdict.DEAD, "It was placed here, and nothing of it is left, not even its gang's files."
+    if report.sees_all_nodes:
+        return Verdict.DEAD, f"It was placed, and {report.where} has no Job and no pod of it."
+    since = "; the machine was booted anew" if booted_anew(seen, machine) else ""
+    return (
+        Verdict.DEAD,
+        f"It was placed here{since}: nothing of it is left, not even its gang's files.",
+    )

@@ -15,7 +15,7 @@ from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.names import LOCAL, attempt_key
 from tracks_dagster.core.pace import about
-from tracks_dagster.core.ports import GangReport
+from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.track import log_key, run_track
@@ -71,14 +71,17 @@ def ends_told(ends: Iterable[RankEnd]) -> str:
 
 def gang_signs(seen: Seen, machine: MachineNow) -> tuple[Sign, ...]:
     """Tell what the launcher found, and the boot that the gang ran on against the one of now."""
-    report = seen.report
+    report, pods = seen.report, _pod_signs(seen)
     if report is None:
-        return (Sign(cell="verdict", words=seen.problem or "not looked at", source="the launcher"),)
+        words = seen.problem or "not looked at"
+        return (Sign(cell="verdict", words=words, source="the launcher"), *pods)
+    never = report.phase is GangPhase.NEVER_STARTED and seen.attempt.placed is not None
+    phase = "nothing of it is found, though it was placed" if never else report.phase.value
     ended = [end.rank for end in report.ranks if end.has_ended]
     signs = [
         Sign(
             cell="verdict",
-            words=f"gang: {report.phase.value}; {ends_told(report.ranks)}",
+            words=f"gang: {phase}; {ends_told(report.ranks)}",
             source=_files(seen, report),
             data={
                 "phase": report.phase.name.lower(),
@@ -88,7 +91,8 @@ def gang_signs(seen: Seen, machine: MachineNow) -> tuple[Sign, ...]:
                 "signals": [end.signal for end in report.ranks],
                 "beats": {str(b.rank): f"{b.phase.value} in step {b.step}" for b in report.beats},
             },
-        )
+        ),
+        *pods,
     ]
     boots = {p.boot_id for p in _here(seen, machine)}
     if boots:
@@ -102,9 +106,36 @@ def gang_signs(seen: Seen, machine: MachineNow) -> tuple[Sign, ...]:
     return tuple(signs)
 
 
+def booted_anew(seen: Seen, machine: MachineNow) -> bool:
+    """Whether ranks were placed on this machine, and none of them on the boot of now."""
+    boots = {place.boot_id for place in _here(seen, machine)}
+    return bool(boots) and machine.boot_id not in boots
+
+
+def _pod_signs(seen: Seen) -> tuple[Sign, ...]:
+    """Name the pods that the attempt was placed in, each with its node; none of it on one machine."""
+    placed = seen.attempt.placed
+    pods = {
+        p.pod: p.node for p in (placed.ranks if placed is not None else ()) if p.pod is not None
+    }
+    if placed is None or not pods:
+        return ()
+    count = max(len(pods), len(placed.pod_nodes))
+    told = [f"{pod} on {node}" for pod, node in pods.items()][:RANKS_TOLD_MAX]
+    more = f" and {count - len(told)} more" if count > len(told) else ""
+    lives = seen.report is not None and seen.report.phase is GangPhase.ALIVE
+    now = (
+        "not asked" if seen.report is None else "its Job stands" if lives else "none of them lives"
+    )
+    words = f"placed in {count} pods, {', '.join(told)}{more}; now: {now}"
+    data: dict[str, Json] = {"pods": dict(pods), "pod_nodes": list(placed.pod_nodes)}
+    source = seen.record(seen.attempt.placed_seq)
+    return (Sign(cell="verdict", words=words, source=source, data=data),)
+
+
 def _files(seen: Seen, report: GangReport) -> str:
     if seen.attempt.opened.compute.launcher != LOCAL:
-        return "the cluster"
+        return f"the cluster, {report.where}" if report.where else "the cluster"
     return f"work/{attempt_key(seen.run_id, seen.attempt.attempt_id)}"
 
 

@@ -95,7 +95,9 @@ class LocalStore:
         """Yield the keys that begin with `prefix`, in ascending order."""
         with _translated(f"list {prefix}* in {self.url}"):
             self._root.stat()
-            yield from _keys(self._root, "", prefix)
+            folder = prefix[: prefix.rfind("/") + 1]  # beside it there may be thousands of runs
+            if all(is_part(part) for part in folder.split("/")[:-1]):
+                yield from _keys(self._root / folder, folder, prefix)
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Yield what follows `prefix` up to the next "/", once each."""

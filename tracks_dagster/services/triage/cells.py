@@ -21,7 +21,7 @@ def cell_signs(
     if read.problem is not None:
         signs.append(Sign(cell="verdict", words=read.problem, source=run_track(read.run_id)))
     if read.commit is not None:
-        signs.append(_commit(read.run_id, read.commit))
+        signs += _commit(read.run_id, read.commit)
     signs += _steps(read, step, journal)
     pace_data = {} if pace is None else {"step_s": pace.step_s, "spread_s": pace.spread_s}
     paced = first if pace is None or journal is None else journal
@@ -39,12 +39,15 @@ def _journal(read: RunRead) -> str | None:
     return journal_prefix(read.run_id, read.paced, read.paced_launch, 0)
 
 
-def _commit(run_id: str, commit: Commit) -> Sign:
+def _commit(run_id: str, commit: Commit) -> tuple[Sign, Sign]:
     source = f"the ledger, checkpoints, {run_id}, {commit.manifest_sha256[:12]}"
     if commit.seq is not None:
         source = log_key(run_track(run_id), commit.seq)
     words = f"step {commit.step} of attempt {commit.attempt_id}, committed {format_time(commit.at)}"
-    return Sign(cell="commit", words=words, source=source)
+    epoch = f"{commit.epoch} at the commit of step {commit.step}"
+    return Sign(cell="commit", words=words, source=source), Sign(
+        cell="epoch", words=epoch, source=source
+    )
 
 
 def _steps(read: RunRead, step: int, journal: str | None) -> list[Sign]:

@@ -1,21 +1,22 @@
 """The truth after a reboot, a lost daemon or a lost cluster: how every run that is not over stands.
 
 From tracks, store, this machine and the cluster, and without a daemon. Reads only; what is done about
-it is `triage_apply`'s. The verdicts are `core.triage`'s, the order of restarts `core.restart_plan`'s.
+it is `apply`'s. The verdicts are `core.triage`'s, the order of restarts `core.restart_plan`'s.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.device_memory import OrphanMemory, orphan_memory
+from tracks_dagster.core.device_memory import Devices, OrphanMemory, orphan_memory, size_words
 from tracks_dagster.core.evals import HAS_ALL_STEPS
-from tracks_dagster.core.lifecycle import FINISHED_AS, RunLifecycle
+from tracks_dagster.core.lifecycle import FINISHED_AS
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import GangReport, LauncherOf, Ledger, Machine, ObjectStore
+from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.restart_plan import Planned
@@ -24,10 +25,11 @@ from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen, Sign
 from tracks_dagster.services.status import read_heartbeat
+from tracks_dagster.services.triage.daemon import Daemon, daemon_of
 from tracks_dagster.services.triage.gangs import Gangs
 from tracks_dagster.services.triage.line import Line, line_of
 from tracks_dagster.services.triage.reading import RunRead, find_runs, read_runs
-from tracks_dagster.services.triage.room import Asked, find_room, propose
+from tracks_dagster.services.triage.room import Asked, find_room, kept_by_nobody, propose
 
 OVER = frozenset(state.value for state in FINISHED_AS.values())
 FINAL = "final"  # the trigger of the save after the last step
@@ -37,20 +39,26 @@ FINAL = "final"  # the trigger of the save after the last step
 class Triage:
     """The answer. lines: one a run, the one declared first first; plan: in the order proposed.
 
-    daemon_at: when a daemon ticked last; room: the devices that the plan is made for, in words;
-    more: whether there are more runs than `triage_reading.RUNS_MAX`, which are not in it.
+    room: the devices that the plan is made for, in words; devices: what this machine has; more: whether
+    there are more runs than `reading.RUNS_MAX`, which are not in it. unfinished_more: whether there are
+    more that are not over, which were not looked at and may hold devices that the plan gives away.
+    unkept: the runs that the plan starts later, or nowhere, and that a daemon opens all the same,
+    because it knows no devices.
     """
 
     at: str
     node: str
     boot_id: str
     booted_at: str | None
-    daemon_at: str | None
+    daemon: Daemon
     lines: tuple[Line, ...]
     room: str
     plan: tuple[Planned, ...]
+    unkept: tuple[str, ...]
+    devices: Devices
     orphan_memory: tuple[OrphanMemory, ...]
     more: bool
+    unfinished_more: bool
 
     def line(self, run_id: str) -> Line:
         """Return the line of a run that is in it."""
@@ -74,31 +82,41 @@ def triage(
 ) -> Triage:
     """Return how these runs stand, or all of a family, or all that are not over.
 
-    Writes nothing. Raises UnknownRun, LedgerError and StoreUnavailable.
+    Runs that were not asked for are looked at too: they may hold what a restart would take. Writes
+    nothing. Raises UnknownRun, LedgerError and StoreUnavailable.
     """
     wanted, more = find_runs(sources.ledger, sources.store, run_ids, family)
-    runs = read_runs(sources.ledger, sources.store, wanted)
+    unfinished, unfinished_more = wanted, more
+    if run_ids or family is not None:
+        unfinished, unfinished_more = find_runs(sources.ledger, sources.store, (), None)
+    runs = read_runs(sources.ledger, sources.store, list(dict.fromkeys((*wanted, *unfinished))))
     gangs = Gangs(sources.launcher_of, clean=sources.clean)
     reports = {read.run_id: _report(gangs, read) for read in runs}
     machine = sources.machine.look(pid for read in runs for pid in _pids(read))
     heartbeat = read_heartbeat(sources.store)
     daemon_at, now = heartbeat.at if heartbeat else None, sources.now()
     judged = {r.run_id: _judged(r, reports[r.run_id], machine, daemon_at, now) for r in runs}
-    lines = tuple(line_of(r, judged[r.run_id], reports[r.run_id][0]) for r in runs)
-    devices = sources.machine.devices()
-    orphans = orphan_memory(devices, _ranks(runs, machine), _alive(lines))
+    everyone = tuple(line_of(r, judged[r.run_id], reports[r.run_id][0]) for r in runs)
+    devices, ranks = sources.machine.devices(), _ranks(runs, machine)
+    lines = tuple(_holding(e, devices, ranks) for e in everyone if e.run_id in set(wanted))
+    others = [line for line in everyone if line.run_id not in set(wanted)]
+    orphans = orphan_memory(devices, ranks, _alive(everyone))
     room = find_room(devices, asked, orphans)
+    plan = propose(lines, room, devices, others)
     return Triage(
         at=format_time(now),
         node=machine.node,
         boot_id=machine.boot_id,
         booted_at=format_time(machine.booted_at) if machine.booted_at else None,
-        daemon_at=format_time(daemon_at) if daemon_at else None,
+        daemon=daemon_of(heartbeat, now),
         lines=lines,
         room=room.words,
-        plan=propose(lines, room, devices),
+        plan=plan,
+        unkept=kept_by_nobody(plan, lines, room),
+        devices=devices,
         orphan_memory=orphans,
         more=more,
+        unfinished_more=unfinished_more,
     )
 
 
@@ -145,7 +163,15 @@ def _judged(
         heartbeat_at=read.heartbeat_at,
         saved_last=bool(commits) and commits[-1].body.trigger == FINAL,
     )
-    return judge(seen, machine, daemon_at, now)
+    judged = judge(seen, machine, daemon_at, now)
+    if (stop := _stop_told(read)) is None:
+        return judged
+    return replace(judged, why=f"{judged.why} {stop[0].upper()}{stop[1:]}.")
+
+
+def _stop_told(read: RunRead) -> str | None:
+    stop = read.held_by
+    return None if stop is None else f"{stop.by} asked for a {stop.mode} ({stop.why})"
 
 
 def _without_attempt(read: RunRead) -> Judged:
@@ -159,23 +185,43 @@ def _without_attempt(read: RunRead) -> Judged:
 def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
     row, tail = read.row, read.tail
     if tail is not None and tail.finished is not None:
-        return Verdict.DONE, f"Finished: {tail.finished.why}", tail.head_seq
+        return Verdict.DONE, f"Finished: {tail.finished.why}", tail.finished_seq
     if row["state"] in OVER:
         return Verdict.DONE, f"Finished: {row['state_why']}", None
     if tail is None:
         return Verdict.NOT_SEEN, f"Its track cannot be read: {read.problem}", None
-    attempt = tail.attempt
+    attempt, stop = tail.attempt, _stop_told(read)
     if attempt is None:
-        return Verdict.NOT_STARTED, "Declared; no attempt was ever opened.", tail.head_seq
-    if tail.refused:
-        return Verdict.REFUSED, str(row["state_why"]), tail.head_seq
+        held = "" if stop is None else f" {stop}: the run is about to be finished."
+        return Verdict.NOT_STARTED, f"Declared; no attempt was ever opened.{held}", 0
+    if tail.refusal is not None and stop is None:
+        why = f"{tail.refusal.decision} {tail.refusal.what_to_do}"
+        return Verdict.REFUSED, why, tail.refusal_seq
     due = "what follows is due"
-    if row["state"] == RunLifecycle.WAITING:
-        due = "it waits for a person"
+    if stop is not None:
+        due = stop
     elif attempt.reason in HAS_ALL_STEPS:
         due = "its evals, its promotion or its finish are due"
+    elif attempt.reason is TerminationReason.USER_CANCELLED:
+        due = "it waits for a person"
     why = f"Attempt {attempt.attempt_id} ended as {attempt.reason}; {due}."
     return Verdict.ENDED, why, attempt.ended_seq
+
+
+def _holding(line: Line, devices: Devices, ranks: Mapping[int, str]) -> Line:
+    """Add what the line's own ranks hold of devices now."""
+    own = line.attempt_id is not None and attempt_key(line.run_id, line.attempt_id)
+    held = tuple(
+        Sign(
+            cell="memory",
+            words=f"pid {each.pid} holds {size_words(each.used_bytes)} of {each.uuid} now",
+            source="nvidia-smi",
+            data={"pid": each.pid, "device": each.uuid, "used_bytes": each.used_bytes},
+        )
+        for each in devices.holders
+        if own and ranks.get(each.pid) == own
+    )
+    return replace(line, signs=(*line.signs, *held))
 
 
 def _ranks(runs: Sequence[RunRead], machine: MachineNow) -> dict[int, str]:

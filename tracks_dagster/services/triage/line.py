@@ -14,7 +14,7 @@ from typing import Any
 from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.evals import HAS_ALL_STEPS
-from tracks_dagster.core.pace import Pace, Span, measure, time_for
+from tracks_dagster.core.pace import Pace, Span, mean_step, measure, time_for
 from tracks_dagster.core.ports import GangReport
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time, parse_time
@@ -46,9 +46,11 @@ class Line:
     epoch: passes over the data that were finished at the last commit; epochs: of how many, where the
     config says it. metrics: as reported at `metrics_step`. committed_step: what a restart goes on
     from, 0 for the beginning. lost_steps, lost_s: finished since, to be run again after an end.
+    step_s: of the newest steps, with its interval of 95 %; epoch_s: of as many steps as a pass takes.
     left_s: of the steps that are left, with its interval of 95 %; from the last commit on, unless it
-    runs. memory_bytes: of one rank's device. is_due: whether a restart is proposed. is_supervised: None
-    where nobody can tell, and without an open attempt.
+    runs. memory_bytes: of one rank's device. is_due: whether a restart is proposed. held_by: the mode
+    of what a person asked for, "stop" or "drain". is_supervised: None where nobody can tell, and
+    without an open attempt.
     """
 
     run_id: str
@@ -69,6 +71,9 @@ class Line:
     lost_steps: int
     lost_s: float | None
     step_s: float | None
+    step_low_s: float | None
+    step_high_s: float | None
+    epoch_s: float | None
     pace: str | None
     steps_left: int | None
     left_s: float | None
@@ -82,6 +87,7 @@ class Line:
     memory_bytes: int | None
     memory_how: str
     is_due: bool
+    held_by: str | None
     is_supervised: bool | None
     signs: tuple[Sign, ...] = field(default=())
 
@@ -108,6 +114,7 @@ def line_of(read: RunRead, judged: Judged, report: GangReport | None) -> Line:
         memory_bytes=memory_bytes,
         memory_how=memory_how,
         is_due=_is_due(read, judged.verdict, progress["steps_left"]),
+        held_by=read.held_by.mode if read.held_by is not None else None,
         is_supervised=judged.is_supervised,
         signs=(
             *judged.signs,
@@ -150,9 +157,15 @@ def _progress(read: RunRead, verdict: Verdict, report: GangReport | None) -> dic
 def _time(read: RunRead, pace: Pace | None, progress: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that are seconds."""
     span, how = _left(read, pace, progress["steps_left"])
+    step = mean_step(pace) if pace else None
+    steps, epochs = progress["steps"], progress["epochs"]
+    whole = pace is not None and steps and isinstance(epochs, int) and epochs > 0
     return {
         "lost_s": progress["lost_steps"] * pace.step_s if pace else None,
-        "step_s": pace.step_s if pace else None,
+        "step_s": step.seconds if step else None,
+        "step_low_s": step.low_s if step else None,
+        "step_high_s": step.high_s if step else None,
+        "epoch_s": pace.step_s * steps / epochs if pace and whole else None,
         "pace": pace.how if pace else None,
         "left_s": span.seconds if span else None,
         "left_low_s": span.low_s if span else None,
@@ -173,17 +186,18 @@ def code_words(row: Mapping[str, Json]) -> str:
 def _standing(read: RunRead, verdict: Verdict) -> str:
     if verdict is not Verdict.ENDED:
         return _STANDINGS[verdict]
-    if read.row["state"] == "waiting":
-        return "waiting"
-    return "finishing" if _reason(read) in HAS_ALL_STEPS else "interrupted"
+    if _reason(read) in HAS_ALL_STEPS:
+        return "finishing"
+    is_held = read.held_by is not None or _reason(read) is TerminationReason.USER_CANCELLED
+    return "waiting" if is_held else "interrupted"
 
 
 def _is_due(read: RunRead, verdict: Verdict, left: int | None) -> bool:
     """Whether a restart is proposed: steps are left, nobody runs them, and no person holds it."""
-    if left == 0:
+    if left == 0 or read.held_by is not None:
         return False
     if verdict is Verdict.ENDED:
-        return bool(read.row["state"] == "running") and _reason(read) not in HAS_ALL_STEPS
+        return _reason(read) not in (*HAS_ALL_STEPS, TerminationReason.USER_CANCELLED)
     return verdict in (
         Verdict.DEAD,
         Verdict.FINISHED_UNRECORDED,

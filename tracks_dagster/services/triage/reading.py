@@ -11,22 +11,25 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from pathlib import Path
 
 from tracks_dagster.core.attempt_tail import Tail, fold_tail
+from tracks_dagster.core.bodies import StopRequested
 from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken, UnknownRun
 from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.nearest import KNOWN_MAX, did_you_mean
+from tracks_dagster.core.nearest import no_run
 from tracks_dagster.core.pace import STEPS_MAX
 from tracks_dagster.core.ports import Ledger, ObjectStore
-from tracks_dagster.core.records import Json, Kind, Record, parse, parse_time
+from tracks_dagster.core.records import Json, Kind, Record, parse
 from tracks_dagster.core.track import RUNS, check_chain, log_key, read_records, run_track
 from tracks_dagster.services.journals import JournalTail, read_tail
+from tracks_dagster.services.known_families import check_family
 
 RUNS_MAX = 200
 ATTEMPTS_MAX = 3  # the newest ones: an attempt that took no step tells no pace, one before it may
 COMMITS_MAX = 8  # the newest ones, should the newest of all have been withdrawn since
+_FSCK = "`tracks fsck` says what that means"
 TAIL_MAX = (
     400  # records of one attempt that are read backwards; a longer one is read from its start
 )
@@ -68,6 +71,11 @@ class RunRead:
         """The training run's id."""
         return str(self.row["run_id"])
 
+    @property
+    def held_by(self) -> StopRequested | None:
+        """The stop or drain that a person asked for; nothing follows then by itself."""
+        return self.tail.held_by if self.tail is not None else None
+
 
 def find_runs(
     ledger: Ledger, store: ObjectStore, run_ids: Sequence[str], family: str | None
@@ -84,6 +92,7 @@ def find_runs(
         states = {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value}
         rows = ledger.query(read_sql("open"), {**states, "runs_max": RUNS_MAX + 1})
     else:
+        check_family(ledger, family)
         rows = ledger.query(read_sql("family"), {"family": family, "runs_max": RUNS_MAX + 1})
     found = [row["run_id"] for row in rows]
     return found[:RUNS_MAX], len(found) > RUNS_MAX
@@ -99,8 +108,7 @@ def _known(ledger: Ledger, store: ObjectStore, run_ids: list[str]) -> list[str]:
             f"The ledger does not know training run {missing[0]}, the store does: `tracks reindex` "
             "takes it in, and so does the daemon by itself."
         )
-    hint = did_you_mean(missing[0], islice(store.folders(RUNS), KNOWN_MAX))
-    raise UnknownRun(f"There is no training run {missing[0]!r}; {hint}`tracks status` lists them.")
+    raise UnknownRun(no_run(missing[0], store.folders(RUNS)))
 
 
 def read_runs(ledger: Ledger, store: ObjectStore, run_ids: Sequence[str]) -> list[RunRead]:
@@ -119,7 +127,7 @@ def read_runs(ledger: Ledger, store: ObjectStore, run_ids: Sequence[str]) -> lis
 
 def _read(store: ObjectStore, rows: list[dict[str, Json]], known: Sequence[Commit]) -> RunRead:
     run_id, attempts = rows[0]["run_id"], tuple(r for r in rows if r["attempt_id"] is not None)
-    tail, problem = _tail(store, run_id, rows[0]["head_seq"])
+    tail, problem = _tail(store, rows[0])
     launches = [(a["attempt_id"], a["launch_id"]) for a in attempts if a["launch_id"]]
     newest = tail.attempt if tail is not None else None
     if newest is not None and newest.placed is not None:
@@ -147,7 +155,7 @@ def _journal(
     for number, (attempt_id, launch_id) in enumerate(reversed(launches)):
         found = read_tail(store, run_id, attempt_id, launch_id, steps_max=STEPS_MAX + 1)
         if number == 0:
-            heartbeat_at = parse_time(found.last_line_at) if found.last_line_at else None
+            heartbeat_at = found.last_line_at
         if found.steps:
             return found, attempt_id, launch_id, heartbeat_at
     return JournalTail(), None, None, heartbeat_at
@@ -172,18 +180,31 @@ def _newest_commit(tail: Tail | None, known: Sequence[Commit]) -> Commit | None:
     return max(usable, key=lambda c: (c.attempt_id, c.step, c.seq or 0), default=None)
 
 
-def _tail(store: ObjectStore, run_id: str, head_seq: int | None) -> tuple[Tail | None, str | None]:
-    """Return the newest records folded, or why they cannot be read."""
+def _tail(store: ObjectStore, row: Mapping[str, Json]) -> tuple[Tail | None, str | None]:
+    """Return the newest records folded, or why they cannot be read, or are not to be trusted."""
+    run_id, head_seq = row["run_id"], row["head_seq"]
     try:
         records = _newest_records(store, run_track(run_id), head_seq)
         if not records:
-            return (
-                None,
-                f"the store has no track of {run_id}, which the ledger knows; `tracks fsck`",
-            )
+            return None, f"the store has no track of {run_id}, which the ledger knows; {_FSCK}"
+        if head_seq is not None:
+            _check_head(records, head_seq, row["head_sha256"])
         return fold_tail(records), None
     except (TrackBroken, StoreError) as error:
         return None, str(error)
+
+
+def _check_head(records: Sequence[Record], seq: int, sha256: str) -> None:
+    """Raise TrackBroken unless the record that the ledger took in last still stands there: a track
+    that lost its end would tell of an attempt that is long over."""
+    if records[-1].seq < seq:
+        raise TrackBroken(
+            f"Record {records[-1].seq + 1} is missing, and the ledger knows the track up to record "
+            f"{seq}; {_FSCK}"
+        )
+    there = next((record for record in records if record.seq == seq), None)
+    if there is not None and there.sha256 != sha256:
+        raise TrackBroken(f"Record {seq} is not the one that the ledger took in; {_FSCK}")
 
 
 def _newest_records(store: ObjectStore, track: str, head_seq: int | None) -> list[Record]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.device_memory import Devices, OrphanMemory
 from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.restart_plan import Candidate, Device, Occupant, Planned, plan
+from tracks_dagster.core.restart_plan import NOW, Candidate, Device, Occupant, Planned, plan
 from tracks_dagster.core.triage import Verdict
 from tracks_dagster.services.triage.line import Line
 
@@ -69,21 +69,37 @@ def find_room(found: Devices, asked: Asked, orphans: Sequence[OrphanMemory] = ()
         words = f"{_told(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
     elif found.problem:
         words = f"{words}; accelerators are not known: {found.problem}"
+    else:
+        words = f"no accelerator on this machine, and {words}"
     return Room(devices=(*gpus, *slots), words=words)
 
 
-def propose(lines: Sequence[Line], room: Room, found: Devices) -> tuple[Planned, ...]:
+def propose(
+    lines: Sequence[Line], room: Room, found: Devices, others: Sequence[Line] = ()
+) -> tuple[Planned, ...]:
     """Return in which order the runs that are due start, where, and when that can be expected.
 
-    Of this machine's launcher only, unless a person gave the devices: a cluster has its own queue.
+    others: were not named, and have their devices of this machine all the same; on CPUs, or on a
+    cluster, they have none of those that a person gave. Of `lines`, those on a cluster count only where
+    a person gave the devices: a cluster has its own queue.
     """
     is_given = bool(room.devices) and room.devices[0].kind == GIVEN
     mine = [line for line in lines if is_given or line.launcher == LOCAL]
+    theirs = [o for o in others if o.launcher == LOCAL and not (is_given and o.device_class == CPU)]
     return plan(
         [_candidate(line, order, room) for order, line in enumerate(mine) if line.is_due],
         room.devices,
-        _occupants([line for line in mine if _has_devices(line)], room, found),
+        _occupants([line for line in (*mine, *theirs) if _has_devices(line)], room, found),
     )
+
+
+def kept_by_nobody(
+    planned: Sequence[Planned], lines: Sequence[Line], room: Room
+) -> tuple[str, ...]:
+    """Return the runs that do not start now, and that no queue holds back: Dagster's own knows the
+    attempts at once, and nothing of devices."""
+    slots = {line.run_id for line in lines if room.kind_of(line) == SLOT}
+    return tuple(p.run_id for p in planned if p.starts != NOW and p.run_id not in slots)
 
 
 def _has_devices(line: Line) -> bool:

@@ -23,7 +23,8 @@ select
     a.last_step,
     a.resumed_from_step,
     a.config_json as attempt_config_json,
-    c.seq as head_seq
+    c.seq as head_seq,
+    c.sha256 as head_sha256
 from training_runs r
 left join training_attempts a
     on a.run_id = r.run_id and a.attempt_id > r.attempt_count - :attempts_max

@@ -1,0 +1,139 @@
+"""What `tracks triage` tells a person to do, by how the runs stand and whether a daemon is up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.histories import History
+from tests.six_variants import MORNING, NODE, FakeMachine
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.cli.triage_advice import tell_what_to_do
+from tracks_dagster.core.bodies import AttemptSupervised, ComputeRequest
+from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.core.ports import GangPhase, GangReport
+from tracks_dagster.core.records import Kind, canonical_json, format_time
+from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.triage.judge import Sources, triage
+from tracks_dagster.services.triage.room import Asked
+
+Advised = Callable[..., str]
+SLOTS = Asked(slots=12)
+NO_DEVICES = Asked(devices=0, slots=12)
+NOTHING = "There is nothing to do."
+SUPERVISOR = AttemptSupervised(
+    dagster_run_id="dagster-1", host=NODE, pid=7, pid_started=1.5, boot_id="boot-2"
+)
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    return FakeGangs(NODE)
+
+
+@pytest.fixture
+def advised(
+    tmp_path: Path, store: FakeObjectStore, gangs: FakeGangs, capsys: pytest.CaptureFixture[str]
+) -> Advised:
+    """The advice on these runs. sensors: of a daemon that ticks, None: none does."""
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    machine = FakeMachine(MachineNow(node=NODE, boot_id="boot-2", living={7: 1.5}))
+    sources = Sources(
+        store=store,
+        ledger=ledger,
+        launcher_of=lambda name: gangs,
+        machine=machine,
+        now=FakeClock(MORNING),
+        clean=lambda text: text,
+    )
+
+    def told(
+        *histories: History, asked: Asked = SLOTS, sensors: dict[str, bool] | None = None
+    ) -> str:
+        for history in histories:
+            history.write_to(store)
+        Projector(store, ledger).scan()
+        if sensors is not None:
+            beat = {"at": format_time(MORNING), "sensors": sensors}
+            store.put("daemon/heartbeat.json", canonical_json(beat))
+        tell_what_to_do(triage(sources, asked), options="")
+        return capsys.readouterr().out
+
+    return told
+
+
+def started(run_id: str) -> History:
+    return History(run_id).declare().open().supervise().place(world_size=1).restore()
+
+
+def gone(exit_code: int | None = None) -> GangReport:
+    return GangReport(
+        phase=GangPhase.GONE, ranks=(RankEnd(rank=0, exit_code=exit_code),), where=NODE
+    )
+
+
+def test_what_is_only_to_be_finished_needs_a_daemon(advised: Advised) -> None:
+    runs = (
+        started("complete").commit(60, trigger="final").end("completed", last_step=60),
+        started("stopped").end("user_cancelled", last_step=3).stop(),
+        History("unborn").declare().stop(),
+    )
+    told = advised(*runs)
+    assert "`tracks up` goes on with complete, stopped, unborn." in told
+    assert "--apply" not in told  # which does none of it
+    assert NOTHING in advised(*runs, sensors={"watch_attempts": True})
+
+
+def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: Advised) -> None:
+    drained = started("drained").stop("drain").end("user_cancelled", last_step=3)
+    cancelled = started("cancelled").end("user_cancelled", last_step=3)
+    assert NOTHING in advised(drained, cancelled)
+
+
+def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
+    advised: Advised, gangs: FakeGangs
+) -> None:
+    steps = History("x").declare().state.declared.config["steps"]
+    histories = (started("complete").commit(steps, trigger="final"), started("stopped").stop())
+    gangs.reports["complete", 1] = gone(0)
+    gangs.reports["stopped", 1] = gone()
+    told = advised(*histories)
+    assert "records the end of complete, stopped." in told
+    assert "`tracks up` goes on with complete, stopped." in told
+
+
+def test_a_dead_gang_whose_supervisor_lives_is_left_to_it(
+    advised: Advised, gangs: FakeGangs
+) -> None:
+    history = History("s").declare().open().add(Kind.ATTEMPT_SUPERVISED, SUPERVISOR, attempt_id=1)
+    history.place(world_size=1).restore()
+    gangs.reports["s", 1] = gone()
+    told = advised(history)
+    assert "--apply" not in told
+    assert "`tracks up` goes on with s." in told
+
+
+@pytest.mark.parametrize("sensors", [{"launch_attempts": True}, {"watch_attempts": True}])
+def test_an_open_attempt_is_told_apart_from_what_the_sensors_would_open(
+    sensors: dict[str, bool], advised: Advised
+) -> None:
+    compute = ComputeRequest(device_class="gpu")
+    queued, declared = (History(run_id).declare(compute=compute) for run_id in ("q", "d"))
+    told = advised(queued.open(), declared, asked=NO_DEVICES, sensors=sensors)
+    assert "Open already, and started at once unless launch_attempts is switched off" in told
+    assert "in the UI: q." in told
+    if "watch_attempts" in sensors:
+        assert "it opens d at once" in told
+    else:
+        assert "The order is kept: the sensors that would open d are switched off." in told
+
+
+def test_where_only_open_attempts_wait_no_sensor_that_opens_is_told_of(advised: Advised) -> None:
+    queued = History("q").declare(compute=ComputeRequest(device_class="gpu")).open()
+    told = advised(queued, asked=NO_DEVICES, sensors={})
+    assert "in the UI: q." in told
+    assert "would open" not in told

@@ -1,0 +1,164 @@
+"""What triage makes of tracks and journals that the ledger is behind on, or that were damaged."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.histories import History
+from tests.six_variants import FAMILY, MORNING, NODE, FakeMachine, write_variants
+from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
+from tracks_dagster.core.records import Kind
+from tracks_dagster.core.track import log_key
+from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.triage.judge import Sources, triage
+from tracks_dagster.services.triage.room import Asked
+
+ONE_DEVICE = Asked(devices=1, memory_bytes=24 * 2**30, slots=12)
+SLOTS = Asked(slots=12)
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    return FakeGangs(NODE)
+
+
+@pytest.fixture
+def sources(store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs) -> Sources:
+    return Sources(
+        store=store,
+        ledger=ledger,
+        launcher_of=lambda name: gangs,
+        machine=FakeMachine(),
+        now=FakeClock(MORNING),
+        clean=lambda text: text,
+    )
+
+
+def project(store: FakeObjectStore, ledger: SqlLedger, *histories: History) -> None:
+    for history in histories:
+        history.write_to(store)
+    Projector(store, ledger).scan()
+
+
+def test_what_ranks_appended_after_the_daemon_was_lost_is_read_from_the_track(
+    store: FakeObjectStore, ledger: SqlLedger, sources: Sources
+) -> None:
+    history = History("r-1").declare().open().supervise().place().restore().commit(10)
+    project(store, ledger, history)
+    history.commit(20).write_to(store)  # nobody takes it into the ledger
+    line = triage(sources, SLOTS, run_ids=["r-1"]).line("r-1")
+    assert line.committed_step == 20
+    history.end("preempted", last_step=23).write_to(store)
+    line = triage(sources, SLOTS, run_ids=["r-1"]).line("r-1")
+    assert (line.verdict, line.standing, line.lost_steps) == ("ended", "interrupted", 3)
+
+
+def test_a_withdrawn_checkpoint_is_not_what_a_restart_goes_on_from(
+    store: FakeObjectStore, ledger: SqlLedger, sources: Sources
+) -> None:
+    history = History("r-1").declare().open().supervise().place().restore().commit(10).commit(20)
+    project(store, ledger, history)
+    newest = history.state.checkpoints[-1].ref
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, newest).write_to(store)
+    assert triage(sources, SLOTS, run_ids=["r-1"]).line("r-1").committed_step == 10
+
+
+def test_a_run_that_a_person_stopped_is_not_proposed(
+    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+) -> None:
+    histories = {each.run_id: each for each in write_variants(store, gangs)}
+    Projector(store, ledger).scan()
+    histories["v2-2"].stop().write_to(store)  # and the daemon was lost before it took it in
+    histories["v2-3"].stop("drain").end("user_cancelled", last_step=420).write_to(store)
+    histories["v2-5"].stop().write_to(store)
+    found = triage(sources, ONE_DEVICE)
+    assert [each.run_id for each in found.plan] == ["v2-6"]
+    assert "ann asked for a stop (enough)" in found.line("v2-2").why.lower()
+    assert found.line("v2-3").standing == "waiting"
+    assert "about to be finished" in found.line("v2-5").why
+
+
+def test_a_track_that_lost_its_end_is_not_judged_by_what_is_left(
+    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+) -> None:
+    [history] = [each for each in write_variants(store, gangs) if each.run_id == "v2-2"]
+    history.end("node_failure", last_step=830)
+    project(store, ledger, history)
+    last = log_key("runs/v2-2", history.state.head.seq)
+    whole = store.objects[last]
+    store.delete(last)
+    line = triage(sources, SLOTS, run_ids=["v2-2"]).line("v2-2")
+    assert line.verdict == "not_seen"
+    assert f"Record {history.state.head.seq} is missing" in line.why
+    store.put(last, whole.replace(b"node_failure", b"node_failurE"))
+    line = triage(sources, SLOTS, run_ids=["v2-2"]).line("v2-2")
+    assert line.verdict == "not_seen"
+    assert "is not the one that the ledger took in" in line.why
+
+
+def test_damaged_lines_of_a_journal_are_left_out(
+    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+) -> None:
+    write_variants(store, gangs)
+    Projector(store, ledger).scan()
+    prefix = journal_prefix("v2-2", 1, "launch-1", 0)
+    damaged = [
+        b'{"kind": "step"}',
+        b'{"kind": "step", "t": "yesterday", "step": 831, "loss": 1.0}',
+        b'{"kind": "step", "t": "2026-01-31T02:30:00.000000Z", "step": 831, "loss": null}',
+        b'{"kind": "beat", "t": 7}',
+        b'{"kind": "step", "t": "2026-01-31T02:30:00.0000',
+    ]
+    store.put(f"{prefix}{10**9:012d}.jsonl", b"\n".join(damaged))
+    line = triage(sources, SLOTS).line("v2-2")
+    assert (line.step, line.metrics_step) == (830, 830)
+    assert line.left_s == pytest.approx(40.2 * 60, rel=0.01)
+
+
+def test_the_record_that_ended_or_refused_a_run_is_named_whatever_came_after_it(
+    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+) -> None:
+    histories = {each.run_id: each for each in write_variants(store, gangs)}
+    finished = histories["v1-1"].state.head.seq
+    histories["v1-1"].note()
+    Projector(store, ledger).scan()
+    histories["v2-2"].end("code_error", last_step=830).refuse()  # the ledger never took it in
+    refused = histories["v2-2"].state.head.seq
+    for history in (histories["v1-1"], histories["v2-2"].note(), histories["v2-5"].note()):
+        history.write_to(store)
+    found = triage(sources, ONE_DEVICE, family=FAMILY)
+    sources_of = {run_id: found.line(run_id).signs[0].source for run_id in ("v1-1", "v2-2", "v2-5")}
+    assert sources_of == {
+        "v1-1": log_key("runs/v1-1", finished),
+        "v2-2": log_key("runs/v2-2", refused),
+        "v2-5": log_key("runs/v2-5", 0),
+    }
+    assert found.line("v2-2").verdict == "refused"
+    assert "tracks retry" in found.line("v2-2").why
+
+
+def test_a_track_that_is_lost_is_told_and_the_others_are_judged(
+    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+) -> None:
+    write_variants(store, gangs)
+    Projector(store, ledger).scan()
+    for key in list(store.list("runs/v2-2/log/")):
+        store.delete(key)
+    found = triage(sources, SLOTS)
+    assert found.line("v2-2").verdict == "not_seen"
+    assert "tracks fsck" in found.line("v2-2").why
+    assert found.line("v2-3").verdict == "dead"
+
+
+def test_a_broken_chain_is_told_and_not_guessed_over(
+    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, sources: Sources
+) -> None:
+    write_variants(store, gangs)
+    Projector(store, ledger).scan()
+    key = log_key("runs/v2-2", 2)
+    store.put(key, store.objects[key].replace(b"dagster-1", b"dagster-2"))
+    line = triage(sources, SLOTS).line("v2-2")
+    assert line.verdict == "not_seen"
+    assert "chain" in line.why

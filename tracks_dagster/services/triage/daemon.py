@@ -1,0 +1,34 @@
+"""What the daemon does about a run by itself, as far as its last heartbeat tells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.core.names import LAUNCH_ATTEMPTS, RUN_EVALS
+from tracks_dagster.core.records import format_time
+from tracks_dagster.core.triage_signs import DAEMON_AGE_S_MAX
+from tracks_dagster.services.status import Heartbeat
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """at: when it ticked last, None where none ever did; ticks: whether that was just now. openers: the
+    sensors that open attempts and were switched on then, whether it still ticks or not."""
+
+    at: str | None
+    ticks: bool
+    openers: tuple[str, ...]
+
+
+def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
+    """Return what the last heartbeat tells of the daemon."""
+    if heartbeat is None:
+        return Daemon(at=None, ticks=False, openers=())
+    others = (LAUNCH_ATTEMPTS, RUN_EVALS)
+    openers = (name for name, on in heartbeat.sensors.items() if on and name not in others)
+    return Daemon(
+        at=format_time(heartbeat.at),
+        ticks=(now - heartbeat.at).total_seconds() <= DAEMON_AGE_S_MAX,
+        openers=tuple(sorted(openers)),
+    )

@@ -61,6 +61,9 @@ def test_metrics_of_different_evals_are_refused_with_words_and_shown_by_force(
     assert forced.exit_code == 0
     assert "3.25" in forced.stdout
     assert "not comparable: suite v2 against v1" in forced.stdout
+    labelled = json.loads(call("diff", *at, "--force", "--json").stdout)
+    assert labelled["evals"][0]["a"] is not None
+    assert "not comparable: suite v2 against v1" in labelled["evals"][0]["label"]
     refused = json.loads(call("diff", *at, "--json").stdout)
     assert refused["evals"][0]["a"] is None
     assert "suite v2 against v1" in refused["refused"][0]

@@ -84,6 +84,27 @@ def test_every_other_reading_command_reads_it_too(
     assert not elsewhere.exists()
 
 
+def test_an_archive_does_not_claim_to_know_who_holds_an_alias_now(
+    archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
+    monkeypatch.setenv("TRACKS_STORE", str(archive))
+    for command in ("lineage", "blast"):
+        told = call(command, f"attempt:{RUN_ID}/a02").stdout
+        assert "(1 in use as far as this archive knows)" in told
+        assert told.count("in use") == told.count("in use as far as this archive knows")
+
+
+def test_a_run_that_is_not_in_an_archive_is_told_with_those_that_are(
+    archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
+    told = call("explain", "--archive", str(archive), "tabul")
+    assert told.exit_code == 2
+    assert f"There are: {RUN_ID}." in told.stderr
+    assert "tracks status" not in told.stderr
+
+
 def test_a_process_with_nothing_but_the_file_explains_it(
     archive: Path, elsewhere: Path, call: Call
 ) -> None:
@@ -180,6 +201,51 @@ def test_a_tampered_archive_is_named_by_fsck(name: str, archive: Path, call: Cal
     findings = json.loads(told.stdout)["findings"]
     assert {finding["kind"] for finding in findings} >= kinds
     assert any(finding["where"] == where for finding in findings)
+
+
+def test_an_archive_that_was_cut_and_packed_again_is_not_explained(
+    archive: Path, call: Call
+) -> None:
+    def cut(members: dict[str, bytes]) -> None:
+        for name in list(members)[-4:]:
+            del members[name]
+
+    path = changed(archive, cut)
+    for command in (("explain", RUN_ID), ("diff", f"{RUN_ID}/a01", f"{RUN_ID}/a02")):
+        told = call(*command, "--archive", str(path))
+        assert told.exit_code == 2
+        assert "no export of ours, or cut" in told.stderr
+
+
+def test_a_hostile_archive_writes_nowhere(
+    archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = archive.parent.parent / "outside"
+    names = ("store/../../outside", str(outside), "../outside")
+    path = changed(archive, lambda members: members.update(dict.fromkeys(names, b"evil")))
+    monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
+    assert call("explain", "--archive", str(path), RUN_ID).exit_code == 0
+    told = call("fsck", "--archive", str(path), "--json")
+    added = {f["where"] for f in json.loads(told.stdout)["findings"]}
+    assert added == set(names)
+    assert not outside.exists()
+    assert not elsewhere.exists()
+
+
+def test_a_secret_that_json_writes_in_other_letters_is_left_out(
+    story: Story, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = 'pa"ss\\wörd'
+    monkeypatch.setenv("TEAM_PASSWORD", secret)
+    for number, is_ascii in enumerate((True, False)):
+        word = json.dumps({"message": secret}, ensure_ascii=is_ascii).encode()
+        story.store.put(f"runs/{RUN_ID}/attempts/1/early/{number}/exit.json", word)
+    file = tmp_path / "run.tar.gz"
+    told = json.loads(call("export", RUN_ID, str(file), "--json").stdout)
+    left_out = {each["what"] for each in told["manifest"]["left_out"]}
+    assert {f"runs/{RUN_ID}/attempts/1/early/{n}/exit.json" for n in (0, 1)} <= left_out
+    with tarfile.open(file) as tar:
+        assert not any("early" in name for name in tar.getnames())
 
 
 def test_evidence_that_was_edited_with_the_manifest_is_still_found(

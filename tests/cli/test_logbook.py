@@ -9,8 +9,8 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_tracks_to_read
 
 
 def test_a_note_of_an_attempt_is_found_and_explained(story: Story, call: Call) -> None:
@@ -69,6 +69,19 @@ def test_a_search_is_narrowed_and_cut(story: Story, call: Call) -> None:
     assert call("search", "oom", "--run", f"{RUN_ID}/a01").exit_code == 1
     assert call("search", "oom", "--run", f"{RUN_ID}/a02").exit_code == 0
     assert "There is more" in call("search", "attempt", "--limit", "1").stdout
+
+
+@pytest.mark.parametrize("command", ["search", "goodput", "explain", "simulate"])
+def test_a_duration_is_taken_in_every_unit_that_the_help_names(
+    command: str, story: Story, call: Call
+) -> None:
+    help_text = " ".join(call(command, "--help").stdout.split())
+    assert "s, min, h, d, w" in help_text
+    arguments = {"search": ("oom",), "explain": ("--random-failed",)}.get(command, ())
+    for unit in ("s", "min", "h", "d", "w"):
+        told = call(command, *arguments, "--last", f"1{unit}")
+        assert "write a number" not in told.stderr
+    assert "(s, min, h, d, w)" in call(command, *arguments, "--last", "30m").stderr
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,17 @@ def test_forced_it_is_shown_with_the_reason_on_its_line(name: str) -> None:
     assert line.a is not None
     assert line.b is not None
     assert line.difference == 0.0
+    assert line.is_within_spread is None
     assert told.refused == ()
+
+
+def test_of_what_may_not_be_compared_nothing_is_said_about_its_size() -> None:
+    a = [score(seed=1, loss=1.0), score(seed=2, loss=1.1)]
+    b = [score(suite_version="3", seed=each.seed, loss=9.0) for each in a]
+    [line] = compare_scores(a, b, is_forced=True)
+    assert line.label == "not comparable: suite v2 against v3"
+    assert line.difference is not None
+    assert line.is_within_spread is None
 
 
 def test_an_eval_that_only_one_has_is_shown_and_nothing_is_refused() -> None:

@@ -159,7 +159,10 @@ def test_an_attempt_is_judged_by_its_newest_evaluated_checkpoint(
 UNKNOWN = {
     "a run": (f"{RUN_ID[:-1]}/a01", f"did you mean {RUN_ID}"),
     "an attempt": (f"{RUN_ID}/a09", f"it has {RUN_ID}/a01 to {RUN_ID}/a03"),
-    "a step": (f"{RUN_ID}@21", f"the nearest are {RUN_ID}@20, {RUN_ID}@30"),
+    "a step": (
+        f"{RUN_ID}@21",
+        f"the nearest are {RUN_ID}@10, {RUN_ID}@20, {RUN_ID}@30, {RUN_ID}@40",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.storm import pool_of
-from tracks_dagster.core.track import QUARANTINES_TRACK, log_key, pool_track
+from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track, log_key, pool_track
 from tracks_dagster.services import export as exporting
 from tracks_dagster.services.export import Exported, export_run
 from tracks_dagster.services.tracks import Tracks
@@ -145,6 +145,43 @@ def test_records_that_come_while_it_is_exported_are_not_in_it(
     export_run(tracks, RUN_ID, add, with_chunks=False, redact=redact, version="1.0")
     logs = [key for key in keys_of(members) if key.startswith(f"runs/{RUN_ID}/log/")]
     assert max(logs) == log_key(f"runs/{RUN_ID}", last)
+
+
+def test_records_behind_a_lost_one_are_named_as_left_out(
+    whole: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    lost = len(whole.history.records) - 3
+    del store.objects[log_key(f"runs/{RUN_ID}", lost)]
+    members, done = exported(tracks)
+    assert log_key(f"runs/{RUN_ID}", lost + 1) not in keys_of(members)
+    [told] = [each for each in done.manifest.left_out if "records" in each.what]
+    assert told.what == f"2 records of {RUN_ID}"
+    assert log_key(f"runs/{RUN_ID}", lost) in told.why
+
+
+def test_records_behind_a_lost_one_of_a_shared_track_are_named_as_left_out(
+    whole: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    dataset = dataset_track(whole.snapshot.dataset)
+    pool = pool_track(pool_of(whole.history.state.declared.compute))
+    del store.objects[log_key(dataset, 1)]
+    store.put(log_key(dataset, 2), b"{}")
+    for seq in (0, 1, 3, 4):
+        store.put(log_key(pool, seq), b"{}")
+    store.put(log_key(QUARANTINES_TRACK, 1), b"{}")
+    members, done = exported(tracks)
+    left_out = {each.what: each.why for each in done.manifest.left_out if "record" in each.what}
+    assert set(left_out) == {
+        f"1 record of {dataset}",
+        f"2 records of {pool}",
+        f"1 record of {QUARANTINES_TRACK}",
+    }
+    assert log_key(pool, 2) in left_out[f"2 records of {pool}"]
+    assert done.manifest.head_seqs[dataset] == 0
+    assert done.manifest.head_seqs[pool] == 1
+    assert QUARANTINES_TRACK not in done.manifest.head_seqs
+    assert not keys_of(members) & {log_key(dataset, 2), log_key(pool, 3), log_key(pool, 4)}
+    assert log_key(pool, 1) in keys_of(members)
 
 
 def test_a_run_that_is_not_there_is_not_exported(whole: Story, tracks: Tracks) -> None:

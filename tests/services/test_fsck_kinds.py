@@ -7,113 +7,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
+from tests.fsck_worlds import World, make_world
 from tests.histories import History
-from tests.pools import PoolHistory
 from tests.stories import RUN_ID, Story, step_line
-from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.core.archives import ARCHIVE_FORMAT, ArchiveManifest
-from tracks_dagster.core.bodies import CheckpointDecision, SourceDecision
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import StoreUnsuitable
-from tracks_dagster.core.evals import result_key
-from tracks_dagster.core.placement import places_key
-from tracks_dagster.core.ports import Ledger
-from tracks_dagster.core.records import Draft, Kind, format_time, seal, sha256_hex
+from tracks_dagster.core.records import Draft, Kind, format_time, seal
 from tracks_dagster.core.track import QUARANTINES_TRACK, log_key, run_track
 from tracks_dagster.services.fsck import ledger as fsck_ledger
-from tracks_dagster.services.fsck.archive import check_archive
-from tracks_dagster.services.fsck.check import fsck
-from tracks_dagster.services.fsck.findings import Finding, FindingKind
+from tracks_dagster.services.fsck.findings import FindingKind
 from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.training.verifying import verify_checkpoint
 
-LARGE = "large"  # the run whose gang's places lie in an object of their own
-BRANCH = "b-1"
-PLACES = b"[]"
 JOURNAL = journal_prefix(RUN_ID, 2, "launch-2", 0)
-
-
-@dataclass
-class World:
-    """A store with one of everything, and its ledger."""
-
-    story: Story
-    store: FakeObjectStore
-    ledger: Ledger
-    ledger_file: Path
-
-    def findings(self) -> list[Finding]:
-        """Return what fsck says now."""
-        return list(fsck(self.store, self.ledger, verify_checkpoint).findings)
-
-    def key(self, *parts: str) -> str:
-        """Return the first key that holds all `parts`."""
-        return next(k for k in sorted(self.store.objects) if all(part in k for part in parts))
-
-    def edit(self, key: str, old: bytes, new: bytes) -> None:
-        """Replace bytes of an object, which must be there."""
-        assert old in self.store.objects[key]
-        self.store.put(key, self.store.objects[key].replace(old, new))
-
-    def sql(self, text: str) -> None:
-        """Change the ledger behind the projector's back."""
-        engine = sa.create_engine(f"sqlite:///{self.ledger_file}")
-        with engine.begin() as connection:
-            assert connection.execute(sa.text(text)).rowcount > 0
-        engine.dispose()
 
 
 @pytest.fixture
 def world(story: Story, store: FakeObjectStore, tmp_path: Path) -> World:
-    """A run with evals, a branch of it, a large gang, a deletion, a pool, a quarantine."""
-    story.whole()
-    history = story.history
-    first, last = (history.state.checkpoints[i].ref for i in (0, -1))
-    listed = f"runs/{RUN_ID}/deletions/20260131T020000Z/{sha256_hex(b'[]')}.json"
-    store.put(listed, b"[]")
-    gone = CheckpointDecision(
-        manifest_sha256=first.manifest_sha256, by="tests", why="old", chunks_key=listed
-    )
-    history.add(Kind.CHECKPOINT_DELETED, gone)
-    evaluation = history.state.evals[0]
-    key = result_key(RUN_ID, evaluation.opened.eval_id, evaluation.opened.number)
-    store.put(key, b'{"metrics": {"loss": 3.25}}')
-    data = {"snapshot": story.snapshot}
-    branch = History(BRANCH).declare(branched_from=last, trainer=_script(store), **data)
-    large = History(LARGE).declare(**data).open().place(places_sha256=sha256_hex(PLACES))
-    store.put(places_key(LARGE, 1, "launch-1", sha256_hex(PLACES)), PLACES)
-    pool = PoolHistory().strike("node-1")
-    for each in (history, branch, large, pool):
-        each.write_to(store)
-    _quarantine(store)
-    ledger_file = tmp_path / "ledger.db"
-    ledger = open_ledger(f"sqlite:///{ledger_file}")
-    Projector(store, ledger).scan()
-    return World(story=story, store=store, ledger=ledger, ledger_file=ledger_file)
-
-
-def _script(store: FakeObjectStore) -> str:
-    key = f"runs/{BRANCH}/trainer/{sha256_hex(b'pass')}.py"
-    store.put(key, b"pass")
-    return key
-
-
-def _quarantine(store: FakeObjectStore) -> None:
-    body = SourceDecision(source="node:node-9", called="node:node-9", by="ann", why="It lies.")
-    draft = Draft(uid="9" * 32, kind=Kind.SOURCE_QUARANTINED, body=to_json(body))
-    store.put(log_key(QUARANTINES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))
+    """A store with one of everything, and its ledger."""
+    return make_world(story, store, tmp_path / "ledger.db")
 
 
 def _last(history: History) -> str:
@@ -245,17 +164,28 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
         "has author 'nobody'",
         "tracks reindex",
     ),
+    K.LEDGER_REMEMBERS_MORE: (
+        lambda w: w.store.delete(log_key(run_track(RUN_ID), 4)),
+        "the ledger remembers it up to record",
+        "Do not run `tracks reindex` before",
+    ),
     K.LEDGER_TRACK_LOST: (
         _drop_the_branch_point,
         "The ledger knows runs/gpt-story, and the store has no such track",
         "Check TRACKS_STORE",
     ),
 }
-IN_ARCHIVES = {K.ARCHIVE_UNREADABLE, K.MEMBER_MISSING, K.MEMBER_CHANGED, K.MEMBER_ADDED}
+IN_ARCHIVES = {  # test_fsck_archive tampers with those
+    K.ARCHIVE_UNREADABLE,
+    K.MEMBER_MISSING,
+    K.MEMBER_CHANGED,
+    K.MEMBER_ADDED,
+}
+UNREADABLE = {K.LEDGER_UNREADABLE}  # tests/cli/test_fsck_ledger.py
 
 
 def test_every_kind_of_finding_has_its_way_to_tamper() -> None:
-    assert TAMPERED.keys() | IN_ARCHIVES == set(FindingKind)
+    assert TAMPERED.keys() | IN_ARCHIVES | UNREADABLE == set(FindingKind)
 
 
 def test_a_world_with_one_of_everything_is_sound(world: World) -> None:
@@ -281,7 +211,7 @@ def test_what_was_tampered_with_is_named_with_its_meaning_and_what_to_do(
 ALONE = sorted(
     TAMPERED.keys()
     - {K.RECORD_MISSING, K.RECORD_BROKEN, K.TRACK_CUT, K.RULES_BROKEN}  # what follows is lost too
-    - {K.SOURCE_UNKNOWN, K.SNAPSHOT_UNKNOWN, K.LEDGER_TRACK_LOST}
+    - {K.SOURCE_UNKNOWN, K.SNAPSHOT_UNKNOWN, K.LEDGER_TRACK_LOST, K.LEDGER_REMEMBERS_MORE}
 )
 
 
@@ -324,61 +254,6 @@ def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
     assert tables == keys
 
 
-# --- archives -------------------------------------------------------------------------------------
-
-
-class FakeArchive:
-    """An archive in memory; `manifest` None: it cannot be read."""
-
-    def __init__(self, members: dict[str, bytes]) -> None:
-        self.members = dict(members)
-        self.told: dict[str, str] | None = {n: sha256_hex(d) for n, d in members.items()}
-
-    def names(self) -> list[str]:
-        return sorted((*self.members, "MANIFEST.json"))
-
-    def member(self, name: str) -> bytes | None:
-        return self.members.get(name)
-
-    def manifest(self) -> ArchiveManifest:
-        if self.told is None:
-            raise StoreUnsuitable("It has no MANIFEST.json.")
-        return ArchiveManifest(
-            format=ARCHIVE_FORMAT,
-            run_ids=("r-1",),
-            head_seqs={},
-            chunks_of=(),
-            policy_versions=(),
-            package_version="0",
-            left_out=(),
-            members=self.told,
-        )
-
-
-def _no_manifest(archive: FakeArchive) -> None:
-    archive.told = None
-
-
-CHANGED: dict[FindingKind, tuple[Callable[[FakeArchive], object], str]] = {
-    K.MEMBER_CHANGED: (lambda a: a.members.update(two=b"other"), "was changed after the export"),
-    K.MEMBER_MISSING: (lambda a: a.members.pop("two"), "was taken out after the export"),
-    K.MEMBER_ADDED: (lambda a: a.members.update(three=b"3"), "was put in after the export"),
-    K.ARCHIVE_UNREADABLE: (_no_manifest, "What the archive should hold cannot be told"),
-}
-
-
-@pytest.mark.parametrize("kind", CHANGED)
-def test_an_archive_that_was_changed_is_told_member_by_member(kind: FindingKind) -> None:
-    archive = FakeArchive({"one": b"1", "two": b"2"})
-    assert list(check_archive(archive)) == []
-    change, meaning = CHANGED[kind]
-    change(archive)
-    [finding] = check_archive(archive)
-    assert finding.kind is kind
-    assert meaning in finding.meaning
-    assert "Ask for the archive again" in finding.to_do
-
-
 def test_the_ref_of_a_branch_is_looked_up_by_its_manifest(world: World) -> None:
     forged = CheckpointRef(RUN_ID, 3, 40, "elsewhere/", "0" * 64)
     History("b-2").declare(branched_from=forged, snapshot=world.story.snapshot).write_to(
@@ -386,3 +261,88 @@ def test_the_ref_of_a_branch_is_looked_up_by_its_manifest(world: World) -> None:
     )
     Projector(world.store, world.ledger).scan()
     assert [f.kind for f in world.findings()] == [K.SOURCE_UNKNOWN]
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 100_000, b'{"kind": "step"}', b'{"kind": "step", "step": []}']
+)
+def test_a_journal_with_a_line_of_any_kind_is_read_to_its_end(line: bytes, world: World) -> None:
+    key = f"{JOURNAL}{0:012d}.jsonl"
+    world.store.put(key, line + b"\n" + world.store.objects[key])
+    assert {finding.kind for finding in world.findings()} <= {K.JOURNAL_EDITED}
+    result = world.key("/evals/", "result.json")
+    world.store.put(result, line)
+    assert K.EVAL_RESULT_WRONG in {finding.kind for finding in world.findings()}
+
+
+def _delete(world: World, seq: int) -> None:
+    world.store.delete(log_key(run_track(RUN_ID), seq))
+
+
+def _edit(world: World, seq: int) -> None:
+    world.edit(log_key(run_track(RUN_ID), seq), b'"uid":"', b'"uid":"x')
+
+
+@pytest.mark.parametrize("seq", [0, 1, 4, 12])
+@pytest.mark.parametrize("harm", [_delete, _edit])
+def test_the_ledgers_rows_of_a_broken_track_are_one_finding_that_warns_of_a_reindex(
+    harm: Callable[[World, int], None], seq: int, world: World
+) -> None:
+    harm(world, seq)
+    found = [f for f in world.findings() if f.kind is not K.SOURCE_UNKNOWN]  # the branch's
+    assert [f.kind for f in found] == [
+        K.RECORD_MISSING if harm is _delete else K.RECORD_BROKEN,
+        K.LEDGER_REMEMBERS_MORE,
+    ]
+    assert f"record {len(world.story.history.records) - 1}" in found[1].meaning
+    assert not any("The track holds" in f.meaning for f in found)
+
+
+def test_no_finding_sends_to_reindex_while_another_track_is_broken(world: World) -> None:
+    world.sql("update texts set author = 'nobody' where track = 'runs/b-1' and seq = 0")
+    _delete(world, 4)
+    [wrong] = [f for f in world.findings() if f.kind is K.LEDGER_ROW_WRONG]
+    assert wrong.to_do.startswith("Restore the tracks that do not hold first; then run")
+
+
+def test_times_and_nothing_are_told_as_people_write_them(world: World) -> None:
+    world.sql("update attempt_facts set closed_us = null where run_id = 'gpt-story'")
+    world.sql(
+        "update training_runs set declared_at = '2026-02-03T04:05:06.000000Z' where run_id = 'large'"
+    )
+    told = " ".join(finding.meaning for finding in world.findings())
+    assert "has closed_us nothing; the records give 2026-01-31T" in told
+    assert "has declared_at 2026-02-03T04:05:06.000000Z" in told
+    assert "datetime" not in told
+    assert "None" not in told
+
+
+def test_a_record_that_cannot_be_read_says_once_that_those_before_it_hold(world: World) -> None:
+    key = log_key(run_track(RUN_ID), 4)
+    world.store.put(key, world.store.objects[key][:-5])
+    [broken] = [f for f in world.findings() if f.kind is K.RECORD_BROKEN]
+    assert f"{broken.meaning} {broken.to_do}".count("still hold") == 1
+
+
+def test_a_time_in_the_ledger_that_is_none_is_told_beside_all_other_findings(world: World) -> None:
+    world.sql("update training_runs set declared_at = 'soon' where run_id = 'large'")
+    world.store.put(world.key("attempts/2/", "/chunks/"), b"other weights")
+    found = world.findings()
+    assert [f.kind for f in found] == [K.CHECKPOINT_CORRUPT, K.LEDGER_UNREADABLE]
+    assert "declared_at" in found[1].meaning
+    assert "'soon'" in found[1].meaning
+
+
+@pytest.mark.parametrize("table", ["track_cursors", "checkpoints"])
+def test_a_ledger_that_cannot_be_read_any_more_loses_no_finding_of_the_store(
+    table: str, world: World
+) -> None:
+    world.store.put(world.key("attempts/2/", "/chunks/"), b"other weights")
+    world.drop(table)
+    found = {finding.kind for finding in world.findings()}
+    assert found >= {K.LEDGER_UNREADABLE, K.CHECKPOINT_CORRUPT}
+
+
+def test_a_number_that_is_no_time_is_told_as_it_is(world: World) -> None:
+    world.sql(f"update attempt_facts set closed_us = {10**18} where run_id = 'gpt-story'")
+    assert any(f"has closed_us {10**18}" in finding.meaning for finding in world.findings())

@@ -21,8 +21,8 @@ from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.comparing import Comparison, Difference
 from tracks_dagster.core.comparing_scores import Measured, MetricLine
 from tracks_dagster.core.records import Json
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.comparing import compare_named
-from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
 
 
 @click.command("diff")

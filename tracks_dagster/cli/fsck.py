@@ -13,13 +13,13 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import archive_option, as_json, print_json, settings_for
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import StoreUnsuitable
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.errors import LedgerError, StoreUnsuitable
+from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
 from tracks_dagster.services.fsck.archive import check_archive, is_left_out
 from tracks_dagster.services.fsck.check import Checked, fsck
 from tracks_dagster.settings import Settings
 from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
-from tracks_dagster.wiring import open_ledger_to_read, open_store_to_read
 
 NOTHING_CHECKED = Checked(
     track_count=0, record_count=0, checkpoint_count=0, snapshot_count=0, findings=()
@@ -44,7 +44,15 @@ def command(ctx: click.Context, archive: Path | None, as_json: bool) -> None:
 def _fsck() -> Checked:
     settings = Settings.from_environment()
     store = open_store_to_read(settings)
-    return fsck(store, open_ledger_to_read(settings), verify_checkpoint)
+    return fsck(store, _ledger(settings), verify_checkpoint)
+
+
+def _ledger(settings: Settings) -> Ledger | LedgerError:
+    """Return the ledger, or why it cannot be read: a finding beside those of the store."""
+    try:
+        return open_ledger_to_read(settings)
+    except LedgerError as error:
+        return error
 
 
 def _fsck_archive(path: Path) -> Checked:

@@ -13,6 +13,7 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.searching import parse_question
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.search import (
     EVIDENCE_READ_MAX,
     HITS_MAX,
@@ -23,14 +24,14 @@ from tracks_dagster.services.search import (
     search_deep,
 )
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read, utc_now
+from tracks_dagster.wiring import utc_now
 
 HITS = 50
 
 
 @click.command("search")
 @click.argument("text", nargs=-1, required=True)
-@click.option("--last", metavar="30d", help="Nothing older than that: s, m, h, d or w.")
+@click.option("--last", metavar="30d", help=f"Nothing older than that: {units.DURATION_WORDS}.")
 @click.option("--run", "target", metavar="RUN[/aNN]", help="Only of this run, or attempt.")
 @click.option("--deep", is_flag=True, help="Read the stored evidence as well: the tails of logs.")
 @click.option(

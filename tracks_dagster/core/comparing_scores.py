@@ -40,7 +40,7 @@ class MetricLine:
 
     label: "" where the two may be compared; else why not, and `a` and `b` are None unless that was
     forced. difference: of the means, b less a. is_within_spread: it is no larger than the seeds alone
-    make it, None where nobody knows.
+    make it, None where nobody knows or where the two may not be compared.
     """
 
     suite: str
@@ -126,7 +126,7 @@ def _line(
         a=of_a,
         b=of_b,
         difference=difference,
-        is_within_spread=_within(of_a, of_b, difference),
+        is_within_spread=None if label else _within(of_a, of_b, difference),
         label=label,
         remark=_remark(a, b),
     )

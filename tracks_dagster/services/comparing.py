@@ -112,7 +112,7 @@ def _at_step(state: RunState, step: int) -> CheckpointState:
     if there:
         return max(there, key=lambda c: c.ref.attempt_id)
     steps = sorted({c.ref.step for c in state.checkpoints}, key=lambda s: (abs(s - step), s))
-    named = ", ".join(f"{state.run_id}@{s}" for s in steps[:STEPS_NAMED_MAX])
+    named = ", ".join(f"{state.run_id}@{s}" for s in sorted(steps[:STEPS_NAMED_MAX]))
     nearest = f"the nearest are {named}" if named else "it has committed none"
     raise UnknownRun(f"{state.run_id} has no checkpoint of step {step}; {nearest}.")
 

@@ -7,8 +7,9 @@ quarantines where they are small. Chunks only on request, rows of data never.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count
 
 from tracks_dagster.core.archives import (
     ARCHIVE_FORMAT,
@@ -26,13 +27,18 @@ from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.storm import pool_of
-from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track, pool_track, run_track
+from tracks_dagster.core.track import (
+    QUARANTINES_TRACK,
+    RUNS,
+    dataset_track,
+    log_key,
+    pool_track,
+    run_track,
+)
 from tracks_dagster.services.tracks import Tracks
 
 SOURCES_MAX = 100  # runs that a branch descends from, one from the other
-SHARED_TRACK_BYTES_MAX = (
-    4 * 1024 * 1024
-)  # of a pool's track, or the quarantines': else it is left out
+SHARED_TRACK_BYTES_MAX = 4 * 1024 * 1024  # of a pool's track, or the quarantines': else left out
 FORMAT_KEY = "format.json"
 
 Add = Callable[[str, bytes], None]
@@ -142,26 +148,23 @@ class _Plan:
 
     def _keys_of_run(self, state: RunState, *, with_chunks: bool) -> Iterator[str]:
         track = run_track(state.run_id)
-        self.head_seqs[track] = state.head.seq
-        count = 0
+        chunk_count, kept = 0, []
         for key in self._store.list(f"{track}/"):
             if _is_chunk(key) and not with_chunks:
-                count += 1
-            elif not _is_later(key, track, state.head.seq):
-                yield key
-        if count:
+                chunk_count += 1
+            else:
+                kept.append(key)
+        yield from self._up_to(state.head.seq, track, kept)
+        if chunk_count:
             why = "Give --with-chunks for those of the exported run."
-            self.left_out.append(LeftOut(what=f"{count} chunks of {state.run_id}", why=why))
+            self.left_out.append(LeftOut(what=f"{chunk_count} chunks of {state.run_id}", why=why))
 
     def _keys_of_dataset(self, tracks: Tracks, dataset: str) -> Iterator[str]:
         track, state = dataset_track(dataset), tracks.find_dataset(dataset)
         if state is None:
             self.left_out.append(LeftOut(what=track, why="There is no such track."))
             return
-        self.head_seqs[track] = state.head.seq
-        for key in self._store.list(f"{track}/log/"):
-            if not _is_later(key, track, state.head.seq):
-                yield key
+        yield from self._up_to(state.head.seq, track, self._store.list(f"{track}/log/"))
         yield from (snapshot.body.manifest_key for snapshot in state.snapshots)
 
     def _keys_if_small(self, track: str) -> Iterator[str]:
@@ -173,9 +176,29 @@ class _Plan:
                 why = f"It is larger than {SHARED_TRACK_BYTES_MAX} bytes and mostly of other runs."
                 self.left_out.append(LeftOut(what=track, why=why))
                 return
-        if keys:
-            self.head_seqs[track] = len(keys) - 1
-        yield from keys
+        there = set(keys)
+        first_missing = next(seq for seq in count() if log_key(track, seq) not in there)
+        yield from self._up_to(first_missing - 1, track, keys)
+
+    def _up_to(self, head_seq: int, track: str, keys: Iterable[str]) -> Iterator[str]:
+        """Yield the keys without the records after `head_seq`; name those that lie behind a lost one.
+
+        Records that came meanwhile are no gap. head_seq: -1 where not even the first is there.
+        """
+        later = []
+        for key in keys:
+            if _is_later(key, track, head_seq):
+                later.append(key)
+            else:
+                yield key
+        if head_seq >= 0:
+            self.head_seqs[track] = head_seq
+        missing = log_key(track, head_seq + 1)
+        if later and missing not in later:
+            why = f"The record {missing} before them is lost; `tracks fsck` tells more."
+            records = "1 record" if len(later) == 1 else f"{len(later)} records"
+            what = f"{records} of {track.removeprefix(RUNS)}"
+            self.left_out.append(LeftOut(what=what, why=why))
 
 
 def _with_sources(tracks: Tracks, run_id: str) -> Iterator[RunState]:

@@ -8,12 +8,13 @@ returned, nothing is guessed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
+from tracks_dagster.core.records import Json, parse_time
 
 SEGMENTS_READ_MAX = 8  # to find the newest step: heartbeats alone may fill the newest segment
 
@@ -47,19 +48,14 @@ def journal_prefix(run_id: str, attempt_id: int, launch_id: str, rank: int) -> s
 def read_steps(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) -> list[StepLine]:
     """Return the steps that a launch ran and shipped, in order; a step twice: the later line."""
     lines = read_lines(store, journal_prefix(run_id, attempt_id, launch_id, 0))
-    steps = {line["step"]: _step(line) for line in lines if line.get("kind") == "step"}
+    steps = {step.step: step for step in _steps(lines)}
     return [steps[step] for step in sorted(steps)]
 
 
 def last_step(store: ObjectStore, run_id: str, attempt_id: int, launch_id: str) -> StepLine | None:
     """Return the newest step that was shipped, reading only the newest segments."""
-    prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
-    newest_first = sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]
-    for key in newest_first:
-        lines = [line for line in parse_lines(store.get(key) or b"") if line.get("kind") == "step"]
-        if lines:
-            return _step(lines[-1])
-    return None
+    tail = read_tail(store, run_id, attempt_id, launch_id, steps_max=1)
+    return tail.steps[-1] if tail.steps else None
 
 
 def newest_steps(
@@ -69,7 +65,7 @@ def newest_steps(
     prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
     newest = sorted(store.list(prefix))[-SEGMENTS_READ_MAX:]
     lines = (line for key in newest for line in parse_lines(store.get(key) or b""))
-    return [_step(line) for line in lines if line.get("kind") == "step"]
+    return list(_steps(lines))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,7 @@ class JournalTail:
     """The end of a journal: its newest steps, in order, and when its newest line was written."""
 
     steps: tuple[StepLine, ...] = ()
-    last_line_at: str | None = None
+    last_line_at: datetime | None = None
 
 
 def read_tail(
@@ -85,19 +81,52 @@ def read_tail(
 ) -> JournalTail:
     """Return the newest `steps_max` steps of a launch, parsing no more lines than that takes.
 
-    Of at most `SEGMENTS_READ_MAX` segments.
+    Of at most `SEGMENTS_READ_MAX` segments; a line that is no step's, though it says so, is left out.
     """
     found: list[StepLine] = []
-    last_line_at: str | None = None
+    last_line_at: datetime | None = None
     prefix = journal_prefix(run_id, attempt_id, launch_id, 0)
     for key in sorted(store.list(prefix), reverse=True)[:SEGMENTS_READ_MAX]:
         for line in _lines_backwards(store.get(key) or b""):
-            last_line_at = last_line_at or line.get("t")
-            if line.get("kind") == "step":
-                found.append(_step(line))
+            last_line_at = last_line_at or line_time(line)
+            found += _steps([line])
             if len(found) >= steps_max:
                 return JournalTail(steps=tuple(reversed(found)), last_line_at=last_line_at)
     return JournalTail(steps=tuple(reversed(found)), last_line_at=last_line_at)
+
+
+def _steps(lines: Iterable[Mapping[str, Json]]) -> Iterator[StepLine]:
+    """Yield the steps; a line that is no step's, though it says so, is left out."""
+    for line in lines:
+        if line.get("kind") == "step" and (step := _whole_step(line)) is not None:
+            yield step
+
+
+def line_time(line: Mapping[str, Json]) -> datetime | None:
+    """Return when a line was written; None where it does not say."""
+    try:
+        return parse_time(line["t"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _whole_step(line: Mapping[str, Json]) -> StepLine | None:
+    """Return the step that a line tells of; None where it was damaged."""
+    waited = (line.get("step_s") or 0.0, line.get("data_s") or 0.0)
+    numbers = [line.get("loss"), *_mapping(line.get("metrics")).values(), *waited]
+    counts = line.get("step"), line.get("cursor_to")
+    if not all(isinstance(count, int) for count in counts) or line_time(line) is None:
+        return None
+    if not all(isinstance(number, int | float) for number in numbers):
+        return None
+    try:
+        return _step(line)
+    except KeyError:
+        return None
+
+
+def _mapping(value: Json) -> Mapping[str, Json]:
+    return value if isinstance(value, dict) else {}
 
 
 def _lines_backwards(data: bytes) -> Iterator[dict[str, Json]]:
@@ -116,7 +145,7 @@ def parse_lines(data: bytes) -> Iterator[dict[str, Json]]:
     for line in data.split(b"\n"):
         try:
             value = json.loads(line) if line else None
-        except ValueError:  # torn: the machine went away, or the segment before never came
+        except (ValueError, RecursionError):  # torn, or damaged
             continue
         if isinstance(value, dict):
             yield value
@@ -144,7 +173,7 @@ def _step(line: Mapping[str, Json]) -> StepLine:
         at=line["t"],
         step=line["step"],
         loss=line["loss"],
-        metrics=line.get("metrics") or {},
+        metrics=_mapping(line.get("metrics")),
         step_s=line.get("step_s") or 0.0,
         data_s=line.get("data_s") or 0.0,
         cursor_to=line["cursor_to"],

@@ -46,9 +46,18 @@ def check_schema(engine: Engine) -> None:
     where = f"the ledger at {place(engine.url)}"
     if found is None:
         raise LedgerError(f"Cannot read {where}: it has no tables yet; `tracks reindex` fills it.")
+    if found > HEAD:
+        raise _newer(engine, found)
     raise LedgerError(
-        f"Cannot read {where}: it has schema {found} and this version reads {HEAD}. `tracks "
-        "reindex` brings an older one up to date; for a newer one update this checkout."
+        f"Cannot read {where}: an older version wrote it (schema {found}; this one reads {HEAD}). "
+        "`tracks reindex` brings it up to date."
+    )
+
+
+def _newer(engine: Engine, found: str) -> LedgerError:
+    return LedgerError(
+        f"The ledger at {place(engine.url)} was written by a newer version (schema {found}; this one "
+        f"knows {HEAD}). Install that version; nothing was changed."
     )
 
 
@@ -69,10 +78,6 @@ def _upgrade(connection: Connection, found: str | None) -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     known = [revision.revision for revision in ScriptDirectory.from_config(config).walk_revisions()]
     if found is not None and found not in known:
-        raise LedgerError(
-            f"The ledger at {place(connection.engine.url)} was written by a newer version (schema "
-            f"{found}; this one knows {HEAD}). Update this checkout, or name another ledger: "
-            "`tracks reindex` fills an empty one."
-        )
+        raise _newer(connection.engine, found)
     config.attributes["connection"] = connection
     command.upgrade(config, "head")

@@ -17,6 +17,7 @@ from tracks_dagster.adapters.ledger.column_types import UtcTime, as_utc
 from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 from tracks_dagster.adapters.ledger.tables import metadata, track_cursors
 from tracks_dagster.adapters.ledger.text_search import search_statement
+from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.ports import Cursor, Row
 from tracks_dagster.core.records import Json
 
@@ -165,7 +166,13 @@ def _plain(name: str, value: Any) -> Json:
     if value is None:
         return None
     if name in _TIMES:
-        return as_utc(value)
+        try:
+            return as_utc(value)
+        except (ValueError, AttributeError) as error:
+            raise LedgerError(
+                f"A column {name} holds {value!r}, which is no time. If the ledger was changed by "
+                "hand, `tracks reindex` builds it anew."
+            ) from error
     if name in _BOOLEANS:
         return bool(value)
     if isinstance(value, Decimal):

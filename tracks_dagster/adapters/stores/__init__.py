@@ -70,7 +70,9 @@ def _local(url: str, *, make: bool) -> Store:
         raise SettingsError(f"{url!r} names no folder; write /path/to/store or s3://bucket/prefix.")
     root = Path(path).absolute()
     if is_archive(root):
-        return ArchiveStore(root)
+        archive = ArchiveStore(root)
+        archive.manifest()  # the last member: without it, records at the end may be gone unnoticed
+        return archive
     if make:
         make_root(root)
     return LocalStore(root)

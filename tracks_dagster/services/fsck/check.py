@@ -6,14 +6,23 @@ what a person does about it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Concatenate, ParamSpec
 
 from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.fsck.journals import check_journals
-from tracks_dagster.services.fsck.ledger import check_ledger, check_orphans
+from tracks_dagster.services.fsck.ledger import (
+    after_restoring,
+    check_ledger,
+    check_orphans,
+    unreadable,
+)
 from tracks_dagster.services.fsck.objects import (
     IsAbsent,
     VerifyCheckpoint,
@@ -29,6 +38,8 @@ from tracks_dagster.services.fsck.objects import (
 from tracks_dagster.services.fsck.sources import Sources
 from tracks_dagster.services.fsck.tracks import check_cursor, fold_track, read_track, track_names
 
+P = ParamSpec("P")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked:
@@ -43,13 +54,14 @@ class Checked:
 
 def fsck(
     store: ObjectStore,
-    ledger: Ledger,
+    ledger: Ledger | LedgerError,
     verify: VerifyCheckpoint,
     *,
     is_absent: IsAbsent = nothing_is_absent,
 ) -> Checked:
     """Check the whole store and the ledger; `verify` reads a checkpoint (CheckpointError if bad).
 
+    ledger: or why it cannot be read, which is then a finding.
     is_absent: tells what an exported run was made without.
     """
     findings: list[Finding] = []
@@ -59,9 +71,10 @@ def fsck(
     for name in names:
         records, problems = read_track(store, name)
         record_count += len(records)
-        findings += problems
-        findings += check_cursor(name, records, ledger.cursor(name))
-        state, problems = fold_track(name, records)
+        forgotten, ledger = _asked(ledger, _check_cursor, name, records, is_read=not problems)
+        problems += forgotten
+        state, objections = fold_track(name, records)
+        problems += objections
         findings += problems
         if isinstance(state, RunState):
             checkpoint_count += sum(not c.deleted for c in state.checkpoints)
@@ -76,12 +89,36 @@ def fsck(
         elif isinstance(state, DatasetState):
             snapshot_count += len(state.snapshots)
             findings += check_snapshots(store, state, is_absent)
-        findings += check_ledger(ledger, name, records)
-    findings += check_orphans(ledger, names)
+        wrong, ledger = _asked(ledger, check_ledger, name, records, is_whole=not problems)
+        findings += wrong
+    orphans, ledger = _asked(ledger, check_orphans, names)
+    findings += orphans
+    findings += [unreadable(ledger)] if isinstance(ledger, LedgerError) else []
     return Checked(
         track_count=len(names),
         record_count=record_count,
         checkpoint_count=checkpoint_count,
         snapshot_count=snapshot_count,
-        findings=tuple(findings),
+        findings=tuple(after_restoring(findings)),
     )
+
+
+def _asked(
+    ledger: Ledger | LedgerError,
+    check: Callable[Concatenate[Ledger, P], Iterable[Finding]],
+    *of: P.args,
+    **by: P.kwargs,
+) -> tuple[list[Finding], Ledger | LedgerError]:
+    """Return what `check` finds in the ledger, and the ledger, or why it cannot be read any more."""
+    if isinstance(ledger, LedgerError):
+        return [], ledger
+    try:
+        return list(check(ledger, *of, **by)), ledger
+    except LedgerError as error:
+        return [], error
+
+
+def _check_cursor(
+    ledger: Ledger, name: str, records: Sequence[Record], *, is_read: bool
+) -> Iterator[Finding]:
+    return check_cursor(name, records, ledger.cursor(name), is_read=is_read)

@@ -32,6 +32,8 @@ class FindingKind(StrEnum):
     # the ledger
     LEDGER_LACKS_TRACK = "ledger_lacks_track"
     LEDGER_ROW_WRONG = "ledger_row_wrong"
+    LEDGER_REMEMBERS_MORE = "ledger_remembers_more"  # than a broken track tells
+    LEDGER_UNREADABLE = "ledger_unreadable"
     LEDGER_TRACK_LOST = "ledger_track_lost"
     # an exported run
     ARCHIVE_UNREADABLE = "archive_unreadable"

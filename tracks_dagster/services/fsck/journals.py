@@ -85,5 +85,5 @@ def _check_end(
 def _is_whole(line: bytes) -> bool:
     try:
         return not line or isinstance(json.loads(line), dict)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False

@@ -7,16 +7,19 @@ as far as the ledger says that it has taken it in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Ledger, Row
+from tracks_dagster.core.ports import Cursor, Ledger, Row
 from tracks_dagster.core.projection import dataset_rows, run_rows
 from tracks_dagster.core.projection_lineage import quarantine_rows
 from tracks_dagster.core.projection_pools import pool_rows
 from tracks_dagster.core.projection_texts import text_rows
 from tracks_dagster.core.quarantine_state import QuarantineState
-from tracks_dagster.core.records import Record
+from tracks_dagster.core.records import Json, Record, format_time
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import fold_track
@@ -38,12 +41,58 @@ DATASET_TABLES = {"datasets": ("dataset",), "snapshots": ("dataset", "snapshot_i
 POOL_TABLES = {"node_strikes": ("pool", "seq"), "node_quarantines": ("pool", "seq")}
 QUARANTINE_TABLES = {"source_quarantines": ("seq",)}
 TEXT_TABLES = {"texts": ("track", "seq")}  # of every track
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIME_US_MAX = 2**57  # some 4500 years: what is beyond was no time
 REINDEX = "Run `tracks reindex`: it rebuilds the ledger from the tracks, which are the truth."
 
 
-def check_ledger(ledger: Ledger, name: str, records: Sequence[Record]) -> Iterator[Finding]:
-    """Compare the ledger's rows of the track `name` with its records, as far as they hold."""
+def unreadable(error: LedgerError) -> Finding:
+    """Return the one finding of a ledger that cannot be read at all."""
+    return Finding(
+        kind=FindingKind.LEDGER_UNREADABLE,
+        where="ledger",
+        meaning=f"{error} Everything else was checked; without the ledger, records that are missing "
+        "at the end of a track are not noticed.",
+        to_do="If a track is broken, restore it first. Then do what is said here of the ledger, and "
+        "run `tracks fsck` again.",
+    )
+
+
+def after_restoring(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings; none says to reindex at once while the ledger remembers what is lost."""
+    kept = {FindingKind.LEDGER_REMEMBERS_MORE, FindingKind.LEDGER_TRACK_LOST}
+    if not any(finding.kind in kept for finding in findings):
+        return list(findings)
+    later = REINDEX.replace("Run", "Restore the tracks that do not hold first; then run", 1)
+    return [replace(f, to_do=later) if f.to_do == REINDEX else f for f in findings]
+
+
+def check_ledger(
+    ledger: Ledger, name: str, records: Sequence[Record], *, is_whole: bool
+) -> Iterator[Finding]:
+    """Compare the ledger's rows of the track `name` with its records, as far as they hold.
+
+    is_whole: the track holds; if not, all rows that differ are one finding: they are its memory.
+    """
     cursor = ledger.cursor(name)
+    if cursor is None or is_whole:
+        yield from _differences(ledger, name, records, cursor)
+        return
+    count = sum(1 for _ in _differences(ledger, name, records, cursor))
+    if count or cursor.seq >= len(records):
+        yield Finding(
+            kind=FindingKind.LEDGER_REMEMBERS_MORE,
+            where=f"ledger, {name}",
+            meaning=f"{name} does not hold, and the ledger remembers it up to record {cursor.seq}: "
+            f"{count} of its rows are not what the readable records give.",
+            to_do="Do not run `tracks reindex` before the track is restored: it would throw away "
+            "what the ledger remembers.",
+        )
+
+
+def _differences(
+    ledger: Ledger, name: str, records: Sequence[Record], cursor: Cursor | None
+) -> Iterator[Finding]:
     if cursor is None:
         yield Finding(
             kind=FindingKind.LEDGER_LACKS_TRACK,
@@ -77,8 +126,8 @@ def check_orphans(ledger: Ledger, names: Sequence[str]) -> Iterator[Finding]:
                 where=f"ledger, {row['track']}",
                 meaning=f"The ledger knows {row['track']}, and the store has no such track: it was "
                 "deleted, or the ledger belongs to another store.",
-                to_do="Check TRACKS_STORE; if it is the right one, restore the track from a backup. "
-                f"{REINDEX}",
+                to_do="Check TRACKS_STORE; if it is the right one, restore the track from a backup: "
+                "`tracks reindex` would forget what the ledger still knows of it.",
             )
 
 
@@ -103,7 +152,7 @@ def _compare(
                     kind=FindingKind.LEDGER_ROW_WRONG,
                     where=f"ledger, {table}",
                     meaning=f"The row of {named} {problem}; the ledger was changed by hand, or a "
-                    "projection failed. The tracks hold.",
+                    "projection failed. The track holds.",
                     to_do=REINDEX,
                 )
 
@@ -118,4 +167,14 @@ def _difference(found: Row | None, wanted: Row | None) -> str | None:
     if not differing:
         return None
     first = differing[0]
-    return f"has {first} {found.get(first)!r}; the records give {wanted[first]!r}"
+    values = (_said(first, row.get(first)) for row in (found, wanted))
+    return f"has {first} {'; the records give '.join(values)}"
+
+
+def _said(column: str, value: Json) -> str:
+    """Return a value as people write it; a column `…_us` holds a time in microseconds since 1970."""
+    if value is None:
+        return "nothing"
+    if column.endswith("_us") and isinstance(value, int) and abs(value) <= _TIME_US_MAX:
+        return format_time(_EPOCH + timedelta(microseconds=value))
+    return format_time(value) if isinstance(value, datetime) else repr(value)

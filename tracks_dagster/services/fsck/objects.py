@@ -177,7 +177,7 @@ def _snapshot_problems(
 def _metrics_of(data: bytes) -> Json:
     try:
         return json.loads(data)["metrics"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

@@ -56,9 +56,14 @@ def read_track(store: ObjectStore, name: str) -> tuple[list[Record], list[Findin
     return records, []
 
 
-def check_cursor(name: str, records: Sequence[Record], cursor: Cursor | None) -> Iterator[Finding]:
-    """Yield what the ledger's memory of the track's end says against it."""
-    if cursor is None:
+def check_cursor(
+    name: str, records: Sequence[Record], cursor: Cursor | None, *, is_read: bool = True
+) -> Iterator[Finding]:
+    """Yield what the ledger's memory of the track's end says against it.
+
+    is_read: `records` are all there are; if not, what ended them early is told already.
+    """
+    if cursor is None or (cursor.seq >= len(records) and not is_read):
         return
     if cursor.seq >= len(records):
         yield Finding(

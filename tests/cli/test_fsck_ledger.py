@@ -1,0 +1,50 @@
+"""`tracks fsck` where the ledger cannot be read: everything else is checked all the same."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.stories import Story
+
+
+def _of_schema(home: Path, version: str) -> None:
+    with sqlite3.connect(home / "ledger.db") as connection:
+        connection.execute("update ledger_version set version_num = ?", (version,))
+
+
+@pytest.mark.parametrize("version", ["0001", "9999", None], ids=["older", "newer", "missing"])
+def test_a_ledger_that_cannot_be_read_is_one_finding_and_the_store_is_checked(
+    version: str | None, story: Story, call: Call, home: Path
+) -> None:
+    if version is not None:
+        _of_schema(home, version)
+    else:
+        for path in home.glob("ledger.db*"):
+            path.unlink()
+    told = call("fsck", "--json")
+    assert told.exit_code == 1
+    checked = json.loads(told.stdout)
+    assert (checked["track_count"], checked["checkpoint_count"]) == (3, 4)
+    [finding] = checked["findings"]
+    assert finding["kind"] == "ledger_unreadable"
+    assert ("tracks reindex" in finding["meaning"]) is (version != "9999")
+    next((home / "store" / "runs").rglob("chunks/*")).unlink()
+    kinds = [each["kind"] for each in json.loads(call("fsck", "--json").stdout)["findings"]]
+    assert kinds == ["checkpoint_corrupt", "ledger_unreadable"]
+
+
+def test_a_newer_ledger_asks_for_the_newer_version_and_for_no_reindex(
+    story: Story, call: Call, home: Path
+) -> None:
+    _of_schema(home, "9999")
+    for command in ("status", "reindex"):
+        told = call(command)
+        assert told.exit_code == 2
+        assert "newer version (schema 9999" in told.stderr
+        assert "Install that version" in told.stderr
+        assert "tracks reindex" not in told.stderr

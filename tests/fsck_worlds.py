@@ -1,0 +1,106 @@
+"""A store with one of everything that `tracks fsck` checks, to be tampered with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from tests.bodies import BEGIN
+from tests.fakes import FakeObjectStore
+from tests.histories import History
+from tests.pools import PoolHistory
+from tests.stories import RUN_ID, Story
+from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.core.bodies import CheckpointDecision, SourceDecision
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.evals import result_key
+from tracks_dagster.core.placement import places_key
+from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Draft, Kind, seal, sha256_hex
+from tracks_dagster.core.track import QUARANTINES_TRACK, log_key
+from tracks_dagster.services.fsck.check import fsck
+from tracks_dagster.services.fsck.findings import Finding
+from tracks_dagster.services.projector import Projector
+from tracks_dagster.training.verifying import verify_checkpoint
+
+LARGE = "large"  # the run whose gang's places lie in an object of their own
+BRANCH = "b-1"
+PLACES = b"[]"
+
+
+@dataclass
+class World:
+    """A store with one of everything, its ledger, and hands that change them."""
+
+    story: Story
+    store: FakeObjectStore
+    ledger: Ledger
+    ledger_file: Path
+
+    def findings(self) -> list[Finding]:
+        """Return what fsck says now."""
+        return list(fsck(self.store, self.ledger, verify_checkpoint).findings)
+
+    def key(self, *parts: str) -> str:
+        """Return the first key that holds all `parts`."""
+        return next(k for k in sorted(self.store.objects) if all(part in k for part in parts))
+
+    def edit(self, key: str, old: bytes, new: bytes) -> None:
+        """Replace bytes of an object, which must be there."""
+        assert old in self.store.objects[key]
+        self.store.put(key, self.store.objects[key].replace(old, new))
+
+    def sql(self, text: str) -> None:
+        """Change the ledger behind the projector's back."""
+        engine = sa.create_engine(f"sqlite:///{self.ledger_file}")
+        with engine.begin() as connection:
+            assert connection.execute(sa.text(text)).rowcount > 0
+        engine.dispose()
+
+    def drop(self, table: str) -> None:
+        """Take a table from the ledger."""
+        engine = sa.create_engine(f"sqlite:///{self.ledger_file}")
+        with engine.begin() as connection:
+            connection.execute(sa.text(f"drop table {table}"))
+        engine.dispose()
+
+
+def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World:
+    """Return a run with evals, a branch of it, a large gang, a deletion, a pool, a quarantine."""
+    story.whole()
+    history = story.history
+    first, last = (history.state.checkpoints[i].ref for i in (0, -1))
+    listed = f"runs/{RUN_ID}/deletions/20260131T020000Z/{sha256_hex(b'[]')}.json"
+    store.put(listed, b"[]")
+    gone = CheckpointDecision(
+        manifest_sha256=first.manifest_sha256, by="tests", why="old", chunks_key=listed
+    )
+    history.add(Kind.CHECKPOINT_DELETED, gone)
+    evaluation = history.state.evals[0]
+    key = result_key(RUN_ID, evaluation.opened.eval_id, evaluation.opened.number)
+    store.put(key, b'{"metrics": {"loss": 3.25}}')
+    data = {"snapshot": story.snapshot}
+    branch = History(BRANCH).declare(branched_from=last, trainer=_script(store), **data)
+    large = History(LARGE).declare(**data).open().place(places_sha256=sha256_hex(PLACES))
+    store.put(places_key(LARGE, 1, "launch-1", sha256_hex(PLACES)), PLACES)
+    pool = PoolHistory().strike("node-1")
+    for each in (history, branch, large, pool):
+        each.write_to(store)
+    _quarantine(store)
+    ledger = open_ledger(f"sqlite:///{ledger_file}")
+    Projector(store, ledger).scan()
+    return World(story=story, store=store, ledger=ledger, ledger_file=ledger_file)
+
+
+def _script(store: FakeObjectStore) -> str:
+    key = f"runs/{BRANCH}/trainer/{sha256_hex(b'pass')}.py"
+    store.put(key, b"pass")
+    return key
+
+
+def _quarantine(store: FakeObjectStore) -> None:
+    body = SourceDecision(source="node:node-9", called="node:node-9", by="ann", why="It lies.")
+    draft = Draft(uid="9" * 32, kind=Kind.SOURCE_QUARANTINED, body=to_json(body))
+    store.put(log_key(QUARANTINES_TRACK, 0), seal(draft, seq=0, at=BEGIN, prev_sha256=None))

@@ -1,0 +1,65 @@
+"""A member of an archive that was changed, taken out or put in is named, with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tracks_dagster.core.archives import ARCHIVE_FORMAT, ArchiveManifest
+from tracks_dagster.core.errors import StoreUnsuitable
+from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.services.fsck.archive import check_archive
+from tracks_dagster.services.fsck.findings import FindingKind as K
+
+
+class FakeArchive:
+    """An archive in memory; `manifest` None: it cannot be read."""
+
+    def __init__(self, members: dict[str, bytes]) -> None:
+        self.members = dict(members)
+        self.told: dict[str, str] | None = {n: sha256_hex(d) for n, d in members.items()}
+
+    def names(self) -> list[str]:
+        return sorted((*self.members, "MANIFEST.json"))
+
+    def member(self, name: str) -> bytes | None:
+        return self.members.get(name)
+
+    def manifest(self) -> ArchiveManifest:
+        if self.told is None:
+            raise StoreUnsuitable("It has no MANIFEST.json.")
+        return ArchiveManifest(
+            format=ARCHIVE_FORMAT,
+            run_ids=("r-1",),
+            head_seqs={},
+            chunks_of=(),
+            policy_versions=(),
+            package_version="0",
+            left_out=(),
+            members=self.told,
+        )
+
+
+def _no_manifest(archive: FakeArchive) -> None:
+    archive.told = None
+
+
+CHANGED: dict[K, tuple[Callable[[FakeArchive], object], str]] = {
+    K.MEMBER_CHANGED: (lambda a: a.members.update(two=b"other"), "was changed after the export"),
+    K.MEMBER_MISSING: (lambda a: a.members.pop("two"), "was taken out after the export"),
+    K.MEMBER_ADDED: (lambda a: a.members.update(three=b"3"), "was put in after the export"),
+    K.ARCHIVE_UNREADABLE: (_no_manifest, "What the archive should hold cannot be told"),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGED)
+def test_an_archive_that_was_changed_is_told_member_by_member(kind: K) -> None:
+    archive = FakeArchive({"one": b"1", "two": b"2"})
+    assert list(check_archive(archive)) == []
+    change, meaning = CHANGED[kind]
+    change(archive)
+    [finding] = check_archive(archive)
+    assert finding.kind is kind
+    assert meaning in finding.meaning
+    assert "Ask for the archive again" in finding.to_do

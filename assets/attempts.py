@@ -52,6 +52,7 @@ from tracks_dagster.services.receipt_metadata import (
 from tracks_dagster.services.report.link import write_report
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
+from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.wiring import App
 
 SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
@@ -251,7 +252,8 @@ def _write_report(
     if app.tracks.run(run_id).declared.compute.launcher != names.LOCAL:
         return None  # the file would lie in this run worker's pod
     rules, _ = app.usable_rules()
-    around = Around(rules=rules, ledger=app.ledger, ui_url=app.settings.ui_url)
+    prices, _ = usable_prices(app.settings)
+    around = Around(rules=rules, ledger=app.ledger, ui_url=find_ui_url(app.settings), prices=prices)
     file = app.settings.reports / f"{run_id}.html"
     try:
         return str(write_report(app.tracks, run_id, file, around, attempt_id=attempt_id).path)

@@ -31,9 +31,9 @@ from dagster import (
 from tracks_dagster.core import names
 from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.core.prices import Prices
+from tracks_dagster.core.review_tables import markdown
 from tracks_dagster.core.review_text import (
     headline,
-    markdown,
     numbers,
     unevaluated_words,
     unexplained_words,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tracks_dagster.adapters.dagster_home import ADDRESS_FILE
+from tracks_dagster.adapters.processes import this_process, write_process
 from tracks_dagster.core.errors import SettingsError
-from tracks_dagster.settings import Settings
+from tracks_dagster.settings import Settings, find_ui_url
 
 
 def test_everything_lives_beside_workspace_yaml_by_default() -> None:
@@ -43,3 +46,15 @@ def test_the_driver_of_postgres_is_named(scheme: str) -> None:
 def test_another_database_is_refused_with_an_example(url: str) -> None:
     with pytest.raises(SettingsError, match="write postgresql://user:password@host:port/database"):
         Settings.from_environment({"TRACKS_POSTGRES_URL": url})
+
+
+def test_links_of_an_exported_run_lead_only_where_a_person_says(tmp_path: Path) -> None:
+    archive, here = tmp_path / "run.zip", "http://127.0.0.1:4000"
+    archive.touch()
+    (tmp_path / "dagster").mkdir()
+    write_process(tmp_path / "dagster" / ADDRESS_FILE, this_process(), address=here)
+    home = Settings(home=tmp_path, store_url=str(tmp_path / "store"))
+    exported = replace(home, store_url=str(archive))
+    assert (home.is_archive, exported.is_archive) == (False, True)
+    assert (find_ui_url(home), find_ui_url(exported)) == (here, "")
+    assert find_ui_url(replace(exported, ui_url="https://other")) == "https://other"

@@ -85,6 +85,11 @@ class Settings:
         return self.postgres_url or f"sqlite:///{self.home / LEDGER_FILE}"
 
     @property
+    def is_archive(self) -> bool:
+        """Whether the store is an exported run: what other runs did is not known there."""
+        return "://" not in self.store_url and Path(self.store_url).is_file()
+
+    @property
     def work(self) -> Path:
         """Where local gangs keep their files."""
         return self.home / "work"
@@ -210,6 +215,27 @@ def load_prices(settings: Settings) -> Prices | None:
     if broken or wrong:
         raise SettingsError(told(f"The price table {path}", broken or wrong))
     return prices
+
+
+def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
+    """Return what a device hour costs and None; or None and what is wrong with the table, for what may
+    not stop because of it."""
+    try:
+        return load_prices(settings), None
+    except InvalidInput as error:
+        return None, str(error)
+
+
+def find_ui_url(settings: Settings) -> str:
+    """Return the address of Dagster's web server: as it is set, else where `tracks up` serves it now.
+
+    Empty where there is none. For an exported run, which another home's UI shows, only as it is set.
+    """
+    from tracks_dagster.adapters.dagster_home import read_address
+
+    if settings.ui_url or settings.is_archive:
+        return settings.ui_url
+    return read_address(settings.home / "dagster")
 
 
 def find_root() -> Path:

@@ -1,33 +1,23 @@
-"""Builds the application: from settings to ports. The one place that constructs adapters.
+"""Builds the application: from settings to ports. Beside `reading` nothing else constructs adapters.
 
 Used by the command line and by Dagster's resources; what they were told is in `settings`. Nothing
-happens at import, and adapters are imported where they are built, so that a reading command loads
-neither Dagster nor torch.
+happens at import, and adapters are imported where they are built, so that no command loads Dagster
+or torch.
 """
 
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
 from tracks_dagster.core import names
-from tracks_dagster.core.errors import (
-    GangError,
-    LedgerError,
-    NothingYet,
-    SettingsError,
-    TrackBroken,
-)
+from tracks_dagster.core.errors import GangError, SettingsError
 from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.core.ports import (
     CheckpointReader,
@@ -44,7 +34,6 @@ from tracks_dagster.core.ports import (
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.settings import (
-    LEDGER_FILE,
     Settings,
     find_cluster_file,
     find_policy_file,
@@ -59,7 +48,6 @@ if TYPE_CHECKING:
     from tracks_dagster.core.user_rules import UserRules
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
-    from tracks_dagster.services.triage.judge import Sources
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
@@ -154,7 +142,7 @@ def build(settings: Settings) -> App:
         ledger=ledger,
         projector=projector,
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project),
-        launcher_of=_launchers(settings, store, clean),
+        launcher_of=launchers(settings, store, clean),
         foresee=_foresee,
         evaluator=LocalEvaluator(settings.work, clean=clean),
         datasets=ShippedDatasets(settings.work),
@@ -164,83 +152,11 @@ def build(settings: Settings) -> App:
     )
 
 
-def open_store_to_read(settings: Settings) -> ObjectStore:
-    """Return the store for a command that only reads: nothing is made, probed or written.
-
-    Raises NothingYet where home and store are still to be made, else what `build` raises.
-    """
-    from tracks_dagster.adapters.stores import open_store
-
-    check_home(settings.home)
-    places = (settings.home, Path(settings.store_url))
-    is_local = "://" not in settings.store_url
-    is_there = any((place / "format.json").exists() for place in places)
-    if is_local and not is_there and not _is_archive(settings):
-        raise NothingYet(
-            f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run --family gpt "
-            '--steps 40 --intent "…"` starts a training run there.'
-        )
-    return open_store(settings.store_url, probe=False)
-
-
-def open_tracks_to_read(settings: Settings) -> Tracks:
-    """Return the tracks for a command that only reads; raises as `open_store_to_read`."""
-    from tracks_dagster.services.tracks import Tracks
-
-    store = open_store_to_read(settings)
-    return Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
-
-
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:
     """Return the reader of what was committed in `store`; loads no torch."""
     from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 
     return StoredCheckpoints(store)
-
-
-def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
-    """Return tracks and checkpoints on which everything can be tried: nothing is written below.
-
-    Raises as `open_store_to_read`.
-    """
-    from tracks_dagster.services.overlay import OverlayStore
-    from tracks_dagster.services.tracks import Tracks
-
-    store = OverlayStore(open_store_to_read(settings))
-    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
-    return tracks, read_checkpoints(store)
-
-
-def open_ledger_to_read(settings: Settings) -> Ledger:
-    """Return the ledger for a command that only reads; raises LedgerError when there is none."""
-    from tracks_dagster.adapters import ledger
-
-    if _is_archive(settings):
-        return _ledger_of_archive(settings)
-    check_home(settings.home)
-    if settings.postgres_url is None and not (settings.home / LEDGER_FILE).exists():
-        raise LedgerError(
-            f"There is no ledger at {settings.home / LEDGER_FILE}; `tracks reindex` builds it from "
-            "the tracks."
-        )
-    return ledger.open_ledger_to_read(settings.ledger_url)
-
-
-def _is_archive(settings: Settings) -> bool:
-    return "://" not in settings.store_url and Path(settings.store_url).is_file()
-
-
-def _ledger_of_archive(settings: Settings) -> Ledger:
-    """Return a ledger of what an exported run holds, in a folder that goes with this process."""
-    from tracks_dagster.adapters.ledger import open_ledger
-    from tracks_dagster.services.projector import Projector
-
-    folder = tempfile.mkdtemp(prefix="tracks-archive-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    ledger = open_ledger(f"sqlite:///{folder}/{LEDGER_FILE}")
-    with suppress(TrackBroken):  # what comes before the break is taken in
-        Projector(open_store_to_read(settings), ledger).scan()
-    return ledger
 
 
 def open_dagster_home(settings: Settings) -> DagsterHome:
@@ -279,27 +195,7 @@ def open_cluster_home(settings: Settings) -> DagsterHome:
     )
 
 
-def open_triage(settings: Settings) -> Sources:
-    """Return what `tracks triage` looks at: nothing is made, probed or written.
-
-    Raises as `open_store_to_read` and `open_ledger_to_read`.
-    """
-    from tracks_dagster.adapters.this_machine import ThisMachine
-    from tracks_dagster.services.triage.judge import Sources
-
-    store = open_store_to_read(settings)
-    clean = partial(redact, secrets=settings.secrets)
-    return Sources(
-        store=store,
-        ledger=open_ledger_to_read(settings),
-        launcher_of=_launchers(settings, store, clean),
-        machine=ThisMachine(),
-        now=utc_now,
-        clean=clean,
-    )
-
-
-def _launchers(settings: Settings, store: ObjectStore, clean: Redact) -> LauncherOf:
+def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> LauncherOf:
     """Return the launchers by name; one of a cluster is connected at its first use."""
     from tracks_dagster.adapters.local_launcher import LocalLauncher
 
@@ -334,10 +230,6 @@ def _foresee(launcher: str) -> Mapping[str, Json]:
     from tracks_dagster.training.software import foresee_software
 
     return foresee_software(worker_environment()) if launcher == names.LOCAL else {}
-
-
-def _nothing(track_name: str) -> None:
-    """Project nothing: a reader appends nothing."""
 
 
 def utc_now() -> datetime:

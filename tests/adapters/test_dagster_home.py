@@ -15,13 +15,14 @@ import sqlalchemy
 import yaml
 
 from tracks_dagster.adapters import dagster_home, dagster_instance
-from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.adapters.dagster_home import DagsterHome, read_address
 from tracks_dagster.adapters.dagster_instance import (
     create_schema,
     in_own_schema,
     local_config,
     write_config,
 )
+from tracks_dagster.adapters.processes import Process
 from tracks_dagster.core.errors import OrchestratorError
 
 SLEEPS = "import subprocess, sys, time\n"
@@ -85,11 +86,32 @@ def test_a_daemon_that_died_is_started_again(home: DagsterHome) -> None:
         assert home.find_daemon() != died
 
 
-def test_the_web_server_answers_at_the_address_that_is_given_and_goes(home: DagsterHome) -> None:
+def test_the_web_server_answers_at_the_address_that_is_given_and_goes(
+    home: DagsterHome, tmp_path: Path
+) -> None:
     with home.webserver() as address, urllib.request.urlopen(address) as reply:
         assert reply.status == 200
+        assert read_address(tmp_path / "dagster") == address  # by others, for links
+    assert read_address(tmp_path / "dagster") == ""
     with pytest.raises(OSError, match="refused"):
         urllib.request.urlopen(address)
+
+
+def test_until_a_web_server_answers_nobody_is_sent_to_the_one_before(
+    home: DagsterHome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    waits = DagsterHome._wait_for_answer
+
+    def wait(self: DagsterHome, address: str, process: Process) -> None:
+        told.append(read_address(tmp_path / "dagster"))
+        waits(self, address, process)
+
+    monkeypatch.setattr(DagsterHome, "_wait_for_answer", wait)
+    for _ in range(2):
+        with home.webserver() as address:
+            assert read_address(tmp_path / "dagster") == address
+    assert told == ["", ""]
 
 
 def test_a_web_server_that_cannot_start_says_why(home: DagsterHome, tmp_path: Path) -> None:

@@ -8,8 +8,16 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call, files_of
+from tests.evidences import end, evidence
+from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.records import Kind
+from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.errors import StoreUnavailable
+from tracks_dagster.core.evidence import Evidence
+from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import Kind, canonical_json, sha256_hex
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.services import reclassify as reclassifying
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 
@@ -25,23 +33,95 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture
+def misread(story: Story) -> str:
+    """A run whose evidence says something else under those rules; its id."""
+    data, key = evidence_of(story, "misread")
+    history = History("misread").declare().open().place()
+    history.end("code_error", evidence_key=key, evidence_sha256=sha256_hex(data))
+    history.write_to(story.store)
+    return "misread"
+
+
+def evidence_of(story: Story, run_id: str) -> tuple[bytes, str]:
+    """Store the evidence of a plain failure of attempt 1; return it and its key."""
+    data = canonical_json(to_json(evidence(end(code=1, log="ValueError: bad shape"))))
+    key = f"runs/{run_id}/attempts/1/evidence/{sha256_hex(data)}.json"
+    story.store.put(key, data)
+    return data, key
+
+
 def test_a_dry_run_tells_what_would_change_and_writes_nothing(
-    call: Call, story: Story, home: Path, rules: Path
+    call: Call, misread: str, home: Path, rules: Path
 ) -> None:
     before = files_of(home)
-    result = call("reclassify", RUN_ID, "--dry-run", "--json", *WHY)
-    assert all(row["recorded"] is False for row in json.loads(result.stdout))
+    [row] = json.loads(call("reclassify", misread, "--dry-run", "--json", *WHY).stdout)
+    assert (row["now"], row["recorded"]) == ("network_fabric", False)
     assert files_of(home) == before
 
 
-def test_what_differs_is_recorded_once(call: Call, story: Story, rules: Path) -> None:
+def test_what_differs_is_recorded_once(call: Call, misread: str, rules: Path) -> None:
     rows = json.loads(call("reclassify", "--all", "--json", *WHY).stdout)
-    changed = [row for row in rows if row["recorded"]]
-    records = build(Settings.from_environment()).tracks.records(f"runs/{RUN_ID}")
-    corrections = [r for r in records if r.kind is Kind.ATTEMPT_RECLASSIFIED]
-    assert [r.body["reason"] for r in corrections] == [row["now"] for row in changed]
+    [changed] = [row for row in rows if row["recorded"]]
+    assert (changed["attempt"], changed["now"]) == (f"{misread}/a01", "network_fabric")
+    newest = build(Settings.from_environment()).tracks.records(f"runs/{misread}")[-1]
+    assert newest.kind is Kind.ATTEMPT_RECLASSIFIED
+    assert newest.body["reason"] == "network_fabric"
     again = json.loads(call("reclassify", "--all", "--json", *WHY).stdout)
     assert not any(row["recorded"] for row in again)
+
+
+def test_a_run_whose_track_is_broken_is_told_and_holds_up_no_other(
+    call: Call, story: Story, misread: str, home: Path, rules: Path
+) -> None:
+    History("a-broken").declare().open().place().write_to(story.store)
+    (home / "store/runs/a-broken/log/000000000001.json").write_bytes(b"{}")
+    done = call("reclassify", "--all", "--json", *WHY)
+    rows = {row["attempt"]: row for row in json.loads(done.stdout)}
+    assert done.exit_code == 1
+    assert "Record 1 cannot be read" in rows["a-broken"]["problem"]
+    assert rows[f"{misread}/a01"]["recorded"]
+    assert (rows["a-broken"]["before"], rows["a-broken"]["now"]) == (None, None)
+    told = call("reclassify", "--all", *WHY)
+    assert "a-broken: every reason stays: " not in told.stderr
+    assert "a-broken: not read again: Record 1 cannot be read" in told.stderr
+    assert f"Read {len(rows) - 1} ended attempts again: 0 with" in told.stdout
+    assert call("reclassify", "a-broken", *WHY).exit_code != 0
+
+
+@pytest.mark.parametrize("json_or_not", [(), ("--json",)])
+def test_what_was_recorded_is_told_though_the_store_fails_then(
+    call: Call,
+    story: Story,
+    misread: str,
+    rules: Path,
+    json_or_not: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    read, asked = reclassifying.read_evidence, []
+
+    def failing(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence | None, str | None]:
+        asked.append(attempt)
+        if len(asked) == 2:
+            raise StoreUnavailable("The disk is gone.")
+        return read(store, attempt)
+
+    monkeypatch.setattr(reclassifying, "read_evidence", failing)
+    history = History(misread).declare().open().place()
+    data, key = evidence_of(story, misread)
+    for _ in range(2):
+        history.end("code_error", evidence_key=key, evidence_sha256=sha256_hex(data))
+        history.open().place()
+    history.write_to(story.store)
+    one = call("reclassify", misread, *json_or_not, *WHY)
+    assert one.exit_code != 0
+    assert "The disk is gone." in one.stderr
+    assert f"{misread}/a01" in one.stdout
+    assert "network_fabric" in one.stdout
+    asked.clear()
+    every = call("reclassify", "--all", *json_or_not, *WHY)
+    assert every.exit_code == 1
+    assert len(asked) > 2  # the runs behind it are read
 
 
 def test_words_for_people_count_what_was_read(call: Call, story: Story) -> None:

@@ -13,7 +13,7 @@ from tests.histories import DatasetHistory, Grown, History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.ports import Cursor, Ledger
-from tracks_dagster.core.records import Kind
+from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.review import MatterKind, Review
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.review import day as incident_review
@@ -21,6 +21,7 @@ from tracks_dagster.services.review.day import review_day
 
 DAY = BEGIN.date()
 NEXT_NIGHT = BEGIN + timedelta(days=1)
+FIRST = Cursor(seq=0, sha256="0" * 64)
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -48,12 +49,29 @@ def run(run_id: str, reason: str, *, begin: datetime = BEGIN, **ended: object) -
     return history.end(reason, last_step=23, **ended)
 
 
-def completed(run_id: str) -> History:
+def completed(run_id: str, *, begin: datetime = BEGIN) -> History:
     """A run whose eval is done, which is finished and promoted."""
-    history = History(run_id).declare().open().supervise().place().restore().commit(40)
+    history = History(run_id, begin=begin).declare().open().supervise().place().restore().commit(40)
     history.end("completed", last_step=40).open_eval(history.state.checkpoints[-1].ref)
     opened = history.state.evals[-1].opened
     return history.end_eval(opened).finish().promote(opened)
+
+
+def quarantine(ledger: Ledger, source: str, called: str) -> dict[str, Json]:
+    """Put one source into quarantine, on the day; return its row."""
+    row: dict[str, Json] = {
+        "seq": 0,
+        "source": source,
+        "called": called,
+        "decided_by": "ann",
+        "why": "it lies",
+        "quarantined_at": BEGIN,
+        "released_at": None,
+        "released_by": None,
+        "released_why": None,
+    }
+    ledger.apply("q", expected=None, advanced=FIRST, rows={"source_quarantines": [row]})
+    return row
 
 
 def review(ledger: Ledger, day: date = DAY) -> Review:
@@ -183,6 +201,68 @@ def test_a_run_that_goes_on_with_a_quarantined_snapshot_needs_a_person(
     assert "bad rows" in sources.shown[0].what
 
 
+def test_a_promoted_checkpoint_in_quarantine_needs_a_person_until_another_has_its_alias(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    bad, better = completed("bad"), completed("better", begin=BEGIN + timedelta(hours=1))
+    take_in(projector, store, bad)
+    assert review(ledger).matter_count == 0
+    ref = bad.state.checkpoints[0].ref
+    take_in(projector, store, bad.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref))
+    [held] = review(ledger).matters
+    assert (held.kind, held.shown[0].who) == (MatterKind.ALIAS, "bad@40")
+    assert "holds best" in held.shown[0].what
+    assert "tracks promote" in held.shown[0].to_do
+    take_in(projector, store, better)
+    assert review(ledger).matter_count == 0
+    sha = better.state.checkpoints[0].ref.manifest_sha256
+    quarantine(ledger, f"checkpoint:{sha}", "better@40")
+    assert review(ledger).matters[0].shown[0].who == "better@40"
+
+
+@pytest.mark.parametrize("source", ["attempt:old/a01", "node:node-1", "code:c0ffee", "code:0"])
+def test_what_a_promoted_checkpoint_rests_on_needs_a_person_on_the_day_of_its_quarantine(
+    source: str, ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    week_ago = BEGIN - timedelta(days=7)
+    take_in(projector, store, completed("old", begin=week_ago))
+    row = quarantine(ledger, source, "that source")
+    [held] = review(ledger).matters
+    assert (held.kind, held.count, held.shown[0].who) == (MatterKind.ALIAS, 1, "old@40")
+    assert "holds best" in held.shown[0].what
+    assert "that source" in held.shown[0].what
+    assert review(ledger, DAY - timedelta(days=1)).matter_count == 0
+    also = {**row, "seq": 1, "source": "node:node-1", "called": "that node"}
+    second = Cursor(seq=1, sha256="1" * 64)
+    ledger.apply("q", expected=FIRST, advanced=second, rows={"source_quarantines": [also]})
+    assert review(ledger).matters[0].count == 1  # one alias, whatever it rests on
+    take_in(projector, store, completed("better", begin=BEGIN - timedelta(days=1)))
+    assert review(ledger).matter_count_of(MatterKind.ALIAS) == 1  # the new holder ran there as well
+
+
+def test_a_checkpoint_that_was_saved_before_the_first_step_is_not_of_its_attempt(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    history = run("r-1", "preempted", begin=BEGIN - timedelta(days=7))
+    history.open().supervise().place().restore().commit(20)  # what was restored, saved again
+    history.open_eval(history.state.checkpoints[-1].ref)
+    history.end_eval(history.state.evals[-1].opened).promote(history.state.evals[-1].opened)
+    history.end("completed", last_step=40)
+    take_in(projector, store, history)
+    quarantine(ledger, "attempt:r-1/a02", "attempt:r-1/a02")
+    assert review(ledger).matter_count == 0
+
+
+def test_an_attempt_without_a_verdict_whose_run_waits_for_a_person_is_one_thing(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    twice = run("r-2", "unknown").open().supervise().place().restore().end("unknown").refuse()
+    take_in(projector, store, run("r-1", "unknown").refuse(), twice, run("r-3", "unknown"))
+    told = review(ledger)
+    assert (told.unexplained_count, told.matter_count) == (4, 2)
+    assert told.person_count == 4
+
+
 def test_lists_are_bounded_and_what_is_left_out_is_counted(
     ledger: Ledger,
     projector: Projector,
@@ -199,7 +279,7 @@ def test_lists_are_bounded_and_what_is_left_out_is_counted(
     assert told == review(ledger)  # the same day again is the same review
 
 
-@pytest.mark.parametrize("kind", ["node", "checkpoint", "attempt", "code"])
+@pytest.mark.parametrize("kind", ["node", "checkpoint", "attempt", "code", "version"])
 def test_every_kind_of_source_in_quarantine_is_found_where_it_is_used_and_not_once_released(
     kind: str, ledger: Ledger, projector: Projector, store: FakeObjectStore
 ) -> None:
@@ -211,24 +291,14 @@ def test_every_kind_of_source_in_quarantine_is_found_where_it_is_used_and_not_on
         "checkpoint": f"checkpoint:{commit}",
         "attempt": "attempt:r-1/a01",
         "code": "code:c0ffee",
+        "version": "code:0",
     }[kind]
-    row = {
-        "seq": 0,
-        "source": source,
-        "called": f"that {kind}",
-        "decided_by": "ann",
-        "why": "it lies",
-        "quarantined_at": BEGIN,
-        "released_at": None,
-        "released_by": None,
-        "released_why": None,
-    }
-    first, second = Cursor(seq=0, sha256="0" * 64), Cursor(seq=1, sha256="1" * 64)
-    ledger.apply("q", expected=None, advanced=first, rows={"source_quarantines": [row]})
+    row = quarantine(ledger, source, f"that {kind}")
     [sources] = review(ledger).matters
     assert sources.kind is MatterKind.SOURCE
     assert sources.shown[0].what == f"uses that {kind}, which is in quarantine: it lies"
     assert sources.shown[0].to_do == f"tracks blast {source}"
     released = {**row, "released_at": BEGIN, "released_by": "ann", "released_why": "it does not"}
-    ledger.apply("q", expected=first, advanced=second, rows={"source_quarantines": [released]})
+    second = Cursor(seq=1, sha256="1" * 64)
+    ledger.apply("q", expected=FIRST, advanced=second, rows={"source_quarantines": [released]})
     assert review(ledger).matter_count == 0

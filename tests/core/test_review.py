@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from typing import Any
 
@@ -19,12 +20,11 @@ from tracks_dagster.core.review import (
     in_order,
     parse_day,
 )
+from tracks_dagster.core.review_tables import markdown, sections
 from tracks_dagster.core.review_text import (
     headline,
     hours,
-    markdown,
     numbers,
-    sections,
     unevaluated_words,
     unexplained_words,
 )
@@ -132,12 +132,26 @@ def test_the_headline_tells_the_day_in_a_few_sentences() -> None:
     # (99999 + 36000 + 3600 + 7200) / 3600 = 40.78 h
     assert headline(BUSY) == (
         "2026-01-30 UTC: 13 attempts ended, 3 failed, 9 interrupted, 1 as meant. They took 40.78 "
-        "device hours and lost 12 steps. 3 things of this day need a person. 1 run of earlier days "
+        "device hours and lost 12 steps. 5 things of this day need a person. 1 run of earlier days "
         "still needs one."
     )
     assert headline(review(is_over=False)) == (
         "2026-01-30 UTC (so far): no attempt ended. Nothing of this day needs a person."
     )
+
+
+@pytest.mark.parametrize("red", ["unexplained_count", "unevaluated_count"])
+def test_a_day_with_a_red_check_needs_a_person(red: str) -> None:
+    told = review(**{red: 1})
+    assert told.is_bad_news
+    assert "1 thing of this day needs a person." in headline(told)
+    assert numbers(told)["needs_a_person"] == 1
+
+
+def test_an_attempt_without_a_verdict_whose_run_is_a_matter_counts_once() -> None:
+    both = replace(BUSY, unexplained_in_matters=2)
+    assert numbers(both)["needs_a_person"] == 3
+    assert "3 things of this day need a person." in headline(both)
 
 
 def test_the_tables_begin_with_what_nobody_knows_and_end_with_what_went_well() -> None:
@@ -166,7 +180,7 @@ def test_numbers_are_what_a_chart_can_show_with_units_in_their_names() -> None:
     told = numbers(BUSY)
     assert told["device_hours_of_failures"] == 3.0
     assert told["device_hours_of_interruptions"] == 10.0
-    assert (told["attempts_without_verdict"], told["needs_a_person"]) == (2, 3)
+    assert (told["attempts_without_verdict"], told["needs_a_person"]) == (2, 5)
     assert not any("cost" in name for name in told)
 
 

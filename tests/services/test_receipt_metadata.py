@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from itertools import groupby
 
+import pytest
+
+from tests.fakes import FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core import names
+from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Kind
+from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.services.receipt_metadata import (
     Show,
     attempt_metadata,
@@ -96,6 +102,39 @@ def test_an_open_attempt_says_so_and_what_is_known(story: Story, tracks: Tracks)
     assert told["ended/how"] == "It has not ended."
     assert told["where/nodes"] == "node-1"
     assert not any(name.startswith("cost/") for name in told)
+
+
+def test_where_the_track_cannot_be_read_it_says_so_and_how_to_look_again(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    store.fail("get", 1, Fault.LOST_BEFORE)
+    told = attempt_metadata(tracks, RUN_ID, 2)
+    assert told["receipt"].startswith("It could not be read when the attempt ended: ")
+    assert told["look_up/everything"] == f"tracks explain {RUN_ID}/a02"
+    assert attempt_metadata(tracks, RUN_ID, 2)["ended/termination_reason"] == "gpu_oom"
+
+
+@pytest.mark.parametrize("lost", ["the first", "of its opening", "of its end"])
+def test_what_lies_behind_a_lost_record_could_not_be_read(
+    story: Story, tracks: Tracks, store: FakeObjectStore, lost: str
+) -> None:
+    story.whole()
+    records = story.history.records
+    ours = [r.seq for r in records if r.attempt_id == 2]
+    ended = next(r.seq for r in records if r.attempt_id == 2 and r.kind is Kind.ATTEMPT_ENDED)
+    seq = {"the first": 0, "of its opening": ours[0], "of its end": ended}[lost]
+    store.delete(log_key(run_track(RUN_ID), seq))
+    told = attempt_metadata(tracks, RUN_ID, 2)
+    assert told["receipt"].startswith("It could not be read when the attempt ended: ")
+    assert log_key(run_track(RUN_ID), seq) in told["receipt"]
+
+
+def test_an_attempt_that_never_was_is_refused(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    for run_id in (RUN_ID, "nobody"):
+        with pytest.raises(UnknownRun):
+            attempt_metadata(tracks, run_id, 9)
 
 
 def test_tags_tell_failures_from_interruptions() -> None:

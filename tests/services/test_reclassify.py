@@ -44,7 +44,7 @@ def history(store: FakeObjectStore) -> History:
 
 
 def again(tracks: Tracks, **more: Any) -> tuple[Reread, ...]:
-    return reclassify(tracks, "r-1", OURS, why="the fabric team told us", **more)
+    return tuple(reclassify(tracks, "r-1", OURS, why="the fabric team told us", **more))
 
 
 def test_a_new_rule_corrects_the_reason_once(

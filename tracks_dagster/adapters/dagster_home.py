@@ -17,8 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,12 +32,19 @@ from tracks_dagster.adapters.dagster_instance import (
     local_config,
     write_config,
 )
-from tracks_dagster.adapters.processes import Process, find_process, read_process, write_process
+from tracks_dagster.adapters.processes import (
+    Process,
+    find_process,
+    read_json,
+    read_process,
+    write_process,
+)
 from tracks_dagster.core.errors import OrchestratorError
 
 DAEMON = "dagster._daemon"
 WEBSERVER = "dagster_webserver"
 ADDRESS = "127.0.0.1"
+ADDRESS_FILE = "webserver.json"  # which web server answers, and where
 LOCK_S_MAX = 300.0  # another command may be creating the storage
 ANSWER_S_MAX = 180.0  # until the web server answers
 TERM_S_MAX = 20.0  # between asking processes to end and killing them
@@ -132,7 +137,7 @@ class DagsterHome:
         with self._lock("daemon"):
             if self.find_daemon() is not None:
                 return False
-            self._start("daemon", DAEMON, "run")
+            write_process(self._folder / "daemon.pid", self._start("daemon", DAEMON, "run"))
             return True
 
     @contextmanager
@@ -148,12 +153,13 @@ class DagsterHome:
         try:
             address = f"http://{ADDRESS}:{chosen}"
             self._wait_for_answer(address, process)
+            write_process(self._folder / ADDRESS_FILE, process, address=address)
             yield address
         finally:
             self._stop(process)
 
     def _start(self, name: str, module: str, *arguments: str) -> Process:
-        """Start one of Dagster's programs with our workspace and write down which process it is."""
+        """Start one of Dagster's programs with our workspace; return which process it is."""
         command = [sys.executable, "-m", module, *arguments, "-w", "workspace.yaml"]
         with (self._folder / f"{name}.log").open("ab") as log:
             child = subprocess.Popen(
@@ -169,10 +175,11 @@ class DagsterHome:
         process = find_process(child.pid)
         if process is None:
             raise OrchestratorError(f"Dagster's {name} ended at once: {self._log_end(name)}")
-        write_process(self._folder / f"{name}.pid", process)
         return process
 
     def _wait_for_answer(self, address: str, process: Process) -> None:
+        from urllib.request import urlopen  # reading commands import this module and ask no address
+
         give_up_at = time.monotonic() + ANSWER_S_MAX
         while time.monotonic() < give_up_at:
             if not process.lives:
@@ -180,9 +187,9 @@ class DagsterHome:
                     f"Dagster's web server at {address} ended: {self._log_end('webserver')}"
                 )
             try:
-                with urllib.request.urlopen(f"{address}/server_info", timeout=5):
+                with urlopen(f"{address}/server_info", timeout=5):
                     return
-            except (urllib.error.URLError, OSError):
+            except OSError:  # URLError is one
                 time.sleep(POLL_S)
         raise OrchestratorError(
             f"Dagster's web server at {address} did not answer within {ANSWER_S_MAX:g} s: "
@@ -229,6 +236,15 @@ class DagsterHome:
         path = self._folder / f"{name}.log"
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return text[-LOG_CHARACTERS_MAX:].strip() or f"{path} says nothing."
+
+
+def read_address(folder: Path) -> str:
+    """Return where the web server of the home in `folder` answers; empty while none does."""
+    process = read_process(folder / ADDRESS_FILE)
+    if process is None or not process.lives:
+        return ""
+    # Read after the process: where a new server took its place in between, its address is there too.
+    return str((read_json(folder / ADDRESS_FILE) or {}).get("address", ""))
 
 
 def _database_id(postgres_url: str) -> str:

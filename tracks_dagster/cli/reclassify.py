@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
 
 from tracks_dagster.cli import BAD_NEWS
@@ -13,14 +15,14 @@ from tracks_dagster.cli.common import (
     print_json,
     why_option,
 )
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.errors import InvalidInput, TracksError
 from tracks_dagster.core.records import Json
+from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.services.given_verdict import give_verdict
-from tracks_dagster.services.reclassify import Reread, reclassify
+from tracks_dagster.services.reclassify import Reread, reclassify, reclassify_all
 from tracks_dagster.services.runs import check_words
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, read_rules
-from tracks_dagster.wiring import open_dry_run, open_store_to_read
 
 
 @click.command("reclassify")
@@ -56,15 +58,13 @@ def command(
     settings = Settings.from_environment()
     rules = read_rules(settings)
     tracks = _tracks(settings, dry_run=dry_run)
-    run_id, attempt_id = parse_target(target) if target else (None, None)
-    run_ids = [run_id] if run_id else list(tracks.store.folders("runs/"))
-    reread = [
-        each
-        for run in run_ids
-        for each in reclassify(tracks, run, rules, why=why, attempt_id=attempt_id, dry_run=dry_run)
-    ]
-    print_json([_row(each) for each in reread]) if as_json else _tell(reread, dry_run=dry_run)
-    ctx.exit(BAD_NEWS if any(each.problem for each in reread) else 0)
+    if target is None:
+        found = reclassify_all(tracks, rules, why=why, dry_run=dry_run)
+    else:
+        run_id, attempt_id = parse_target(target)
+        found = reclassify(tracks, run_id, rules, why=why, attempt_id=attempt_id, dry_run=dry_run)
+    has_problem = _tell_json(found) if as_json else _tell(found, dry_run=dry_run)
+    ctx.exit(BAD_NEWS if has_problem else 0)
 
 
 def _give(
@@ -103,12 +103,33 @@ def _row(each: Reread) -> dict[str, Json]:
     }
 
 
-def _tell(reread: list[Reread], *, dry_run: bool) -> None:
-    for each in reread:
+def _tell_json(found: Iterator[Reread]) -> bool:
+    """Print all as one list, what was done before an error too; return whether there is a problem."""
+    done: list[Reread] = []
+    try:
+        done.extend(found)
+    except TracksError:
+        if done:
+            print_json([_row(each) for each in done])
+        raise
+    print_json([_row(each) for each in done])
+    return any(each.problem for each in done)
+
+
+def _tell(found: Iterator[Reread], *, dry_run: bool) -> bool:
+    """Print each as it comes; return whether there is a problem."""
+    read_count = changed_count = 0
+    has_problem = False
+    for each in found:
         if each.problem is not None:
-            click.echo(f"{each.key}: {each.before} stays: {each.problem}", err=True)
-        elif each.differs:
+            has_problem = True
+            stays = "not read again" if each.before is None else f"{each.before} stays"
+            click.echo(f"{each.key}: {stays}: {each.problem}", err=True)
+            continue
+        read_count += 1
+        if each.differs:
+            changed_count += 1
             done = "would be" if dry_run else "is" if each.recorded else "was by another already"
             click.echo(f"{each.key}: {each.before} {done} corrected to {each.now} ({each.rule})")
-    changed = sum(each.differs for each in reread)
-    click.echo(f"Read {len(reread)} ended attempts again: {changed} with another reason.")
+    click.echo(f"Read {read_count} ended attempts again: {changed_count} with another reason.")
+    return has_problem

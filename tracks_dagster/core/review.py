@@ -1,7 +1,7 @@
 """What happened on one day, over all runs: what ended, what it cost, what needs a person. Pure values.
 
-`services.incident_review` reads them from the ledger, `core.review_text` tells them. A review depends
-on its day and on the ledger alone: reviewed again, an old day shows what became of it since.
+`services.review` reads them from the ledger, `core.review_text` and `core.review_tables` tell them. A
+review depends on its day and on the ledger alone: reviewed again, an old day shows what became of it.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ class MatterKind(StrEnum):
 
     REFUSED = "refused"
     WAITING = "waiting"
+    ALIAS = "quarantined, promoted"
     SOURCE = "quarantined source"
     EVAL = "failed eval"
     ALERT = "alert"
@@ -95,7 +96,8 @@ class Review:
     """One day in UTC. is_over: whether the day was over when it was reviewed.
 
     reasons: what asks most first. failures, unexplained, unevaluated: the first few; unexplained_count
-    and unevaluated_count say how many there are, of failures `count` does. earlier_count: runs that
+    and unevaluated_count say how many there are, of failures `count` does. unexplained_in_matters: how
+    many of them are the newest attempt of a run that is among the matters. earlier_count: runs that
     have needed a person since before this day. currency: None without a price table; then nothing has
     a cost. unpriced_device_s: device seconds that the price table names no price for.
     """
@@ -108,6 +110,7 @@ class Review:
     failures: tuple[EndedAttempt, ...]
     unexplained: tuple[EndedAttempt, ...]
     unexplained_count: int
+    unexplained_in_matters: int = 0
     matters: tuple[Matters, ...]
     promoted_count: int
     unevaluated: tuple[UnevaluatedPromotion, ...]
@@ -129,8 +132,15 @@ class Review:
 
     @property
     def matter_count(self) -> int:
-        """How many things of the day need a person."""
+        """How many things of the day go on, or end well, only by a person's decision."""
         return sum(each.count for each in self.matters)
+
+    @property
+    def person_count(self) -> int:
+        """How many things of the day need a person: its matters, and what a check is red for. A run
+        and its newest attempt, which has no verdict, are one."""
+        unexplained = self.unexplained_count - self.unexplained_in_matters
+        return self.matter_count + unexplained + self.unevaluated_count
 
     def matter_count_of(self, kind: MatterKind) -> int:
         """Return how many things of this kind there are."""

@@ -15,12 +15,19 @@ from urllib.parse import quote
 from tracks_dagster.core import names
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.endings import Ending, ending_of
-from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.errors import (
+    StoreError,
+    TrackBroken,
+    TrackError,
+    TracksError,
+    UnknownRun,
+)
 from tracks_dagster.core.markdown import bullets, table
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.services.receipts import Receipt, read_receipts
+from tracks_dagster.core.track import log_key, run_track
+from tracks_dagster.services.receipts import Receipt, receipts_of
 from tracks_dagster.services.tracks import Tracks
 
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
@@ -72,12 +79,31 @@ def attempt_metadata(
 ) -> dict[str, Shown]:
     """Return the receipt of an attempt as it stands now; raises UnknownRun.
 
-    report: the file that holds the run's report, if one was written.
+    report: the file that holds the run's report, if one was written. Where the track or a journal
+    cannot be read, or not to its end, it says so: what is shown of an end is shown once, or never.
     """
-    for receipt in read_receipts(tracks, run_id).receipts:
-        if receipt.attempt.attempt_id == attempt_id:
-            return receipt_metadata(run_id, receipt, show, report=report)
-    raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")
+    try:
+        receipt = _read(tracks, run_id, attempt_id)
+    except (StoreError, TrackError) as error:
+        return _unreadable(attempt_key(run_id, attempt_id), run_id, error)
+    return receipt_metadata(run_id, receipt, show, report=report)
+
+
+def _read(tracks: Tracks, run_id: str, attempt_id: int) -> Receipt:
+    """Return the receipt. Raises TrackBroken when the attempt's records may lie behind a lost one."""
+    state = tracks.find_run(run_id)
+    receipts = receipts_of(tracks.store, state).receipts if state is not None else ()
+    receipt = next((each for each in receipts if each.attempt.attempt_id == attempt_id), None)
+    if receipt is not None and not receipt.attempt.is_open:
+        return receipt
+    log, next_seq = f"{run_track(run_id)}/log/", state.head.seq + 1 if state is not None else 0
+    missing = log_key(run_track(run_id), next_seq)
+    is_lost = any(key > missing for key in tracks.store.list(log))
+    if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is no loss
+        raise TrackBroken(f"The record {missing} is lost, and later ones are there: `tracks fsck`.")
+    if receipt is None:
+        raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")
+    return receipt
 
 
 def receipt_metadata(
@@ -102,6 +128,15 @@ def receipt_metadata(
     key = attempt_key(run_id, receipt.attempt.attempt_id)
     told = {"attempt": key, "training_run_id": run_id, **named}
     return {name: value for name, value in told.items() if value is not None}
+
+
+def _unreadable(key: str, run_id: str, error: TracksError) -> dict[str, Shown]:
+    return {
+        "attempt": key,
+        "training_run_id": run_id,
+        "receipt": f"It could not be read when the attempt ended: {error}",
+        "look_up/everything": f"tracks explain {key}",
+    }
 
 
 def ending_tags(reason: TerminationReason) -> Mapping[str, str]:

@@ -7,11 +7,12 @@ opened or closed by it: a run that was refused waits for a person still.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import AttemptReclassified
 from tracks_dagster.core.classify import classifier_version, classify
+from tracks_dagster.core.errors import StoreError, TrackError, UnknownRun
 from tracks_dagster.core.evidence import Verdict
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.records import Draft, Kind
@@ -27,11 +28,12 @@ from tracks_dagster.services.tracks import Tracks
 class Reread:
     """One ended attempt read again. now: None where its evidence cannot be read; `problem` says why.
 
-    recorded: whether the correction stands in the track.
+    key, before: of a run whose rest cannot be read its id, and None. recorded: whether the correction
+    stands in the track.
     """
 
     key: str
-    before: str
+    before: str | None
     now: str | None
     confidence: float | None = None
     rule: str | None = None
@@ -53,18 +55,26 @@ def reclassify(
     why: str,
     attempt_id: int | None = None,
     dry_run: bool = False,
-) -> tuple[Reread, ...]:
+) -> Iterator[Reread]:
     """Read every ended attempt of the run again, or only `attempt_id`, and append what differs.
 
-    why: stands in each correction. Safe from two processes: the second finds nothing that differs.
-    Raises UnknownRun.
+    Yields each as it is done: what was recorded before an error is known. why: stands in each
+    correction. Safe from two processes: the second finds nothing that differs. Raises UnknownRun.
     """
-    attempts = [
-        attempt
-        for attempt in tracks.run(run_id).attempts
-        if not attempt.is_open and attempt_id in (None, attempt.attempt_id)
-    ]
-    return tuple(_reread(tracks, run_id, each, rules, why, dry_run=dry_run) for each in attempts)
+    for attempt in tracks.run(run_id).attempts:
+        if not attempt.is_open and attempt_id in (None, attempt.attempt_id):
+            yield _reread(tracks, run_id, attempt, rules, why, dry_run=dry_run)
+
+
+def reclassify_all(
+    tracks: Tracks, rules: UserRules, *, why: str, dry_run: bool = False
+) -> Iterator[Reread]:
+    """Yield what comes of every run; one that cannot be read is told and holds up no other."""
+    for run_id in tracks.store.folders("runs/"):
+        try:
+            yield from reclassify(tracks, run_id, rules, why=why, dry_run=dry_run)
+        except (StoreError, TrackError, UnknownRun) as error:
+            yield Reread(key=run_id, before=None, now=None, problem=str(error))
 
 
 def _reread(

@@ -59,6 +59,7 @@ def review_day(ledger: Ledger, day: date, *, now: datetime, prices: Prices | Non
         failures=tuple(_failures(asked, reasons)),
         unexplained=tuple(_ended(row) for row in unexplained),
         unexplained_count=_total(unexplained),
+        unexplained_in_matters=int(unexplained[0]["matter_total"]) if unexplained else 0,
         matters=tuple(each for each in _matters(asked) if each.count),
         promoted_count=_total(asked.rows("promotions")),
         unevaluated=tuple(_unevaluated(row) for row in unevaluated),
@@ -81,7 +82,7 @@ class _Day:
         return cls(ledger=ledger, begin=format_time(begin), end=format_time(end))
 
     def rows(self, name: str, **parameters: Json) -> Rows:
-        """Return what `incident_review_<name>.sql` gives."""
+        """Return what `<name>.sql` gives."""
         sql = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
         return self.ledger.query(sql, {"begin": self.begin, "end": self.end, **parameters})
 
@@ -153,6 +154,8 @@ def _matters(asked: _Day) -> Iterator[Matters]:
     for kind in (MatterKind.REFUSED, MatterKind.WAITING):
         rows = asked.rows("runs", state=kind.value, rows_max=ROWS_MAX)
         yield _all_of(kind, rows, [_run(kind, row) for row in rows])
+    rows = asked.rows("aliases", rows_max=ROWS_MAX)
+    yield _all_of(MatterKind.ALIAS, rows, [_alias(row) for row in rows])
     rows = asked.rows("sources", rows_max=ROWS_MAX)
     yield _all_of(MatterKind.SOURCE, rows, [_source(row) for row in rows])
     rows = asked.rows("evals", rows_max=ROWS_MAX)
@@ -169,6 +172,16 @@ def _run(kind: MatterKind, row: Mapping[str, Json]) -> Matter:
     run_id = row["run_id"]
     to_do = f'tracks explain {run_id}, then tracks retry {run_id} --why "…"'
     return Matter(kind=kind, who=run_id, what=row["state_why"], to_do=to_do)
+
+
+def _alias(row: Mapping[str, Json]) -> Matter:
+    why = "is" if row["is_itself"] else f"descends from {row['called']}, which is"
+    return Matter(
+        kind=MatterKind.ALIAS,
+        who=f"{row['run_id']}@{row['step']}",
+        what=f"holds {row['alias']} and {why} in quarantine: do not serve it",
+        to_do=f'tracks promote RUN@STEP --alias {row["alias"]} --why "…" with another one',
+    )
 
 
 def _source(row: Mapping[str, Json]) -> Matter:

@@ -3,7 +3,8 @@
 -- checkpoint and the attempt that it resumed from, the node that it ran on, the code of its run.
 -- What it descends from farther back is `tracks blast`'s to tell.
 with used as (
-  select a.run_id, a.attempt_id, a.partition_key, a.dataset, a.snapshot_id, r.git_commit
+  select a.run_id, a.attempt_id, a.partition_key, a.dataset, a.snapshot_id, a.environment_sha256,
+         r.git_commit, r.package_version
   from training_attempts a
   join training_runs r on r.run_id = a.run_id
   where a.opened_at < :end
@@ -44,7 +45,9 @@ found as (
   union
   select u.run_id, h.source, h.called, h.why
   from used u
-  join held h on h.source = 'code:' || u.git_commit
+  join held h on h.source in (
+    'code:' || u.git_commit, 'code:' || u.package_version, 'code:' || u.environment_sha256
+  )
 )
 select run_id, source, called, why, count(*) over () as total
 from found

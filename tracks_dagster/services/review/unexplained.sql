@@ -1,6 +1,9 @@
 -- The attempts of one day that have no verdict: nothing as meant, and nobody knows what it was.
+-- matter_total: how many of them are why their run needs a person, and are counted with it.
 select a.partition_key, a.termination_reason, a.confidence, a.root_message, a.gpu_seconds,
-       a.lost_steps, a.owner, r.state as run_state, count(*) over () as total
+       a.lost_steps, a.owner, r.state as run_state, count(*) over () as total,
+       sum(case when r.state in ('refused', 'waiting') and r.attempt_count = a.attempt_id
+                then 1 else 0 end) over () as matter_total
 from training_attempts a
 join training_runs r on r.run_id = a.run_id
 where a.closed_at >= :begin and a.closed_at < :end

@@ -1,0 +1,118 @@
+"""Opens what a reading command looks at: nothing is made, probed or written.
+
+Beside `wiring`, which builds the application that writes. Adapters are imported where they are opened,
+so that a command loads what it needs, and neither dagster nor torch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tracks_dagster.adapters.home_folder import check_home
+from tracks_dagster.core.errors import LedgerError, NothingYet, TrackBroken
+from tracks_dagster.core.ports import CheckpointReader, Ledger, ObjectStore
+from tracks_dagster.core.redact import redact
+from tracks_dagster.settings import LEDGER_FILE, Settings
+from tracks_dagster.wiring import launchers, new_uid, read_checkpoints, utc_now
+
+if TYPE_CHECKING:
+    from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.services.triage.judge import Sources
+
+
+def open_store_to_read(settings: Settings) -> ObjectStore:
+    """Return the store for a command that only reads: nothing is made, probed or written.
+
+    Raises NothingYet where home and store are still to be made, else what `build` raises.
+    """
+    from tracks_dagster.adapters.stores import open_store
+
+    check_home(settings.home)
+    places = (settings.home, Path(settings.store_url))
+    is_local = "://" not in settings.store_url
+    is_there = any((place / "format.json").exists() for place in places)
+    if is_local and not is_there and not settings.is_archive:
+        raise NothingYet(
+            f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run --family gpt "
+            '--steps 40 --intent "…"` starts a training run there.'
+        )
+    return open_store(settings.store_url, probe=False)
+
+
+def open_tracks_to_read(settings: Settings) -> Tracks:
+    """Return the tracks for a command that only reads; raises as `open_store_to_read`."""
+    from tracks_dagster.services.tracks import Tracks
+
+    store = open_store_to_read(settings)
+    return Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+
+
+def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
+    """Return tracks and checkpoints on which everything can be tried: nothing is written below.
+
+    Raises as `open_store_to_read`.
+    """
+    from tracks_dagster.services.overlay import OverlayStore
+    from tracks_dagster.services.tracks import Tracks
+
+    store = OverlayStore(open_store_to_read(settings))
+    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+    return tracks, read_checkpoints(store)
+
+
+def open_ledger_to_read(settings: Settings) -> Ledger:
+    """Return the ledger for a command that only reads; raises LedgerError when there is none."""
+    from tracks_dagster.adapters import ledger
+
+    if settings.is_archive:
+        return _ledger_of_archive(settings)
+    check_home(settings.home)
+    if settings.postgres_url is None and not (settings.home / LEDGER_FILE).exists():
+        raise LedgerError(
+            f"There is no ledger at {settings.home / LEDGER_FILE}; `tracks reindex` builds it from "
+            "the tracks."
+        )
+    return ledger.open_ledger_to_read(settings.ledger_url)
+
+
+def open_triage(settings: Settings) -> Sources:
+    """Return what `tracks triage` looks at: nothing is made, probed or written.
+
+    Raises as `open_store_to_read` and `open_ledger_to_read`.
+    """
+    from tracks_dagster.adapters.this_machine import ThisMachine
+    from tracks_dagster.services.triage.judge import Sources
+
+    store = open_store_to_read(settings)
+    clean = partial(redact, secrets=settings.secrets)
+    return Sources(
+        store=store,
+        ledger=open_ledger_to_read(settings),
+        launcher_of=launchers(settings, store, clean),
+        machine=ThisMachine(),
+        now=utc_now,
+        clean=clean,
+    )
+
+
+def _ledger_of_archive(settings: Settings) -> Ledger:
+    """Return a ledger of what an exported run holds, in a folder that goes with this process."""
+    from tracks_dagster.adapters.ledger import open_ledger
+    from tracks_dagster.services.projector import Projector
+
+    folder = tempfile.mkdtemp(prefix="tracks-archive-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    ledger = open_ledger(f"sqlite:///{folder}/{LEDGER_FILE}")
+    with suppress(TrackBroken):  # what comes before the break is taken in
+        Projector(open_store_to_read(settings), ledger).scan()
+    return ledger
+
+
+def _nothing(track_name: str) -> None:
+    """Project nothing: a reader appends nothing."""

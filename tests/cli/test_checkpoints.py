@@ -148,9 +148,8 @@ def test_a_run_that_is_broken_is_told_and_stops_no_other(
         assert run_id in told.stdout
     assert "no training run 'a-stray'" in told.stdout
     assert "did you mean a-stray" not in told.stdout
-    assert (
-        told.stdout.index("b-broken") < told.stdout.rindex(RUN_ID) < told.stdout.index("z-foreign")
-    )
+    _, _, others = told.stdout.partition("There are: ")[2].partition("\n")
+    assert others.index("b-broken") < others.rindex(RUN_ID) < others.index("z-foreign")
     rows = json.loads(call("checkpoints", command, "--json").stdout)
     failed = [row["run_id"] for row in rows if row.get("status") == "failed"]
     assert failed[:2] == ["a-stray", "b-broken"]

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
+from tracks_dagster.adapters.dagster_home import ADDRESS_FILE
+from tracks_dagster.adapters.processes import find_process, write_process
 from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.core.records import Json
 
@@ -47,6 +51,24 @@ def test_every_command_that_a_text_names_can_be_called_as_it_stands(
         assert told.stdout.strip()
 
 
+def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
+    story: Story, call: Call, home: Path
+) -> None:
+    assert "a device hour" not in call("explain", KEY).stdout
+    assert json.loads(call("explain", KEY, "--json").stdout)["cost"]["money"] is None
+    table = home / "prices.yaml"
+    table.write_text("currency: EUR\nper_device_hour: {cpu: 360}\n")
+    # 35 s on one device, of which 10 steps of 0.4 s were kept
+    told = "3.50 EUR at 360 a device hour, 3.10 of it not for steps that were kept"
+    assert told in call("explain", KEY).stdout
+    table.write_text("currency: EUR\nper_device_hour: {h100: 3}\n")
+    assert "the price table has no price for cpu" in call("explain", KEY).stdout
+    table.write_text("currency: euro\n")
+    broken = call("explain", KEY)
+    assert (broken.exit_code, "EUR" in broken.stdout) == (0, False)
+    assert "per_device_hour is missing" in broken.stderr
+
+
 @pytest.mark.parametrize("target", [f"{RUN_ID}/a01", KEY, f"{RUN_ID}/a03"])
 def test_every_id_that_a_text_names_is_resolved_by_a_command_that_it_names(
     target: str, story: Story, call: Call
@@ -67,11 +89,14 @@ def test_every_id_that_a_text_names_is_resolved_by_a_command_that_it_names(
 def test_every_word_that_a_text_explains_is_one_that_it_uses(story: Story, call: Call) -> None:
     text = call("explain", KEY).stdout
     told, _, words = text.partition("\n  words ")
-    for word in re.findall(r"^ +([\w -]+): ", words, flags=re.MULTILINE):
-        stem = {"first": "(retry)", "retry_preempted": "retry", "training run": "run"}.get(word)
-        assert (stem or word.split()[0]) in told
-    everything = call("explain", "--glossary").stdout
-    assert set(words.split("\n")[1].split()) <= set(everything.split())
+    explained = re.findall(r"(?:^ *|; )([\w -]+) = ", words, flags=re.MULTILINE)
+    assert len(explained) > 20
+    assert len(words.splitlines()) < 9  # a line a topic, not a page after the text
+    for word in explained:
+        stem = {"sensor": "retry_", "training run": "run"}.get(word, word.split()[0])
+        assert stem in told
+    everything = call("explain", "--glossary", "--json").stdout
+    assert set(explained) <= set(json.loads(everything))
 
 
 def test_a_failed_attempt_of_the_last_days_is_picked_and_can_be_picked_again(
@@ -98,7 +123,7 @@ def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
     ("arguments", "hint"),
     [
         ((), "Name a run or an attempt"),
-        ((RUN_ID, "--random-failed"), "Name a run or an attempt"),
+        ((RUN_ID, "--random-failed"), "not both"),
         (("gpt-stroy",), "did you mean gpt-story?"),
         (("gpt-stroy/a01",), "did you mean gpt-story?"),
         ((f"{RUN_ID}/a09",), "it has 3, the newest is gpt-story/a03"),
@@ -130,6 +155,22 @@ def test_a_broken_track_is_told_as_far_as_it_holds_with_exit_code_1(
     assert call("explain", RUN_ID, "--records").exit_code == 1
 
 
+def test_what_a_broken_record_does_not_reach_is_not_said_to_be_open_or_absent(
+    story: Story, call: Call, home: Path
+) -> None:
+    seq = story.history.state.attempts[1].ended_seq
+    (home / "store" / "runs" / RUN_ID / "log" / f"{seq:012d}.json").unlink()
+    told = call("explain", KEY).stdout
+    assert told.startswith(f"{KEY}: end not known")
+    assert "whether it has ended is not known" in told
+    assert f"not known: what came after record {(seq or 0) - 1} cannot be read" in told
+    assert "what to do    First mend the record: Restore the object" in told
+    assert "still running" not in told
+    later = call("explain", f"{RUN_ID}/a03")
+    assert later.exit_code == 1  # it is there, and cannot be told
+    assert f"Whether {RUN_ID} has an attempt 3 cannot be told" in later.stderr
+
+
 def test_an_attempt_that_runs_says_so_and_what_is_known(
     home: Path, call: Call, story: Story
 ) -> None:
@@ -139,7 +180,10 @@ def test_an_attempt_that_runs_says_so_and_what_is_known(
     running.commit(10)
     running.write_tracks()
     text = call("explain", "still-runs/a01").stdout
-    assert "It is still running: step 14 of 40" in text
+    assert "how far it is It is still running: step 14 of 40" in text
+    assert re.search(
+        r"nothing was heard of it for \d+ min, since \S+Z: `tracks triage still-runs`", text
+    )
     assert "step 10 is its last commit, so 4 steps would be lost" in text
     assert "the attempt has not ended" in text  # of what its receipt does not hold yet
 
@@ -152,7 +196,7 @@ def test_a_ledger_older_than_the_code_is_named_and_the_track_is_told_all_the_sam
     told = call("explain", KEY)
     assert told.exit_code == 0
     assert "gpu_oom" in told.stdout
-    assert "it has schema 0001" in told.stderr
+    assert "an older version wrote it (schema 0001" in told.stderr
     assert "`tracks reindex`" in told.stderr
     picked = call("explain", "--random-failed")
     assert picked.exit_code == 2
@@ -181,6 +225,23 @@ def test_links_lead_to_the_ui_where_its_address_is_set(
     assert "https://dagster.example.org/assets/training_attempts?view=events&partition=" in text
     monkeypatch.setenv("TRACKS_UI_URL", "dagster.example.org")
     assert "http://localhost:3000" in call("explain", KEY).stderr
+
+
+def test_links_lead_to_the_ui_that_tracks_up_serves_now(
+    story: Story, call: Call, home: Path, tmp_path: Path
+) -> None:
+    archive = tmp_path / "run.zip"
+    assert call("export", RUN_ID, str(archive)).exit_code == 0
+    served = find_process(os.getpid())  # plays the web server
+    assert served is not None
+    (home / "dagster").mkdir()
+    file, address = home / "dagster" / ADDRESS_FILE, "http://127.0.0.1:4000"
+    write_process(file, served, address=address)
+    link = f"{address}/runs/dagster-2"
+    assert link in call("explain", KEY).stdout
+    assert link not in call("explain", KEY, "--archive", str(archive)).stdout  # not this UI's
+    write_process(file, replace(served, started=served.started + 1), address=address)
+    assert link not in call("explain", KEY).stdout
 
 
 def test_records_and_evidence_are_there_to_be_looked_up(story: Story, call: Call) -> None:

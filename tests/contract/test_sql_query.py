@@ -128,6 +128,7 @@ def test_sqlite_and_postgres_answer_alike(
         ),
         ("select nope from notes", "nope.* notes has run_id, seq, kind, attempt_id, author, text"),
         ("select cast('x' as int)", "The query cannot be answered: .*'?x'?"),
+        (f"select {'+'.join('1' * 600)} from notes", "an expression .* is nested too deeply"),
     ],
 )
 def test_what_is_not_one_select_over_the_ledger_is_refused(

@@ -68,8 +68,8 @@ OTHER_BATCH = {**CONFIG, "micro_batch": 2, "accumulation": 12}
         (
             replace(RESUMED, losses={}, last_step=20),
             [DEAD],
-            "no step of steps 21 to 23 is in this attempt's journal: it ended before it repeated "
-            "them, or they were not shipped",
+            "steps 21 to 23 of an earlier attempt cannot be found in this one's journal: it ended "
+            "before it got there, or the journal was not shipped",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from benchmarks.history_tracks import run_tracks
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core import run_fold
-from tracks_dagster.core.records import parse
+from tracks_dagster.core.records import parse, parse_time
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.projector import Projector
 
@@ -92,6 +92,21 @@ def test_the_totals_are_exact_and_every_track_is_legal() -> None:
     assert max(a.opened_at for run in runs for a in run.attempts) <= END_AT
 
 
+def test_an_attempt_made_its_last_step_after_its_last_commit_and_before_its_end() -> None:
+    hangs = 0
+    for run in states(WIDER):
+        for attempt in (each for each in run.attempts if each.ended and each.ended.last_step):
+            ended = attempt.ended
+            assert ended is not None
+            assert ended.last_stepped_at is not None
+            commits = [c for c in run.checkpoints if c.ref.attempt_id == attempt.attempt_id]
+            begin = max((c.at for c in commits), default=attempt.opened_at)
+            assert attempt.ended_at is not None
+            assert begin <= parse_time(ended.last_stepped_at) <= attempt.ended_at, run.run_id
+            hangs += ended.reason == "hang"
+    assert hangs
+
+
 def test_a_branch_begins_from_a_checkpoint_that_its_source_committed_and_pinned() -> None:
     runs = {run.run_id: run for run in states(WIDER)}
     branches = [run for run in runs.values() if run.declared.branched_from is not None]
@@ -109,8 +124,8 @@ def test_a_branch_begins_from_a_checkpoint_that_its_source_committed_and_pinned(
 def test_many_runs_train_on_the_wide_snapshot_and_it_is_there() -> None:
     wide = snapshot_ref(DATASETS["gpt"], WIDE_SNAPSHOT)
     whole = Fleet(attempts=1_000_000, end_at=END_AT)
-    # 80 blocks of 200 attempts and 1000 checkpoints, less the branches, and their evals.
-    assert sum(map(whole.is_wide, range(whole.block_count))) == 80
+    # 81 blocks of 200 attempts and 1000 checkpoints, less the branches, and their evals.
+    assert sum(map(whole.is_wide, range(whole.block_count))) == 81
     assert wide in {run.declared.snapshot for run in states(WIDER)}
     [track] = [each for each in other_tracks(WIDER) if each.name == "datasets/aws-docs"]
     assert any(wide.snapshot_id.encode() in data for data in track.stored)

@@ -9,22 +9,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from tests.incidents.parts import parts_of
 from tracks_dagster.core.accounting import kept_and_lost
+from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evals import is_completed
+from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.explain.text import LABEL_WIDTH
+from tracks_dagster.core.time_buckets import run_buckets
 
-MARGIN = "  "  # before a label
+NOT_PLACED = ("environment", "image", "cursor range", "launch", "ranks", "nodes", "devices")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The text, and what is true. truth: words of the incident's cause that its author knows."""
+    """The text, and what is true.
+
+    truth: words of the incident's cause that its author knows. evidence: as it was stored.
+    """
 
     text: str
     state: RunState
     attempt: AttemptState
     truth: tuple[str, ...]
+    evidence: Evidence
 
     def part(self, label: str) -> str:
         """Return the lines of one part of the text."""
@@ -50,29 +57,6 @@ class Question:
 def unanswered(asked: Asked) -> list[str]:
     """Return the questions that the text does not answer."""
     return [each.words for each in QUESTIONS if not each.is_answered(asked)]
-
-
-def parts_of(text: str) -> dict[str, list[str]]:
-    """Return the lines of each part by its label."""
-    parts: dict[str, list[str]] = {}
-    label = ""
-    for line in text.splitlines():
-        if not line.startswith(MARGIN):
-            continue
-        label = line[len(MARGIN) : len(MARGIN) + LABEL_WIDTH].strip() or label
-        parts.setdefault(label, []).append(line[len(MARGIN) + LABEL_WIDTH :])
-    return parts
-
-
-def without(text: str, label: str) -> str:
-    """Return the text without one of its parts."""
-    kept, now = [], ""
-    for line in text.splitlines():
-        if line.startswith(MARGIN):
-            now = line[len(MARGIN) : len(MARGIN) + LABEL_WIDTH].strip() or now
-        if now != label:
-            kept.append(line)
-    return "\n".join(kept)
 
 
 # --- what has to stand in an answer -----------------------------------------------------------------
@@ -140,7 +124,18 @@ def _resumed(asked: Asked) -> Iterator[str]:
 
 
 def _continuity(asked: Asked) -> Iterator[str]:
-    yield "continuity" if asked.attempt.resumed_step else "afresh"
+    """The worlds resume exactly: as many steps agree as both attempts ran."""
+    attempt, before = asked.attempt, asked.state.attempt(asked.attempt.attempt_id - 1)
+    if not attempt.resumed_step or before is None:
+        yield "afresh, at step 0"
+        return
+    last = (_last_step(before), _last_step(attempt))
+    both = min(last) - attempt.resumed_step
+    yield f"continuity verified over {both} steps" if both > 0 else "continuity not compared: step"
+
+
+def _last_step(attempt: AttemptState) -> int:
+    return (attempt.ended.last_step if attempt.ended else None) or 0
 
 
 def _made(asked: Asked) -> Iterator[str]:
@@ -159,7 +154,7 @@ def _real(asked: Asked) -> Iterator[str]:
     if real is None:
         yield "no checkpoint to go on from"
     else:
-        yield f"real one now is step {real.step} of attempt {real.attempt_id}"
+        yield f"what the run stands on now: step {real.step} of attempt {real.attempt_id}"
         yield real.manifest_sha256[:12]
 
 
@@ -175,16 +170,25 @@ def _truth(asked: Asked) -> Iterator[str]:
 
 
 def _against(asked: Asked) -> Iterator[str]:
-    is_spoken = "against it: " in asked.text
-    yield "against it: " if is_spoken else "nothing in the evidence speaks for another reason"
+    against = classify(asked.evidence).against
+    yield from (f"against it: {line}" for line in against)
+    if not against:
+        yield "nothing in the evidence speaks for another reason"
 
 
 def _cost(asked: Asked) -> Iterator[str]:
     account = kept_and_lost(asked.state)[asked.attempt.attempt_id - 1]
-    assert asked.attempt.ended is not None
+    attempt, ended = asked.attempt, asked.attempt.ended
+    assert ended is not None
+    assert attempt.ended_at is not None
+    wall_s = (attempt.ended_at - attempt.opened_at).total_seconds()
     yield f"{account.kept} steps kept, {account.lost} lost"
-    yield f"{asked.attempt.ended.device_seconds:.1f} device seconds"
-    yield "seconds by bucket: queue"
+    yield f"{ended.device_seconds:.1f} device seconds ({ended.accelerator}) in {wall_s:.0f} s"
+    until = asked.state.attempts[-1].ended_at or attempt.ended_at  # later ones lose steps of this
+    spent = run_buckets(asked.state, as_of=until).attempts[attempt.attempt_id - 1]
+    for name, seconds in spent.seconds.items():
+        if round(seconds, 1):
+            yield f"{name.replace('_', ' ')} {seconds:.1f}"
 
 
 def _history(asked: Asked) -> Iterator[str]:
@@ -255,7 +259,15 @@ def _ui(asked: Asked) -> Iterator[str]:
 
 
 def _score(asked: Asked) -> Iterator[str]:
-    yield " of 29 fields are recorded"
+    placed, first = asked.attempt.placed is not None, asked.attempt.opened.debit is None
+    missing = ["budget debit"] * first
+    if not placed:
+        missing += [*NOT_PLACED, "started at"]
+        yield f"not {', '.join(NOT_PLACED)}: no rank 0 came up"
+        yield "not started at: no rank was seen to start"
+    if first:
+        yield "not budget debit: a first attempt spends nothing"
+    yield f"{29 - len(missing)} of 29 fields are recorded"
 
 
 QUESTIONS = (

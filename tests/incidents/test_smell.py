@@ -16,11 +16,13 @@ import pytest
 from click import Context
 
 from tests.fakes import FakeClock
-from tests.incidents.questions import QUESTIONS, Asked, Question, unanswered, without
+from tests.incidents.parts import without
+from tests.incidents.questions import QUESTIONS, Asked, Question, unanswered
 from tests.incidents.twelve import INCIDENTS, Incident
 from tests.incidents.world import World
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.cli import main
+from tracks_dagster.services.explain.end import read_evidence
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,10 @@ def asked(incident: Incident, empty_ledger: Path, folder: Path) -> Asked:
     incident.play(world)
     attempt = world.state.attempt(incident.attempt_id)
     assert attempt is not None
-    return Asked(world.text(incident.attempt_id), world.state, attempt, incident.truth)
+    evidence, problem = read_evidence(world.store, attempt)
+    assert evidence is not None, problem
+    text = world.text(incident.attempt_id)
+    return Asked(text, world.state, attempt, incident.truth, evidence)
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
@@ -56,6 +61,10 @@ def test_the_text_alone_answers_every_question(
     left = unanswered(found)
     print(f"{found.text}\n\nnot answered of {incident.name}: {left}")
     assert left == []
+    for question in QUESTIONS:  # and each word of an answer is needed
+        for answer in question.expected(found):
+            text = found.text.replace(answer, "…")
+            assert not question.is_answered(replace(found, text=text)), (question.words, answer)
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.words)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.bodies import EVAL_RESULT
-from tests.incidents.world import ENVIRONMENT, NODES, World, condition, exited, killed
+from tests.incidents.gang import ENVIRONMENT, NODES, condition, exited, killed, unseen
+from tests.incidents.world import World
 from tracks_dagster.core import hangs
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot
 from tracks_dagster.services.resuming import check_resume
@@ -51,7 +51,7 @@ def _nccl_timeout_that_was_one_ranks_oom(world: World) -> None:
 def _preemption_that_exited_with_0(world: World) -> None:
     world.start().train(34)
     taken = condition(
-        world, "DisruptionTarget", "PreemptionByScheduler", "preempted by team-b/urgent-7"
+        world.clock.at, "DisruptionTarget", "PreemptionByScheduler", "preempted by team-b/urgent-7"
     )
     world.end(exited(0, 0), exited(1, 0), conditions=(taken,))
     world.decide()
@@ -87,9 +87,13 @@ def _zombie_that_came_back(world: World) -> None:
     world.start().train(27)
     world.clock.advance(900)  # its node is cut off: no journal, no exit code reaches anybody
     gone = condition(
-        world, "DisruptionTarget", "DeletionByTaintManager", f"node {NODES[0]} is unreachable"
+        world.clock.at,
+        "DisruptionTarget",
+        "DeletionByTaintManager",
+        f"node {NODES[0]} is unreachable",
+        rank=0,
     )
-    world.end(killed(0), killed(1), conditions=(gone,))
+    world.end(unseen(0), killed(1, 15), conditions=(gone,))
     world.clock.advance(120)
     world.say(0, "fenced", "tracks_dagster.core.errors.Fenced: attempt 1 has ended", step=31)
     world.decide()
@@ -134,7 +138,9 @@ def _evaluator_down_after_a_good_commit(world: World) -> None:
 def _hang(world: World) -> None:
     world.start().train(19)
     stands = "rank 1 has not moved since step 19; the others wait for it in all_reduce"
-    hung = condition(world, hangs.CONDITION, hangs.NO_STEP, stands, source="supervisor", rank=1)
+    hung = condition(
+        world.clock.at, hangs.CONDITION, hangs.NO_STEP, stands, source="supervisor", rank=1
+    )
     world.end(killed(0), killed(1), after_s=120, told=(hung,))
     world.decide()
     world.start().train(60).end(exited(0, 0), exited(1, 0))
@@ -150,7 +156,7 @@ def _retry_refused_by_the_budget(world: World) -> None:
 def _node_failure(world: World) -> None:
     world.start().train(52)
     world.clock.advance(300)
-    world.end(RankEnd(rank=0), killed(1, 9), boot_ids={NODES[0]: "boot-later"})
+    world.end(unseen(0), killed(1, 9), boot_ids={NODES[0]: "boot-later"})
     world.decide()
     world.start().train(60).end(exited(0, 0), exited(1, 0))
 
@@ -159,7 +165,12 @@ def _data_worker_stalled(world: World) -> None:
     world.start().train(25)
     stands = "rank 0 waits for its data loader since step 25: queue.get in _try_get_data"
     hung = condition(
-        world, hangs.CONDITION, hangs.DATA_LOADER_STALL, stands, source="supervisor", rank=0
+        world.clock.at,
+        hangs.CONDITION,
+        hangs.DATA_LOADER_STALL,
+        stands,
+        source="supervisor",
+        rank=0,
     )
     world.end(killed(0), killed(1), after_s=120, told=(hung,))
     retry_by_person(
@@ -176,7 +187,9 @@ def _data_worker_stalled(world: World) -> None:
 def _preempted(world: World, last_step: int) -> None:
     """Let the first attempt be preempted, and open the second."""
     world.start().train(last_step)
-    taken = condition(world, "DisruptionTarget", "PreemptionByScheduler", "taken for urgent-7")
+    taken = condition(
+        world.clock.at, "DisruptionTarget", "PreemptionByScheduler", "taken for urgent-7"
+    )
     world.end(killed(0, 15), killed(1, 15), conditions=(taken,))
     world.decide()
 
@@ -190,7 +203,11 @@ INCIDENTS = (
     Incident(_preemption_that_exited_with_0, 1, ("preempted", "team-b/urgent-7")),
     Incident(_resume_with_another_library, 2, ("dependency_mismatch", "2.8.0", "2.9.1")),
     Incident(_bad_snapshot_noticed_three_days_later, 2, ("native_crash", "labelled twice", "joe")),
-    Incident(_zombie_that_came_back, 1, ("node_failure", "unreachable", "still lived", "fenced")),
+    Incident(
+        _zombie_that_came_back,
+        1,
+        ("node_failure", "unreachable", "nobody saw it end", "still lived", "fenced"),
+    ),
     Incident(_nan_with_rollback, 1, ("nan_loss", "The loss of step 33 is nan")),
     Incident(_host_out_of_memory, 1, ("host_oom", "oom")),
     Incident(_disk_full, 1, ("disk_full", "No space left on device")),

@@ -10,34 +10,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 from tests.bodies import declared
 from tests.fakes import (
     FakeClock,
     FakeEvaluator,
-    FakeGangs,
     FakeObjectStore,
     FakeOrchestrator,
     SequentialUids,
 )
 from tests.histories import DatasetHistory
+from tests.incidents.gang import (
+    ENVIRONMENT,
+    SAMPLES_PER_STEP,
+    GoneGangs,
+    committed,
+    last_word,
+    placed,
+)
 from tests.stories import step_line, store_checkpoint
 from tracks_dagster.core.bodies import (
-    AttemptPlaced,
     AttemptRestored,
     AttemptSupervised,
-    CheckpointCommitted,
     CodeVersion,
     ComputeRequest,
     EvalRequirement,
-    RankPlace,
     SnapshotRef,
 )
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.evidence import Condition, LastWord, RankEnd
+from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.names import RUN_EVALS, attempt_key
 from tracks_dagster.core.policy import sensor_of
 from tracks_dagster.core.ports import GangPhase, GangReport, Ledger
@@ -66,9 +69,6 @@ CONFIG: Mapping[str, Json] = {
     "heads": 4,
     "d_model": 64,
 }
-NODES = ("gpu-node-11", "gpu-node-12")
-DEVICES = ("GPU-5a1f0c9e-77aa", "GPU-0c77d2b4-11bb")
-ENVIRONMENT: Mapping[str, Json] = {"python": "3.11.9", "torch": "2.8.0", "platform": "linux-x86_64"}
 COMMIT = "4be1d8f02c7a95e36d1b8a90cf2e7715d3a6c0b1"
 
 
@@ -82,7 +82,7 @@ class World:
         self.ledger = ledger
         project = Projector(self.store, ledger).project
         self.tracks = Tracks(self.store, now=clock, new_uid=SequentialUids(), project=project)
-        self.gangs = FakeGangs()
+        self.gangs = GoneGangs()
         self.orchestrator = FakeOrchestrator()
         self.environment: Mapping[str, Json] = ENVIRONMENT
         self.data, self.heldout = (self._dataset(n) for n in ("aws-docs", "aws-docs-heldout"))
@@ -94,11 +94,12 @@ class World:
         """Open the first attempt if need be; claim, place and restore the newest."""
         open_first_attempt(self.tracks, self.run_id, decided_by="ann")
         self.claim()
-        self._fact(Kind.ATTEMPT_PLACED, self._placed())
+        place = placed(self.run_id, self.launch_id, self.environment)
+        self._fact(Kind.ATTEMPT_PLACED, place)
         source = self.attempt.opened.resume
         step = source.step if source else 0
         restored = AttemptRestored(
-            launch_id=self.launch_id, step=step, checkpoint=source, cursor=48 * step
+            launch_id=self.launch_id, step=step, checkpoint=source, cursor=SAMPLES_PER_STEP * step
         )
         return self._fact(Kind.ATTEMPT_RESTORED, restored)
 
@@ -117,7 +118,7 @@ class World:
             line = step_line(step, at=format_time(self.clock.at))
             done = step - first + 1
             spent = {"steps_s": 0.8 * done, "data_s": 0.1 * done, "saving_s": 0.0, "eval_s": 0.0}
-            lines.append({**line, "cursor_to": 48 * step, "spent": spent})
+            lines.append({**line, "cursor_to": SAMPLES_PER_STEP * step, "spent": spent})
             if step % every == 0:
                 self._commit(step)
         prefix = journal_prefix(self.run_id, self.attempt.attempt_id, self.launch_id, 0)
@@ -127,17 +128,7 @@ class World:
 
     def say(self, rank: int, reason: str, said: str, **more: Any) -> World:
         """Let a rank leave its last word; said: "package.Type: message"."""
-        exception, _, message = said.partition(": ")
-        word = LastWord(
-            rank=rank,
-            reason=reason,
-            exception=exception,
-            message=message,
-            traceback_tail=f"Traceback (most recent call last):\n  …\n{said}\n",
-            step=more.pop("step", None),
-            at=format_time(self.clock.at),
-            **more,
-        )
+        word = last_word(rank, reason, said, self.clock.at, **more)
         key = f"runs/{self.run_id}/attempts/{self.attempt.attempt_id}/{self.launch_id}/exit"
         self.store.put(f"{key}/rank-{rank}.json", canonical_json(to_json(word)))
         return self
@@ -148,12 +139,15 @@ class World:
         """Let the gang be gone and close the attempt; seen: fields of the launcher's report, and
         `told`, conditions that the supervisor adds."""
         told: Sequence[Condition] = seen.pop("told", ())
-        placed = self.attempt.placed_at or self.clock.at
+        placed_at = self.attempt.placed_at or self.clock.at
         self.clock.advance(after_s)
-        began, ended = format_time(placed), format_time(self.clock.at)
+        began, ended = format_time(placed_at), format_time(self.clock.at)
         self.gangs.reports[self.run_id, self.attempt.attempt_id] = GangReport(
             phase=GangPhase.GONE,
-            ranks=tuple(replace(end, started_at=began, ended_at=ended) for end in ends),
+            ranks=tuple(
+                replace(end, started_at=began, ended_at=ended if end.has_ended else None)
+                for end in ends
+            ),
             **seen,
         )
         return self.close(told)
@@ -263,43 +257,10 @@ class World:
         self.tracks.project(dataset.name)
         return SnapshotRef(dataset=name, snapshot_id=sha256_hex(name.encode()))
 
-    def _placed(self) -> AttemptPlaced:
-        ranks = tuple(
-            RankPlace(
-                rank=rank,
-                node=NODES[rank],
-                pid=700 + rank,
-                pid_started=1.5,
-                boot_id=f"boot-{NODES[rank]}",
-                device=DEVICES[rank],
-                accelerator="NVIDIA H100",
-                pod=f"{self.run_id}-{rank}",
-            )
-            for rank in range(2)
-        )
-        return AttemptPlaced(
-            launch_id=self.launch_id,
-            world_size=2,
-            ranks=ranks,
-            image="registry/trainer@sha256:77aa",
-            environment=self.environment,
-            environment_sha256=sha256_hex(canonical_json(dict(self.environment))),
-        )
-
     def _commit(self, step: int) -> None:
         number = self.attempt.attempt_id
         ref = store_checkpoint(self.store, self.run_id, number, self.launch_id, step)
-        body = CheckpointCommitted(
-            launch_id=self.launch_id,
-            ref=ref,
-            cursor=48 * step,
-            epoch=0,
-            trigger="interval",
-            total_bytes=32,
-            written_bytes=32,
-            blocking_s=0.1,
-            metrics={"loss": 5.0 / step},
-        )
+        body = committed(ref, self.launch_id)
         self._fact(Kind.CHECKPOINT_COMMITTED, body)
 
     def _fact(self, kind: Kind, body: object) -> World:
@@ -307,20 +268,3 @@ class World:
         assert self.tracks.decide_run(self.run_id, lambda state: draft) is not None
         self.clock.advance(1)
         return self
-
-
-def exited(rank: int, code: int, *, log: str = "") -> RankEnd:
-    """Return a rank that ended with an exit code."""
-    return RankEnd(rank=rank, exit_code=code, log_tail=log)
-
-
-def killed(rank: int, signal: int = 9, **more: Any) -> RankEnd:
-    """Return a rank that a signal ended."""
-    return RankEnd(rank=rank, signal=signal, **more)
-
-
-def condition(world: World, type_: str, reason: str, message: str, **more: Any) -> Condition:
-    """Return what a control plane, or the supervisor, said just now."""
-    at = format_time(world.clock.at + timedelta(seconds=1))
-    fields = {"source": "kubernetes", **more}
-    return Condition(type=type_, reason=reason, message=message, at=at, **fields)

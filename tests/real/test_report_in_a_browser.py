@@ -71,6 +71,30 @@ def test_nothing_is_cut_off_at_the_side_and_nothing_is_fetched(
     page.close()
 
 
+def test_paper_is_light_and_its_words_are_of_one_size(page_file: Path, browser: Browser) -> None:
+    page = browser.new_page(viewport=DESK, color_scheme="dark")
+    page.goto(page_file.as_uri())
+    page.emulate_media(media="print", color_scheme="dark")
+    style = "getComputedStyle(document.querySelector('{}')).{}"
+    assert page.evaluate(style.format("body", "backgroundColor")) == "rgb(252, 252, 250)"
+    assert page.evaluate(style.format("body", "fontSize")) == "11px"
+    assert float(page.evaluate(style.format(".lane-name", "fontSize"))[:-2]) < 11
+    page.close()
+
+
+def test_on_a_phone_a_loss_is_not_cut_off(page_file: Path, browser: Browser) -> None:
+    page = browser.new_page(viewport=PHONE)
+    page.goto(page_file.as_uri())
+    lefts = page.evaluate(
+        "[...document.querySelectorAll('svg[aria-label=\"Loss by step\"] text')]"
+        ".map(each => each.getBoundingClientRect().left - each.ownerSVGElement"
+        ".getBoundingClientRect().left)"
+    )
+    assert lefts
+    assert min(lefts) >= 0
+    page.close()
+
+
 def test_paper_shows_the_explanations_unfolded(page_file: Path, browser: Browser) -> None:
     page = browser.new_page(viewport=DESK)
     page.goto(page_file.as_uri())

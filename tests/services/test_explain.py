@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.fakes import FakeObjectStore
@@ -91,6 +93,31 @@ def test_a_refused_run_shows_the_traceback_and_what_to_do(story: Story, tracks: 
     assert told.next.what == "refused"
     assert [record.seq for record in told.next.counted] == [1]
     assert told.what_to_do == "Look at the traceback, then `tracks retry`."
+
+
+def test_an_end_that_the_supervisor_recorded_names_it_and_not_a_bare_id(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    told = explain_attempt(tracks, RUN_ID, 2)
+    [dagster_run_id] = told.where.dagster_run_ids
+    assert told.ended is not None
+    by_it = replace(told, ended=replace(told.ended, closed_by=dagster_run_id))
+    assert f"closed by the supervisor of Dagster run {dagster_run_id}" in attempt_text(by_it)
+    by_sensor = replace(told, ended=replace(told.ended, closed_by="watch_attempts"))
+    assert "closed by watch_attempts" in attempt_text(by_sensor)
+
+
+def test_an_early_attempt_of_a_run_that_was_refused_later_says_what_to_do(
+    story: Story, tracks: Tracks
+) -> None:
+    story.attempt("preempted", last_step=12, commits=(10,))
+    story.attempt("code_error", last_step=15, commits=())
+    story.history.refuse()
+    story.write_tracks()
+    told = explain_attempt(tracks, RUN_ID, 1).what_to_do
+    assert "`tracks explain gpt-story/a02` tells how. But attempt 2 ended as code_error" in told
+    assert told.endswith("Look at the traceback, then `tracks retry`.")
 
 
 def test_what_the_record_does_not_hold_is_listed_as_missing(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.fakes import FakeObjectStore
+from tracks_dagster.services.gathering import read_journal_end
 from tracks_dagster.services.journals import journal_prefix, last_step, read_steps
 
 PREFIX = journal_prefix("r-1", 1, "l1", 0)
@@ -92,3 +93,13 @@ def test_the_newest_step_is_found_behind_heartbeats(store: FakeObjectStore) -> N
 def test_losses_come_back_to_the_bit(store: FakeObjectStore) -> None:
     ship(store, 0, line(1, loss=0.1 + 0.2))
     assert read_steps(store, "r-1", 1, "l1")[0].loss == 0.30000000000000004
+
+
+def test_the_end_of_a_journal_is_its_last_whole_step(store: FakeObjectStore) -> None:
+    whole = {"kind": "step", "t": "2026-01-31T02:00:00.000000Z", "step": 7, "cursor_to": 56}
+    damaged = [{"kind": "step", "t": 5}, {"kind": "step", "step": "8"}, {"t": None}]
+    lines = b"".join(json.dumps(line).encode() + b"\n" for line in (whole, *damaged))
+    store.put("journal/000000000000.jsonl", lines)
+    end = read_journal_end(store, "journal/")
+    assert (end.began, end.last_step, end.cursor_to) == (True, 7, 56)
+    assert end.last_line_at == end.last_stepped_at == whole["t"]

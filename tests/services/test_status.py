@@ -14,6 +14,8 @@ from tracks_dagster.core.bodies import Alert, PromotionRule
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, canonical_json, format_time
+from tracks_dagster.services.journals import read_tail
+from tracks_dagster.services.silence import SILENT_S_MIN
 from tracks_dagster.services.status import RunLine, read_status
 from tracks_dagster.services.tracks import Tracks
 
@@ -115,6 +117,27 @@ def test_a_gang_that_works_waits_for_nobody(story: Story, tracks: Tracks, ledger
     story.write_tracks()
     found = line(tracks, ledger)
     assert (found.state, found.waiting_for) == ("running", None)
+
+
+def test_of_an_attempt_that_fell_silent_it_is_said_since_when_and_what_tells_more(
+    story: Story, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    story.begin()
+    story.ship(range(1, 4))
+    story.write_tracks()
+    tracks.project(story.history.name)
+    launch_id = story.history.state.attempts[0].placed.launch_id  # type: ignore[union-attr]
+    heard = read_tail(tracks.store, RUN_ID, 1, launch_id, steps_max=1).last_line_at
+    assert heard is not None
+    clock.at = heard + timedelta(seconds=SILENT_S_MIN - 1)
+    assert line(tracks, ledger).silence is None
+    clock.advance(1)
+    told = str(line(tracks, ledger).silence)
+    assert f"for 10 min, since {format_time(heard)[:19]}Z: `tracks triage {RUN_ID}`" in told
+    assert [each.silence for each in read_status(tracks, ledger)] == [told]  # by the ledger
+    story.history.end("preempted", last_step=3)
+    story.write_tracks()
+    assert line(tracks, ledger).silence is None
 
 
 def test_a_drained_run_waits_for_a_person(story: Story, tracks: Tracks, ledger: Ledger) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
+from tracks_dagster.services.explain.sections import history_lines
 from tracks_dagster.services.explain.stretches import SEVERAL, STRETCHES_MAX, stretches
 from tracks_dagster.services.receipts import receipts_of
 
@@ -19,7 +20,7 @@ def run(store: FakeObjectStore, reasons: list[str]) -> Story:
 
 
 def told(store: FakeObjectStore, reasons: list[str]) -> list[tuple[int, int, str | None]]:
-    receipts = receipts_of(store, run(store, reasons).history.state).receipts
+    receipts = receipts_of(store, run(store, reasons).history.state)
     return [(each.first, each.last, each.reason) for each in stretches(receipts)]
 
 
@@ -51,7 +52,7 @@ def test_where_even_that_is_too_much_the_middle_is_one_and_no_attempt_is_left_ou
 
 
 def test_kept_and_lost_steps_of_a_stretch_are_those_of_its_attempts(store: FakeObjectStore) -> None:
-    receipts = receipts_of(store, run(store, ["preempted"] * (SHORT + 1)).history.state).receipts
+    receipts = receipts_of(store, run(store, ["preempted"] * (SHORT + 1)).history.state)
     (only,) = stretches(receipts)
     assert (only.kept_steps, only.lost_steps) == (5 * (SHORT + 1), 0)
     assert (only.from_step, only.to_step, only.count) == (0, 5 * (SHORT + 1), SHORT + 1)
@@ -64,5 +65,26 @@ def test_a_retry_that_failed_alike_with_nothing_kept_since_is_told(store: FakeOb
         story.attempt("code_error", last_step=12, commits=())
     story.attempt("code_error", last_step=20, commits=(20,))
     story.attempt("code_error", last_step=22, commits=())
-    found = stretches(receipts_of(store, story.history.state).receipts)
-    assert [each.repeats for each in found] == [None, None, 2, None, None]
+    found = stretches(receipts_of(store, story.history.state))
+    assert [each.repeats for each in found] == [None, None, 2, None, 4]
+
+
+def test_the_newest_attempt_kept_no_more_than_it_committed(store: FakeObjectStore) -> None:
+    story = Story(store)
+    story.attempt("code_error", last_step=12, commits=(10,))
+    story.attempt("code_error", last_step=15, commits=())
+    first, newest = stretches(receipts_of(store, story.history.state))
+    assert (first.unsaved_steps, newest.unsaved_steps) == (0, 5)
+    assert newest.repeats == 1
+    told = list(history_lines((first, newest)))
+    assert (
+        "a02 code_error: steps 10 to 15, 5 kept, 0 lost; of the kept 5 in no checkpoint" in told[1]
+    )
+
+
+def test_no_next_attempt_of_a_finished_run_is_told_of(store: FakeObjectStore) -> None:
+    story = Story(store)
+    story.attempt("user_cancelled", last_step=12, commits=(10,))
+    story.history.finish("user")
+    told = history_lines(stretches(receipts_of(store, story.history.state)))
+    assert list(told) == ["a01 user_cancelled: steps 0 to 12, 12 kept, 0 lost"]

@@ -13,11 +13,11 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.ports import CheckpointReader
 from tracks_dagster.core.records import Json
+from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import fallback_words
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_dry_run, open_store_to_read
 
 BY = "tracks checkpoints gc"
 

@@ -13,9 +13,10 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import CheckpointMismatch, InvalidInput, StoreUnavailable
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.run_state import RunState, find_at
+from tracks_dagster.reading import open_store_to_read
 from tracks_dagster.services.verification import Verified, fallback_words, verify
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import App, open_store_to_read
+from tracks_dagster.wiring import App
 
 
 @click.command("verify")

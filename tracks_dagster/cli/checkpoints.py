@@ -16,12 +16,13 @@ from tracks_dagster.cli import (
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.protection import newest, pins_of
+from tracks_dagster.core.protection import RESUMES, pins_of
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.retention import judge
-from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.core.run_state import CheckpointState
+from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.services.quarantine.descending import Held, read_held
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_tracks_to_read
 
 
 @click.group("checkpoints")
@@ -37,17 +38,26 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
     tracks = open_tracks_to_read(Settings.from_environment())
     state = tracks.run(check_run_id(run_id))
     judged = {each.checkpoint.seq: each.why for each in judge(state, tracks.now())}
-    rows = [_row(state, c, why=judged.get(c.seq, ())) for c in state.checkpoints]
+    held = read_held(tracks, state)
+    rows = [_row(c, held, pins_of(state, c), judged.get(c.seq, ())) for c in state.checkpoints]
     if as_json:
         print_json(rows)
     elif not rows:
         click.echo(f"Training run {run_id} has committed no checkpoint yet.")
     else:
         print_table(_table(rows))
+    if not as_json:
+        for sentence in held.sentences:
+            click.echo(sentence)
 
 
-def _row(state: RunState, checkpoint: CheckpointState, *, why: tuple[str, ...]) -> dict[str, Json]:
-    target = newest(state)
+def _row(
+    checkpoint: CheckpointState, held: Held, pins: tuple[str, ...], why: tuple[str, ...]
+) -> dict[str, Json]:
+    sources = held.sources.get(checkpoint.ref.manifest_sha256, ())
+    is_target = held.resume_target == checkpoint.ref
+    said = [f"no start from it: {source} is in quarantine" for source in sources]
+    said += [RESUMES] if is_target else []
     times = {
         name: format_time(at) if at is not None else None
         for name, at in (
@@ -61,13 +71,14 @@ def _row(state: RunState, checkpoint: CheckpointState, *, why: tuple[str, ...]) 
         "attempt_id": checkpoint.ref.attempt_id,
         "step": checkpoint.ref.step,
         "status": checkpoint.status,
-        "is_resume_target": target is not None and target.ref == checkpoint.ref,
+        "is_resume_target": is_target,
         "trigger": checkpoint.body.trigger,
         "total_bytes": checkpoint.body.total_bytes,
         "committed_at": format_time(checkpoint.at),
         **times,
-        "pins": list(pins_of(state, checkpoint)),
-        "why": list(why),
+        "pins": list(pins),
+        "why": [*said, *(each for each in why if each != RESUMES)],
+        "quarantined_by": list(sources),
         "metrics": dict(checkpoint.body.metrics),
         "ref": to_json(checkpoint.ref),
     }

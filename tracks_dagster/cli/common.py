@@ -9,17 +9,18 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id, parse_attempt_key
 from tracks_dagster.core.records import Json
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
+
+if TYPE_CHECKING:
+    from rich.table import Table  # what prints no table need not load it
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -48,6 +49,8 @@ def print_json(value: Json) -> None:
 
 def print_table(table: Table) -> None:
     """Print a table on stdout: as wide as the terminal, wide enough for any row elsewhere."""
+    from rich.console import Console
+
     Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False).print(table)
 
 

@@ -19,16 +19,16 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput, LedgerError
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Ledger
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.explain.glossary import GLOSSARY
 from tracks_dagster.services.explain.random_failed import SEED_MAX, Picked, pick_failed
 from tracks_dagster.services.explain.raw_records import evidence_text, record_lines
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
 from tracks_dagster.services.explain.text import attempt_text, broken_lines, run_text
-from tracks_dagster.services.report.link import write_report
 from tracks_dagster.services.tracks import Tracks
-from tracks_dagster.settings import Settings, usable_rules
-from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read, utc_now
+from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
+from tracks_dagster.wiring import utc_now
 
 IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 
@@ -46,7 +46,12 @@ IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 @click.option("--evidence", is_flag=True, help="The stored evidence of RUN/aNN, whole.")
 @click.option("--glossary", is_flag=True, help="Every word that explanations use.")
 @click.option("--random-failed", is_flag=True, help="Pick a failed attempt at random.")
-@click.option("--last", default="7d", show_default=True, help="How far back --random-failed goes.")
+@click.option(
+    "--last",
+    default="7d",
+    show_default=True,
+    help=f"How far back --random-failed goes: {units.DURATION_WORDS}.",
+)
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), help="Picks the same attempt again.")
 @archive_option
 @as_json
@@ -95,7 +100,9 @@ def _check(
     target: str | None, html: str | None, *, records: bool, evidence: bool, random_failed: bool
 ) -> None:
     """Raise InvalidInput for options that do not go together."""
-    if (target is None) != random_failed:
+    if target is not None and random_failed:
+        raise InvalidInput(f"Name {target} or give --random-failed, not both.")
+    if target is None and not random_failed:
         raise InvalidInput("Name a run or an attempt to explain, or give --random-failed.")
     if sum((records, evidence, html is not None)) > 1:
         raise InvalidInput("Choose one of --html, --records and --evidence.")
@@ -105,10 +112,13 @@ def _check(
 
 def _around(settings: Settings) -> Around:
     """Return what an explanation may draw on; what cannot be had is told and left out."""
-    rules, problem = usable_rules(settings)
-    if problem is not None:
+    rules, wrong_rules = usable_rules(settings)
+    prices, wrong_prices = usable_prices(settings)
+    for problem in filter(None, (wrong_rules, wrong_prices)):
         click.echo(problem, err=True)
-    return Around(rules=rules, ledger=_ledger(settings), ui_url=settings.ui_url)
+    return Around(
+        rules=rules, ledger=_ledger(settings), ui_url=find_ui_url(settings), prices=prices
+    )
 
 
 def _ledger(settings: Settings) -> Ledger | None:
@@ -187,6 +197,8 @@ def _write(
     html: str,
     around: Around,
 ) -> Break | None:
+    from tracks_dagster.services.report.link import write_report  # most calls need none of it
+
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
     written = write_report(tracks, run_id, file, around, attempt_id=attempt_id)
     click.echo(written.path)

@@ -8,9 +8,9 @@ from rich.table import Table
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import NothingYet
+from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.status import RunLine, read_status
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import open_ledger_to_read, open_tracks_to_read
 
 
 @click.command("status")
@@ -45,7 +45,7 @@ def _read(run_id: str | None) -> list[RunLine]:
 def _sentences(line: RunLine) -> str:
     loss = f", loss {line.loss:.4f}" if line.loss is not None else ""
     told = [
-        f"{line.run_id}: {line.state}. {line.why}",
+        f"{line.run_id}: {line.state}. {_why(line)}",
         f"attempt {line.attempt_id or '–'}, step {line.step or 0} of {line.steps}{loss}",
     ]
     if line.branched_from:
@@ -54,7 +54,12 @@ def _sentences(line: RunLine) -> str:
         told.append(line.waiting_for)
     if line.promoted_to:
         told.append(f"promoted to {line.promoted_to}")
+    told += line.quarantined
     return "\n".join(told)
+
+
+def _why(line: RunLine) -> str:
+    return f"{line.why} {line.silence}" if line.silence else line.why
 
 
 def _table(lines: list[RunLine]) -> Table:
@@ -68,6 +73,6 @@ def _table(lines: list[RunLine]) -> Table:
             line.state,
             str(line.attempt_id or "–"),
             f"{line.step or 0}/{line.steps}",
-            f"{branch}{line.waiting_for or line.why}",
+            f"{branch}{line.waiting_for or _why(line)}",
         )
     return table

@@ -15,7 +15,7 @@ from functools import partial
 
 from tracks_dagster.core import rules_control, rules_ranks, rules_text
 from tracks_dagster.core.confidence import NOTHING
-from tracks_dagster.core.evidence import Evidence, Verdict
+from tracks_dagster.core.evidence import START_REFUSED_RULE, Evidence, Verdict
 from tracks_dagster.core.finding import LINE_CHARACTERS_MAX, LINES_MAX, Finding, Weight
 from tracks_dagster.core.readable import readable
 from tracks_dagster.core.reasons import TerminationReason
@@ -41,7 +41,7 @@ RULES: tuple[Rule, ...] = (
     Rule(name="stop_requested", weight=Weight.INTENT, find=rules_control.stop_requested),
     Rule(name="dagster_cancelled", weight=Weight.INTENT, find=rules_control.dagster_cancelled),
     Rule(name="slurm_cancelled", weight=Weight.INTENT, find=rules_control.slurm_cancelled),
-    Rule(name="start_refused", weight=Weight.INTENT, find=rules_control.start_refused),
+    Rule(name=START_REFUSED_RULE, weight=Weight.INTENT, find=rules_control.start_refused),
     Rule(name="oom_before_condition", weight=Weight.CONTROL_PLANE, find=rules_control.oom_first),
     Rule(name="condition", weight=Weight.CONTROL_PLANE, find=rules_control.condition),
     Rule(name="slurm_state", weight=Weight.CONTROL_PLANE, find=rules_control.slurm_state),

@@ -79,8 +79,8 @@ def continuity(resumed: AttemptLosses, earlier: Sequence[AttemptLosses]) -> Cont
     steps = sorted(before.keys() & resumed.losses.keys())
     if not steps:
         return _not_compared(
-            f"no step of {_span(before)} is in this attempt's journal: it ended before it repeated "
-            "them, or they were not shipped"
+            f"{_span(before)} of an earlier attempt cannot be found in this one's journal: it ended "
+            "before it got there, or the journal was not shipped"
         )
     first = next((step for step in steps if before[step] != resumed.losses[step]), None)
     return Continuity(

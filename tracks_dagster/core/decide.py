@@ -24,6 +24,7 @@ from tracks_dagster.core.clean_start import (
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.decision_words import joined, plan_words, seqs_of
 from tracks_dagster.core.evals import evals_settled, what_evals_wait_for
+from tracks_dagster.core.evidence import START_REFUSED_RULE
 from tracks_dagster.core.limits import Limit, limits
 from tracks_dagster.core.pauses import backing_off, unproven, weathering
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
@@ -124,12 +125,26 @@ def _held_by_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     """Return the wait for a person, who ended the attempt or whom a refusal waits for."""
     go_on = f'`tracks retry {state.run_id} --why "…"` goes on'
     stop = None if state.is_moved(failed) else state.stop_for(failed)
+    if stop is None and (said := _said_at_the_start(failed)) is not None:
+        return Wait(why=f"Attempt {failed.attempt_id} (record {failed.ended_seq}): {said} {go_on}.")
     if stop is not None or failed.reason is _R.USER_CANCELLED:
         by = f"{stop.body.by} (record {stop.seq}: {stop.body.why})" if stop else "A person"
         return Wait(why=f"{by} ended attempt {failed.attempt_id}; {go_on}.")
     if state.refusal is not None:
         return Wait(why=f"A retry was refused (record {state.refusal.seq}); {go_on}.")
     return None
+
+
+def _said_at_the_start(failed: AttemptState) -> str | None:
+    """Return why no gang was started, where a source in quarantine is why: nobody ended the attempt."""
+    ended, reading = failed.ended, failed.reclassified or failed.ended
+    if ended is None or reading is None or failed.reason is not _R.USER_CANCELLED:
+        return None
+    if reading.rule != START_REFUSED_RULE:
+        return None
+    said = ended.root_message.strip()
+    release = "" if "tracks release" in said else " `tracks release` ends the quarantine."
+    return f"{said}{release} Once it is released, or where a clean checkpoint is left,"
 
 
 def _after_failure(

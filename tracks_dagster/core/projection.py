@@ -213,6 +213,7 @@ def _promotion_row(run_id: str, promotion: Dated[PromotionDecided]) -> Row:
         decided_by=body.decided_by,
         why=body.why,
         decided_at=promotion.at,
+        is_withheld=body.is_withheld,
     )
 
 

@@ -159,7 +159,7 @@ _SENTENCES: dict[TerminationReason, str] = {
     _R.BAD_INPUT_DATA: "A sample could not be read or broke the data's contract.",
     _R.DATA_LOADER_STALL: "The data loader stopped delivering.",
     _R.CONFIG_ERROR: "The configuration is wrong; the same configuration fails again.",
-    _R.CODE_ERROR: "The training code raised an error; the same code fails again.",
+    _R.CODE_ERROR: "The training code raised an error, which the same code most often raises again.",
     _R.DEPENDENCY_MISMATCH: "A library is missing or has another version than the run needs.",
     _R.PERMISSION_DENIED: "A credential or permission was refused.",
     _R.IMAGE_PULL: "The container image could not be pulled.",

@@ -19,7 +19,12 @@ from tracks_dagster.core.ports import GangPhase, GangReport, ObjectStore, Orches
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.journals import journal_prefix, parse_lines, spent_of
+from tracks_dagster.services.journals import (
+    journal_prefix,
+    line_time,
+    parse_lines,
+    spent_of,
+)
 from tracks_dagster.services.placements import read_places
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
@@ -104,15 +109,13 @@ def read_journal_end(store: ObjectStore, journal: str) -> JournalEnd:
     found = JournalEnd()
     for key in reversed(list(store.list(journal))):
         for line in reversed(list(parse_lines(store.get(key) or b""))):
-            found = replace(found, began=True, last_line_at=found.last_line_at or line.get("t"))
+            at = line["t"] if line_time(line) is not None else None
+            found = replace(found, began=True, last_line_at=found.last_line_at or at)
             found = replace(found, spent=found.spent or spent_of(line))
-            if line.get("kind") == "step":
-                return replace(
-                    found,
-                    last_step=line["step"],
-                    cursor_to=line.get("cursor_to"),
-                    last_stepped_at=line.get("t"),
-                )
+            step, cursor = line.get("step"), line.get("cursor_to")
+            if line.get("kind") == "step" and isinstance(step, int):  # else it was damaged
+                cursor_to = cursor if isinstance(cursor, int) else None
+                return replace(found, last_step=step, cursor_to=cursor_to, last_stepped_at=at)
     return found
 
 

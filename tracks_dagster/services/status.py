@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.promotion import promotion_is_due
 from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.journals import last_step
-from tracks_dagster.services.status_row import is_enough, newest_step
+from tracks_dagster.services.journals import JournalTail, read_tail
+from tracks_dagster.services.quarantine.descending import read_held
+from tracks_dagster.services.silence import heard_at, silence
+from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.services.tracks import Tracks
 
 HEARTBEAT_KEY = "daemon/heartbeat.json"
@@ -44,6 +46,8 @@ class RunLine:
     """One run. state: a `RunLifecycle`, waiting also where `waiting_for` says what does not come.
 
     branched_from: as RUN@STEP. step: the newest known, with its loss; steps: how many it is to run.
+    silence: that nothing was heard of its open attempt for long. quarantined: a sentence for each
+    source in quarantine that something of it descends from; read where one run was asked for.
     """
 
     run_id: str
@@ -59,6 +63,8 @@ class RunLine:
     steps: Json
     loss: float | None
     promoted_to: str | None
+    silence: str | None
+    quarantined: tuple[str, ...] = ()
 
 
 def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) -> list[RunLine]:
@@ -68,20 +74,23 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
     """
     heartbeat = read_heartbeat(tracks.store)
     if run_id is not None:
-        return [run_line(tracks, tracks.run(run_id), heartbeat)]
+        state = tracks.run(run_id)
+        line = run_line(tracks, state, heartbeat)
+        return [replace(line, quarantined=read_held(tracks, state).sentences)]
     sql = Path(__file__).with_name("status_newest.sql").read_text(encoding="utf-8")
     rows = ledger.query(sql, {"runs_max": RUNS_MAX})
     return [
-        _known_line(tracks.store, row) or run_line(tracks, tracks.run(row["run_id"]), heartbeat)
+        _known_line(tracks, row) or run_line(tracks, tracks.run(row["run_id"]), heartbeat)
         for row in rows
     ]
 
 
-def _known_line(store: ObjectStore, row: Mapping[str, Json]) -> RunLine | None:
+def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
     """Return how a run stands by its row of `status_newest.sql`; None where its track has to say."""
-    if not is_enough(store, row):
+    if not is_enough(tracks.store, row):
         return None
-    newest = newest_step(store, row)
+    tail = journal_end(tracks.store, row)
+    newest = tail.steps[-1] if tail.steps else None
     if newest is None and row["attempt_count"] > 0:
         return None  # an attempt before it may have run steps
     source = row["branched_from_run_id"]
@@ -99,6 +108,9 @@ def _known_line(store: ObjectStore, row: Mapping[str, Json]) -> RunLine | None:
         steps=row["max_steps"],
         loss=newest.loss if newest else None,
         promoted_to=row["promoted_to"],
+        silence=silence(row["run_id"], tail.last_line_at, tracks.now())
+        if has_a_gang(row)
+        else None,
     )
 
 
@@ -107,7 +119,8 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
     status = run_status(state)
     waiting = waiting_for(state, heartbeat, tracks.now())
     attempt, source = state.last_attempt, state.declared.branched_from
-    step, loss = _progress(tracks.store, state)
+    tail, step, loss = _progress(tracks.store, state)
+    heard = heard_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
     promoted = [p.body.alias for p in state.promotions if p.body.promoted]
     return RunLine(
         run_id=state.run_id,
@@ -123,6 +136,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         steps=state.declared.config.get("steps"),
         loss=loss,
         promoted_to=promoted[-1] if promoted else None,
+        silence=silence(state.run_id, heard, tracks.now()),
     )
 
 
@@ -182,19 +196,20 @@ def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
         return None  # for people only: a broken one is as good as none
 
 
-def _progress(store: ObjectStore, state: RunState) -> tuple[int | None, float | None]:
-    """Return the newest known step and its loss."""
+def _progress(store: ObjectStore, state: RunState) -> tuple[JournalTail, int | None, float | None]:
+    """Return the end of the newest attempt's journal, the newest known step and its loss."""
+    newest = JournalTail()
     for attempt in reversed(state.attempts):
-        line = _last_line(store, state, attempt)
-        if line is not None:
-            return line
-    return None, None
+        tail = _tail(store, state, attempt)
+        if attempt is state.last_attempt:
+            newest = tail
+        if tail.steps:
+            return newest, tail.steps[-1].step, tail.steps[-1].loss
+    return newest, None, None
 
 
-def _last_line(
-    store: ObjectStore, state: RunState, attempt: AttemptState
-) -> tuple[int, float] | None:
+def _tail(store: ObjectStore, state: RunState, attempt: AttemptState) -> JournalTail:
     if attempt.placed is None:
-        return None
-    line = last_step(store, state.run_id, attempt.attempt_id, attempt.placed.launch_id)
-    return None if line is None else (line.step, line.loss)
+        return JournalTail()
+    launch_id = attempt.placed.launch_id
+    return read_tail(store, state.run_id, attempt.attempt_id, launch_id, steps_max=1)

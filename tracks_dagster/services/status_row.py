@@ -13,23 +13,23 @@ from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, sha256_hex
 from tracks_dagster.core.track import log_key, run_track
-from tracks_dagster.services.journals import StepLine, last_step
+from tracks_dagster.services.journals import JournalTail, read_tail
 
 
 def is_enough(store: ObjectStore, row: Mapping[str, Json]) -> bool:
     """Whether `row`, of `status_newest.sql`, says all that the run's track would say."""
-    is_led = row["state"] != RunLifecycle.RUNNING or _has_a_gang(row)
+    is_led = row["state"] != RunLifecycle.RUNNING or has_a_gang(row)
     return is_led and _is_at_the_end(store, row)
 
 
-def newest_step(store: ObjectStore, row: Mapping[str, Json]) -> StepLine | None:
-    """Return the newest step that the newest launch shipped; None when it shipped none."""
+def journal_end(store: ObjectStore, row: Mapping[str, Json]) -> JournalTail:
+    """Return the newest step that the newest launch shipped, and when its newest line was written."""
     if row["launch_id"] is None:
-        return None
-    return last_step(store, row["run_id"], row["attempt_count"], row["launch_id"])
+        return JournalTail()
+    return read_tail(store, row["run_id"], row["attempt_count"], row["launch_id"], steps_max=1)
 
 
-def _has_a_gang(row: Mapping[str, Json]) -> bool:
+def has_a_gang(row: Mapping[str, Json]) -> bool:
     """Whether the newest attempt is open and supervised, so that no sensor has to act."""
     return (
         row["attempt_count"] > 0

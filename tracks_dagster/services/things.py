@@ -6,9 +6,10 @@ manifest's sha256, a commit, a node.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 
-from tracks_dagster.core.bodies import SnapshotRef
+from tracks_dagster.core.bodies import EvalOpened, PromotionDecided, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.lineage import (
@@ -20,7 +21,6 @@ from tracks_dagster.core.lineage import (
 from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.core.nearest import did_you_mean
 from tracks_dagster.core.ports import Ledger
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.things_by_ledger import (
     AMBIGUOUS_NAMED_MAX,
@@ -84,6 +84,30 @@ def find_exact(tracks: Tracks, ledger: Ledger | None, thing: Thing) -> Exact:
             return _promotion(tracks, thing)
 
 
+def as_it_was(thing: Exact, until: datetime) -> Exact | None:
+    """Return what `thing` named then: of an eval or a promotion the newest one by then, not of now.
+
+    None for a checkpoint, an eval or a promotion that was not there yet.
+    """
+    state, was = thing.state, thing
+    if state is None:
+        return thing
+    if thing.kind is ThingKind.PROMOTION:
+        by_then = [p.body for p in state.promotions if p.at <= until and p.body.promoted]
+        of_alias = [body for body in by_then if body.alias == thing.alias]
+        if not of_alias:
+            return None
+        was = _as_promotion(thing, of_alias[-1])
+    if thing.kind is ThingKind.EVAL:
+        opened = [e.opened for e in state.evals if e.opened_at <= until]
+        tries = [each for each in opened if each.eval_id == thing.eval_id]
+        if not tries:
+            return None
+        was = _as_eval(thing, tries[-1])
+    found = state.checkpoint(was.checkpoint.manifest_sha256) if was.checkpoint else None
+    return was if found is None or found.at <= until else None
+
+
 def _snapshot(tracks: Tracks, name: str) -> Exact:
     dataset, _, prefix = name.rpartition("@")
     state = tracks.find_dataset(dataset)
@@ -119,7 +143,7 @@ def _attempt(tracks: Tracks, thing: Thing) -> Exact:
         count = len(state.attempts)
         has = f"a01 to a{count:02d}" if count > 1 else "a01" if count else "none yet"
         raise UnknownRun(f"{run_id} has no attempt {attempt_id}; it has: {has}.")
-    return _of_run(thing, state, attempt_id=attempt_id)
+    return replace(_of_run(thing, state), attempt_id=attempt_id)
 
 
 def _checkpoint(tracks: Tracks, ledger: Ledger | None, name: str) -> Exact:
@@ -157,15 +181,7 @@ def _eval(tracks: Tracks, thing: Thing) -> Exact:
             f"{run_id} has no eval {eval_id!r}; {did_you_mean(eval_id, known)}it has: "
             f"{', '.join(known[:AMBIGUOUS_NAMED_MAX]) or 'none'}."
         )
-    newest = found[-1]
-    return _of_run(
-        thing,
-        state,
-        checkpoint=newest.checkpoint,
-        snapshot=newest.snapshot,
-        eval_id=eval_id,
-        eval_number=newest.number,
-    )
+    return _as_eval(_of_run(thing, state), found[-1])
 
 
 def _promotion(tracks: Tracks, thing: Thing) -> Exact:
@@ -178,20 +194,32 @@ def _promotion(tracks: Tracks, thing: Thing) -> Exact:
             f"Nothing of {run_id} was promoted to {alias!r}; {did_you_mean(alias, known)}promoted "
             f"were: {', '.join(known) or 'none'}."
         )
-    newest = found[-1]
-    return _of_run(
+    return _as_promotion(_of_run(thing, state), found[-1])
+
+
+def _of_run(thing: Thing, state: RunState) -> Exact:
+    return Exact(kind=thing.kind, text=str(thing), called=str(thing), state=state)
+
+
+def _as_eval(thing: Exact, opened: EvalOpened) -> Exact:
+    return replace(
         thing,
-        state,
-        checkpoint=newest.checkpoint,
-        snapshot=newest.snapshot,
-        eval_id=newest.eval_id,
-        eval_number=newest.eval_number,
-        alias=alias,
+        checkpoint=opened.checkpoint,
+        snapshot=opened.snapshot,
+        eval_id=opened.eval_id,
+        eval_number=opened.number,
     )
 
 
-def _of_run(thing: Thing, state: RunState, **more: Json) -> Exact:
-    return Exact(kind=thing.kind, text=str(thing), called=str(thing), state=state, **more)
+def _as_promotion(thing: Exact, decided: PromotionDecided) -> Exact:
+    return replace(
+        thing,
+        checkpoint=decided.checkpoint,
+        snapshot=decided.snapshot,
+        eval_id=decided.eval_id,
+        eval_number=decided.eval_number,
+        alias=decided.alias,
+    )
 
 
 def _of_checkpoint(state: RunState, checkpoint: CheckpointState) -> Exact:

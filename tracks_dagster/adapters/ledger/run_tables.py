@@ -222,6 +222,7 @@ promotions = Table(
     must("decided_by", Text),
     must("why", Text),
     must("decided_at", UtcTime),
+    may("is_withheld", Boolean),  # refused while a source was in quarantine
     Index("ix_promotions_checkpoint", "run_id", "manifest_sha256"),
     # "Who holds this alias?"
     Index("ix_promotions_alias", "alias", "decided_at"),

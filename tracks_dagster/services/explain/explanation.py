@@ -1,7 +1,4 @@
-"""What a person must learn to understand an attempt, as data: the shape of `tracks explain --json`.
-
-Nothing here decides or reads; `services.explain` fills it in and `services.explain_text` tells it.
-"""
+"""What a person must learn to understand an attempt, as data: the shape of `tracks explain --json`."""
 
 from __future__ import annotations
 
@@ -12,6 +9,7 @@ from tracks_dagster.core.bodies import CodeVersion, ConfigChange, Debit
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.completeness import Completeness
 from tracks_dagster.core.continuity import Continuity
+from tracks_dagster.core.prices import Money
 from tracks_dagster.core.records import Json
 from tracks_dagster.services.explain.reading import Break
 
@@ -138,20 +136,24 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end.
+    """What it cost. unsaved_steps: of the kept, those that a next attempt would have to run
+    again. device_seconds: ranks times seconds; wall_s: from its opening to its end.
 
     debit: what it spent from the retry budget when it was opened; None: nothing. seconds: its wall
     time by bucket (`time_buckets.BUCKETS`), which sums to wall_s; device_seconds_by: those of each.
+    money: None without a price table.
     """
 
     kept_steps: int
     lost_steps: int
+    unsaved_steps: int
     device_seconds: float | None
     accelerator: str | None
     wall_s: float | None
     debit: Debit | None
     seconds: Mapping[str, float]
     device_seconds_by: Mapping[str, float]
+    money: Money | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +168,7 @@ class CountedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """What was decided after its end. what: "retried", "refused", "finished" or "undecided"."""
+    """What was decided after its end: "retried", "refused", "finished", "undecided" or "not known"."""
 
     what: str
     decided_by: str | None
@@ -191,7 +193,8 @@ class Stretch:
     """One attempt of the run's history, or consecutive ones that are told together.
 
     reason: None while open; "several reasons" where a stretch had to take in different ends.
-    from_step: what its first attempt resumed from; to_step: the last step that any of them ran.
+    from_step: what its first attempt resumed from; to_step: the last step that any of them ran;
+    unsaved_steps: as in `Cost`.
     repeats: of a single attempt, the earlier one that failed with the same fingerprint and after which
     nothing was kept.
     """
@@ -203,6 +206,7 @@ class Stretch:
     to_step: int
     kept_steps: int
     lost_steps: int
+    unsaved_steps: int
     repeats: int | None
 
     @property

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 
 from tracks_dagster.core.bodies import EvalRequirement
 from tracks_dagster.core.evals import attempts_at, final_checkpoint, is_completed
+from tracks_dagster.core.prices import Money, Prices
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import AttemptTime
+from tracks_dagster.core.time_facts import accelerator_of
 from tracks_dagster.services.explain.explanation import CheckpointMade, Cost, EvalDone
-from tracks_dagster.services.receipts import Receipt
+from tracks_dagster.services.receipts import Receipt, RunReceipts
 
 
 def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:
@@ -30,7 +32,9 @@ def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[Checkpo
     )
 
 
-def explain_cost(receipt: Receipt, time: AttemptTime) -> Cost:
+def explain_cost(
+    run: RunReceipts, receipt: Receipt, time: AttemptTime, prices: Prices | None
+) -> Cost:
     """Return the attempt's share of the run's steps and of its time, and its debit."""
     attempt, account = receipt.attempt, receipt.account
     wall_s = None
@@ -39,12 +43,28 @@ def explain_cost(receipt: Receipt, time: AttemptTime) -> Cost:
     return Cost(
         kept_steps=account.kept,
         lost_steps=account.lost,
+        unsaved_steps=run.unsaved_steps(receipt),
         device_seconds=attempt.ended.device_seconds if attempt.ended else None,
         accelerator=attempt.ended.accelerator if attempt.ended else None,
         wall_s=wall_s,
         debit=attempt.opened.debit,
         seconds=time.seconds,
         device_seconds_by=time.device_seconds,
+        money=None if prices is None else _money(attempt, time, prices),
+    )
+
+
+def _money(attempt: AttemptState, time: AttemptTime, prices: Prices) -> Money:
+    accelerator, device_class = accelerator_of(attempt), attempt.opened.compute.device_class
+    price = prices.of(accelerator, device_class)
+    hours = sum(time.device_seconds.values()) / 3600
+    kept_hours = time.device_seconds["step_kept"] / 3600
+    return Money(
+        currency=prices.currency,
+        device=accelerator or device_class,
+        per_device_hour=price,
+        amount=None if price is None else price * hours,
+        wasted=None if price is None else price * (hours - kept_hours),
     )
 
 

@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.explain.explanation import Progress
 from tracks_dagster.services.receipts import Receipt
+from tracks_dagster.services.silence import heard_at, silence
 
 
-def explain_progress(receipt: Receipt) -> Progress | None:
-    """Return how far the attempt is; None once it has ended."""
+def explain_progress(
+    receipt: Receipt, run_id: str, now: datetime, last_line_at: datetime | None
+) -> Progress | None:
+    """Return how far the attempt is at `now`; None once it has ended.
+
+    last_line_at: of its journal's newest line, a heartbeat or a step.
+    """
     attempt = receipt.attempt
     if not attempt.is_open:
         return None
     newest = receipt.steps[-1] if receipt.steps else None
+    silent = silence(run_id, heard_at(attempt, last_line_at), now)
     steps = attempt.opened.config.get("steps")
     return Progress(
         step=newest.step if newest else None,
         steps=steps,
         at=newest.at if newest else None,
         last_committed_step=receipt.last_committed_step,
-        sentence=_waits(attempt) or _runs(receipt),
+        sentence=_waits(attempt) or " ".join(filter(None, (_runs(receipt), silent))),
     )
 
 
 def _waits(attempt: AttemptState) -> str | None:
     """Say what it waits for before its ranks have come together, or None."""
+    if attempt.placed is not None:
+        return None
     if not attempt.claims:
         return "It is open, and no Dagster run has claimed it yet: nothing has been started for it."
-    if attempt.placed is None:
-        return "It is open: a Dagster run has claimed it, and its ranks are not together yet."
-    return None
+    return "It is open: a Dagster run has claimed it, and its ranks are not together yet."
 
 
 def _runs(receipt: Receipt) -> str:

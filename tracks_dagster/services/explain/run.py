@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.bodies import RankPlace, TimeSpent
+from tracks_dagster.core.clean_start import NothingClean
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.records import Kind, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import RunTime, run_buckets
@@ -43,9 +45,10 @@ from tracks_dagster.services.explain.reading import RunRead, read_run
 from tracks_dagster.services.explain.stretches import stretches
 from tracks_dagster.services.explain.tried import explain_data, explain_tried
 from tracks_dagster.services.gathering import read_journal_end
-from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.services.journals import journal_prefix, read_tail
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.placements import read_places
+from tracks_dagster.services.quarantine.descending import next_start, not_known
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.services.tracks import Tracks
@@ -58,12 +61,14 @@ class Around:
     """What an explanation may draw on beside the store, none of which it needs.
 
     rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
-    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone.
+    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prices: None
+    where nothing is told in money.
     """
 
     rules: UserRules = NO_RULES
     ledger: Ledger | None = None
     ui_url: str = ""
+    prices: Prices | None = None
 
 
 NOTHING_AROUND = Around()
@@ -90,7 +95,7 @@ def read_to_explain(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND
     return Told(
         read=read,
         run=run,
-        history=stretches(run.receipts),
+        history=stretches(run),
         time=run_buckets(state, as_of=until, spent=_spent(tracks.store, state)),
         until=until,
     )
@@ -143,10 +148,15 @@ def explain_told(
 def explain_attempt(
     tracks: Tracks, run_id: str, attempt_id: int, around: Around = NOTHING_AROUND
 ) -> AttemptExplanation:
-    """Explain one attempt; raises UnknownRun."""
+    """Explain one attempt; raises UnknownRun, and TrackBroken where the record does not reach it."""
     told = read_to_explain(tracks, run_id, around)
     count = len(told.run.receipts)
     if told.run.state.attempt(attempt_id) is None:
+        if (broken := told.read.broken) is not None:
+            raise TrackBroken(
+                f"Whether {run_id} has an attempt {attempt_id} cannot be told: {broken.meaning} "
+                f"{broken.to_do} Before that, {_which(run_id, count)}"
+            )
         raise UnknownRun(
             f"Training run {run_id} has no attempt {attempt_id}; {_which(run_id, count)}"
         )
@@ -182,9 +192,9 @@ def _explain(
         checkpoints=explain_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
         ended=explain_end(attempt, evidence, around.rules, late),
-        progress=explain_progress(receipt),
-        cost=explain_cost(receipt, told.time.attempts[attempt.attempt_id - 1]),
-        next=explain_next(run, attempt, records),
+        progress=explain_progress(receipt, state.run_id, told.until, _heard(store, told, attempt)),
+        cost=explain_cost(run, receipt, told.time.attempts[attempt.attempt_id - 1], around.prices),
+        next=explain_next(run, attempt, records, told.read.broken),
         resumes_from=run.final,
         evals=explain_evals(state, attempt),
         evals_owed=tuple(evals_owed(state)),
@@ -193,7 +203,7 @@ def _explain(
         words=_words(state, attempt),
         missing=tuple(missing(receipt, evidence_problem)),
         completeness=score(state, receipt, evidence_problem),
-        what_to_do=what_to_do(run, attempt),
+        what_to_do=what_to_do(run, attempt, told.read.broken, _held_back(quarantines, state)),
         links=tuple(explain_links(state, attempt, around.ui_url)),
         references=tuple(references(state, attempt)),
         broken=told.read.broken,
@@ -205,10 +215,29 @@ def _quarantined(quarantines: Quarantines, state: RunState, attempt: AttemptStat
     try:
         marks = quarantines.of_attempt(state, attempt.attempt_id)
     except TrackBroken as error:
-        yield f"Whether it descends from a source in quarantine is not known: {error}"
+        yield not_known(error)
         return
     for mark in marks.values():
-        yield f"it {mark.words}"
+        yield f"it {mark.words} It is in quarantine since {mark.at:%Y-%m-%dT%H:%M:%SZ}."
+
+
+def _heard(store: ObjectStore, told: Told, attempt: AttemptState) -> datetime | None:
+    """Return when the newest line of an open attempt's journal was written."""
+    if not attempt.is_open or attempt.placed is None:
+        return None
+    run_id, launch_id = told.run.state.run_id, attempt.placed.launch_id
+    return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
+
+
+def _held_back(quarantines: Quarantines, state: RunState) -> str:
+    """Say which quarantine leaves a next attempt nothing to start from; empty where none does."""
+    if state.finished is not None or state.open_attempt is not None:
+        return ""
+    try:
+        start = next_start(quarantines, state)
+    except TrackBroken:
+        return ""  # told as what it is, where the quarantines are
+    return start.why if isinstance(start, NothingClean) else ""
 
 
 def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.prices import Money
 from tracks_dagster.services.explain.bucket_words import bucket_label
 from tracks_dagster.services.explain.explanation import (
     AttemptExplanation,
     Cost,
+    Ended,
     Next,
     Stretch,
     Where,
@@ -36,7 +38,7 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
     """Return the parts in the order that they are asked for; a part without a line is left out."""
     told = {
         "quarantine": attempt.quarantined,
-        "why it ended": _why(attempt),
+        "why it ended" if attempt.ended else "how far it is": _why(attempt),
         "decided next": _decided(attempt.next),
         "what to do": [attempt.what_to_do],
         "what it tried": _tried(attempt),
@@ -71,8 +73,15 @@ def history_lines(history: Sequence[Stretch]) -> Iterator[str]:
             else "no step"
         )
         yield (
-            f"{name} {ends}: {ran}, {each.kept_steps} kept, {each.lost_steps} lost{_repeats(each)}"
+            f"{name} {ends}: {ran}, {each.kept_steps} kept, {each.lost_steps} lost"
+            f"{_unsaved(each.unsaved_steps)}{_repeats(each)}"
         )
+
+
+def _unsaved(steps: int) -> str:
+    return (
+        f"; of the kept {steps} in no checkpoint: a next attempt runs them again" if steps else ""
+    )
 
 
 def _repeats(stretch: Stretch) -> str:
@@ -83,12 +92,15 @@ def _repeats(stretch: Stretch) -> str:
 
 def _why(attempt: AttemptExplanation) -> Iterator[str]:
     ended = attempt.ended
+    if ended is None and attempt.broken is not None:
+        yield "whether it has ended is not known: the record breaks before"
+        return
     if ended is None:
         yield attempt.progress.sentence if attempt.progress else "It has not ended."
         return
     yield f"{ended.sentence} It ended at {_time(ended.ended_at)}."
-    yield f"rule {ended.rule}, confidence {ended.confidence:.0%}, closed by {ended.closed_by}"
-    if ended.root_message and ended.root_message not in ended.lines:
+    yield f"rule {ended.rule}, confidence {ended.confidence:.0%}, closed by {_closer(attempt, ended)}"
+    if ended.root_message not in ("", ended.reason, *ended.lines):
         yield f"root message: {ended.root_message}"
     for line in ended.lines:
         yield f"| {line}"
@@ -102,6 +114,12 @@ def _why(attempt: AttemptExplanation) -> Iterator[str]:
     yield from ended.late
     if ended.reclassified_why:
         yield f"read again later: {ended.reclassified_why}"
+
+
+def _closer(attempt: AttemptExplanation, ended: Ended) -> str:
+    """Say who recorded the end: a bare id of a Dagster run tells nobody that its supervisor did."""
+    is_supervisor = ended.closed_by in attempt.where.dagster_run_ids
+    return f"the supervisor of Dagster run {ended.closed_by}" if is_supervisor else ended.closed_by
 
 
 def _decided(decision: Next) -> Iterator[str]:
@@ -217,13 +235,13 @@ def _real(run_id: str, ref: CheckpointRef | None) -> str:
         return "the run has no checkpoint to go on from: a next attempt begins afresh"
     source = "" if ref.run_id == run_id else f" of {ref.run_id}"
     return (
-        f"the run's real one now is step {ref.step} of attempt {ref.attempt_id}{source}, manifest "
-        f"{ref.manifest_sha256[:12]}"
+        f"what the run stands on now: step {ref.step} of attempt {ref.attempt_id}{source}, manifest "
+        f"{ref.manifest_sha256[:12]}; whatever comes next goes on from it"
     )
 
 
 def _cost(cost: Cost) -> Iterator[str]:
-    yield f"{cost.kept_steps} steps kept, {cost.lost_steps} lost"
+    yield f"{cost.kept_steps} steps kept, {cost.lost_steps} lost{_unsaved(cost.unsaved_steps)}"
     if cost.device_seconds is not None:
         wall = f" in {cost.wall_s:.0f} s" if cost.wall_s is not None else ""
         yield f"{cost.device_seconds:.1f} device seconds ({cost.accelerator}){wall}"
@@ -238,9 +256,20 @@ def _cost(cost: Cost) -> Iterator[str]:
         ]
         if parts:
             yield f"{what}: {', '.join(parts)}"
+    if cost.money is not None:
+        yield _money(cost.money)
     if cost.debit is not None:
         why = f" ({cost.debit.why})" if cost.debit.why else ""
         yield f"opening it spent {cost.debit.amount:g} of the budget for {cost.debit.reason}{why}"
+
+
+def _money(money: Money) -> str:
+    if money.amount is None:
+        return f"in money not known: the price table has no price for {money.device}"
+    return (
+        f"{money.amount:.2f} {money.currency} at {money.per_device_hour:g} a device hour, "
+        f"{money.wasted:.2f} of it not for steps that were kept"
+    )
 
 
 def _evals(attempt: AttemptExplanation) -> Iterator[str]:

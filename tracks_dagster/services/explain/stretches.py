@@ -10,29 +10,30 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from tracks_dagster.services.explain.explanation import Stretch
-from tracks_dagster.services.receipts import Receipt
+from tracks_dagster.services.receipts import Receipt, RunReceipts
 
 STRETCHES_MAX = 24  # lines that still are a picture; more is a table to be searched
 OLDEST_KEPT = 4  # of them, where even the stretches are too many: how the run began
 SEVERAL = "several reasons"
 
 
-def stretches(receipts: Sequence[Receipt]) -> tuple[Stretch, ...]:
+def stretches(run: RunReceipts) -> tuple[Stretch, ...]:
     """Return the attempts in order, each alone while they are at most `STRETCHES_MAX`.
 
     Of more, neighbours that ended for the same reason become one; where that is not enough, what lies
     between the oldest `OLDEST_KEPT` and the newest is one stretch of several reasons.
     """
-    alone = [_stretch([receipt], receipts) for receipt in receipts]
+    receipts = run.receipts
+    alone = [_stretch([receipt], run) for receipt in receipts]
     if len(alone) <= STRETCHES_MAX:
         return tuple(alone)
     groups = [list(group) for _, group in groupby(receipts, lambda r: r.attempt.reason)]
-    together = [_stretch(group, receipts) for group in groups]
+    together = [_stretch(group, run) for group in groups]
     if len(together) <= STRETCHES_MAX:
         return tuple(together)
     newest = STRETCHES_MAX - OLDEST_KEPT - 1
     between = [r for group in groups[OLDEST_KEPT:-newest] for r in group]
-    return (*together[:OLDEST_KEPT], _stretch(between, receipts), *together[-newest:])
+    return (*together[:OLDEST_KEPT], _stretch(between, run), *together[-newest:])
 
 
 def members(stretch: Stretch, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
@@ -40,7 +41,7 @@ def members(stretch: Stretch, receipts: Sequence[Receipt]) -> Sequence[Receipt]:
     return receipts[stretch.first - 1 : stretch.last]
 
 
-def _stretch(group: Sequence[Receipt], receipts: Sequence[Receipt]) -> Stretch:
+def _stretch(group: Sequence[Receipt], run: RunReceipts) -> Stretch:
     reasons = {receipt.attempt.reason for receipt in group}
     (reason,) = reasons if len(reasons) == 1 else (SEVERAL,)
     first = group[0].attempt
@@ -52,16 +53,17 @@ def _stretch(group: Sequence[Receipt], receipts: Sequence[Receipt]) -> Stretch:
         to_step=max(receipt.account.last for receipt in group),
         kept_steps=sum(receipt.account.kept for receipt in group),
         lost_steps=sum(receipt.account.lost for receipt in group),
-        repeats=_repeats(group[0], receipts) if len(group) == 1 else None,
+        unsaved_steps=sum(map(run.unsaved_steps, group)),
+        repeats=_repeats(group[0], run) if len(group) == 1 else None,
     )
 
 
-def _repeats(receipt: Receipt, receipts: Sequence[Receipt]) -> int | None:
+def _repeats(receipt: Receipt, run: RunReceipts) -> int | None:
     """Return the newest earlier attempt that failed just so, when nothing was kept since."""
     fingerprint = receipt.attempt.fingerprint
-    if fingerprint is None or receipt.account.kept:
+    if fingerprint is None or receipt.account.kept > run.unsaved_steps(receipt):
         return None
-    for earlier in reversed(receipts[: receipt.attempt.attempt_id - 1]):
+    for earlier in reversed(run.receipts[: receipt.attempt.attempt_id - 1]):
         if earlier.attempt.fingerprint == fingerprint:
             return earlier.attempt.attempt_id
         if earlier.account.kept:

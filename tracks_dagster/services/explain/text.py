@@ -1,7 +1,7 @@
 """Tell an explanation in plain text: what a tired person reads at night, the end before the details.
 
 Pure: text in, nothing out. Colours and widths are not its business, so it reads the same in a mail.
-What each part says is `explain_sections`'s, the words that it uses are `glossary`'s.
+What each part says is `sections`'s, the words that it uses are `glossary`'s.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracks_dagster.services.explain.explanation import AttemptExplanation, RunExplanation
-from tracks_dagster.services.explain.glossary import used_words
+from tracks_dagster.services.explain.glossary import used_topics
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.sections import Section, history_lines, sections
 
@@ -32,7 +32,14 @@ def attempt_text(attempt: AttemptExplanation) -> str:
 
 def headline(attempt: AttemptExplanation) -> str:
     """Return the attempt and its end in a word."""
-    return f"{attempt.key}: {attempt.ended.reason if attempt.ended else 'open'}"
+    return f"{attempt.key}: {end_word(attempt)}"
+
+
+def end_word(attempt: AttemptExplanation) -> str:
+    """Return why it ended; where the record breaks before its end, nobody knows that it is open."""
+    if attempt.ended is not None:
+        return attempt.ended.reason
+    return "open" if attempt.broken is None else "end not known"
 
 
 def broken_lines(broken: Break | None) -> list[str]:
@@ -72,5 +79,4 @@ def _labelled(told: Iterable[Section]) -> list[str]:
 
 
 def _with_words(text: str) -> str:
-    words = [f"{word}: {meaning}" for word, meaning in used_words(text)]
-    return "\n".join([text, "", *_labelled([Section("words", tuple(words))])])
+    return "\n".join([text, "", *_labelled([Section("words", tuple(used_topics(text)))])])

@@ -15,7 +15,7 @@ from tracks_dagster.services.journals import StepLine
 from tracks_dagster.services.receipts import Receipt
 
 WIDTH, HEIGHT = 720, 300
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 14, 50  # margins for the axes' labels
+LEFT, RIGHT, TOP, BOTTOM = 84, 20, 14, 50  # margins for the axes' labels
 POINTS_MAX = 1000  # of one line; more cannot be told apart on a screen
 POINTS_ALL_MAX = 40_000  # of the picture; each of many lines gets fewer
 POINTS_MIN = 20

@@ -27,7 +27,7 @@ from tracks_dagster.services.explain.run import (
 )
 from tracks_dagster.services.explain.sections import sections
 from tracks_dagster.services.explain.stretches import STRETCHES_MAX
-from tracks_dagster.services.explain.text import broken_lines
+from tracks_dagster.services.explain.text import broken_lines, end_word
 from tracks_dagster.services.report.buckets import bucket_bar
 from tracks_dagster.services.report.lineage_picture import lineage_picture
 from tracks_dagster.services.report.loss_curve import loss_curve
@@ -137,7 +137,6 @@ def _explanations(
 
 
 def _explanation(told: AttemptExplanation, evidence: str, *, is_open: bool) -> str:
-    reason = told.ended.reason if told.ended else "open"
     terms = "\n".join(
         f"<dt>{escape(section.label)}</dt><dd>{''.join(map(_paragraph, section.lines))}</dd>"
         for section in sections(told)
@@ -145,7 +144,7 @@ def _explanation(told: AttemptExplanation, evidence: str, *, is_open: bool) -> s
     )
     return (
         f'<details class="told" id="{report_anchor(told.attempt_id)}"{" open" if is_open else ""}>'
-        f"<summary><b>Attempt {told.attempt_id}</b> {escape(reason)}</summary>\n"
+        f"<summary><b>Attempt {told.attempt_id}</b> {escape(end_word(told))}</summary>\n"
         f"<dl>\n{terms}\n</dl>\n{evidence}</details>"
     )
 

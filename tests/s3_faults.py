@@ -80,7 +80,7 @@ _ERRORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request. key: the object's, without bucket and prefix."""
+    """A request. key: the object's, without bucket and prefix; empty for one that lists."""
 
     method: str
     url: str
@@ -224,6 +224,7 @@ def _moto(asked: Asked) -> Answer:
     request = normalize_request(
         AWSPreparedRequest(asked.method, asked.url, dict(asked.headers), asked.body, False)
     )
-    status, headers, body = S3Response.key_dispatch(request, asked.url, request.headers)
+    dispatch = S3Response.key_dispatch if asked.key else S3Response.bucket_dispatch
+    status, headers, body = dispatch(request, asked.url, request.headers)
     data = body.encode() if isinstance(body, str) else bytes(body)
     return Answer(status=status, headers={k: str(v) for k, v in headers.items()}, body=data)

@@ -160,7 +160,8 @@ def _send(front: Front, request: AWSPreparedRequest) -> AWSResponse:
     answer = front.serve(Asked(method=request.method, url=request.url, headers=headers, body=data))
     if answer.wrong is Wrong.SILENT:
         raise ReadTimeoutError(endpoint_url=request.url)
-    if answer.wrong is Wrong.RESET:
+    is_cut = answer.wrong is Wrong.CUT and not request.stream_output  # the session reads it whole
+    if answer.wrong is Wrong.RESET or is_cut:
         raise ConnectionClosedError(endpoint_url=request.url)
     length = {"Content-Length": str(len(answer.body))}
     known = {n: v for n, v in answer.headers.items() if n.lower() != "content-length"}

@@ -166,10 +166,20 @@ def test_a_gang_is_asked_for_its_stacks_and_to_save_and_answers_each_wish_once(
     assert [rank.signal for rank in pod.end.ranks] == [signal.SIGTERM] * 2
 
 
+def test_a_pod_that_ends_before_its_second_beat_has_left_its_first(
+    pods: PodStarter, store: ObjectStore
+) -> None:
+    pod = pods.start(script="pass")
+    assert pod.wait() == 0, pod.log
+    beat = pod_files.decode_beat(store.get(pod_files.beat_key("r", 1, pod.uid)))
+    assert beat is not None
+    assert [rank.rank for rank in beat.ranks] == [0]
+
+
 def test_a_store_that_takes_no_beats_ends_no_training(pods: PodStarter, tmp_path: Path) -> None:
-    pod = pods.start(script=f"import time; time.sleep({2 * pod_files.BEAT_EVERY_S})")
-    beat = tmp_path / "store" / pod_files.beat_key("r", 1, pod.uid)
+    beat = tmp_path / "store" / pod_files.beat_key("r", 1, "uid-0")
     beat.mkdir(parents=True)  # nothing can be put there
+    pod = pods.start(script="pass")
     assert pod.wait() == 0, pod.log
     assert pod.end.ranks[0].exit_code == 0
     assert "cannot put a beat" in pod.log

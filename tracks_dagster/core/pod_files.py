@@ -4,8 +4,9 @@ Below `runs/<run_id>/attempts/<attempt_id>/gang/`; every object is small, writte
 whole. Pods have no way to each other's control plane, and the watcher may not enter a pod: so a pod
 leaves where its ranks stand and how they ended, and looks for what it is asked.
 
-    <pod uid>/beat.json              where the ranks stand, at most every BEAT_EVERY_S, when it changed,
-                                     and every ALIVE_EVERY_S: who is silent may only not reach the store
+    <pod uid>/beat.json              where the ranks stand: at its start, when it changed, at most every
+                                     BEAT_EVERY_S, and every ALIVE_EVERY_S: who is silent may only
+                                     not reach the store
     <pod uid>/end.json               how they ended: put at each end; each rank has one at the last
     failed.json                      that a rank failed; the other pods look every ASK_EVERY_S
     ask.json                         the newest wish; pods look every ASK_EVERY_S

@@ -83,7 +83,7 @@ def run(store: ObjectStore, told: PodEnvironment, notice: Notice) -> int:
     clean = partial(redact, secrets=told.secrets)
     ends = Ends(store, told, clean=clean)
     beats = Beats(store, told)
-    Repeat("cannot put a beat", beats.put, every_s=BEAT_EVERY_S)
+    Repeat("cannot put a beat", beats.put, every_s=BEAT_EVERY_S).soon()  # the first at once
     Repeat("cannot answer", Asks(store, told, clean=clean).look, every_s=ASK_EVERY_S)
     torchrun = Torchrun(told)
     failure = GangFailure(store, told)

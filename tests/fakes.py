@@ -235,7 +235,7 @@ class FakeOrchestrator:
 class FakeGangs:
     """Gangs that a test moves by hand: `reports[run_id, attempt_id]` is what is observed.
 
-    A started gang is alive; `kill` makes it gone, with SIGKILL for every rank that had not ended.
+    A started gang is alive; `kill` makes a living one gone, SIGKILL for each rank that had not ended.
     `calls` holds every call that changes something as (method, run_id, attempt_id), in order.
     """
 
@@ -286,7 +286,7 @@ class FakeGangs:
     def kill(self, run_id: str, attempt_id: int) -> None:
         self.calls.append(("kill", run_id, attempt_id))
         report = self.reports.get((run_id, attempt_id))
-        if report is not None:
+        if report is not None and report.phase is GangPhase.ALIVE:
             self.end(run_id, attempt_id, *(RankEnd(rank=r.rank, signal=9) for r in report.ranks))
 
     def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:

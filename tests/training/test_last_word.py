@@ -11,7 +11,13 @@ from tracks_dagster.core import errors
 from tracks_dagster.core.evidence import DRAINED
 from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.reasons import TerminationReason as R
-from tracks_dagster.training.last_word import Drained, last_word, leave, reason_of
+from tracks_dagster.training.last_word import (
+    Drained,
+    last_word,
+    leave,
+    reason_of,
+    tells_of_lost_rank,
+)
 
 HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 TB"
 
@@ -36,6 +42,7 @@ HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried
         (errors.RankLost("rank 0"), R.RANK_LOST_SECONDARY),
         (dist.DistBackendError("NCCL"), R.RANK_LOST_SECONDARY),
         (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"), R.RANK_LOST_SECONDARY),
+        (RuntimeError("[gloo] writev [127.0.0.1]:4: Broken pipe"), R.RANK_LOST_SECONDARY),
         (ModuleNotFoundError("no module"), R.DEPENDENCY_MISMATCH),
         (PermissionError(13, "denied"), R.PERMISSION_DENIED),
         (errors.TrainingError("not reported"), R.CODE_ERROR),
@@ -47,6 +54,23 @@ HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried
 )
 def test_an_exception_tells_a_reason(error: BaseException, reason: str) -> None:
     assert reason_of(error) == reason
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]"), True),
+        (dist.DistBackendError("ncclRemoteError: A call failed possibly due to"), True),
+        (dist.DistBackendError("NCCL error: unhandled cuda error"), False),  # this rank's own
+        (errors.RankLost("Rank 0 failed with StoreUnavailable: Connection reset by peer"), False),
+        (errors.StoreUnavailable("Cannot read: Connection reset by peer"), False),
+        (ConnectionResetError("Connection reset by peer"), False),
+    ],
+)
+def test_only_what_torch_says_of_a_peer_tells_that_its_process_is_gone(
+    error: Exception, is_lost: bool
+) -> None:
+    assert tells_of_lost_rank(error) is is_lost
 
 
 def test_drained_is_an_exit_that_except_exception_does_not_swallow() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,24 @@ def test_a_part_that_is_missing_means_no_commit_and_training_goes_on(
     assert says in alert.body.text
     for rank in range(2):
         assert kinds(run, rank) == ["save_failed", "save"]
+
+
+def test_a_rank_that_dies_before_its_part_is_stored_leaves_the_others_time_for_a_last_word(
+    tmp_path: Path,
+) -> None:
+    run, gang = train(tmp_path, "rank_dies_before_its_part", ranks=3)
+    assert gang.exit_codes == [1, -signal.SIGKILL, 1], gang.log()
+    assert commits(run) == []
+    assert [word.reason for word in run.last_words(1)] == ["rank_lost_secondary"] * 2
+    (alert,) = run.state.alerts
+    assert "Rank 1 had not stored its part before a rank was lost" in alert.body.text
+
+
+def test_a_save_that_has_all_its_parts_is_committed_though_a_rank_died(tmp_path: Path) -> None:
+    run, gang = train(tmp_path, "rank_dies_after_its_part")
+    assert gang.exit_codes == [1, -signal.SIGKILL], gang.log()
+    assert commits(run) == [STEPS // 2]
+    assert [word.reason for word in run.last_words(1)] == ["rank_lost_secondary"]
 
 
 def test_a_rank_that_was_not_told_of_the_commit_hears_of_it_before_the_next_save(

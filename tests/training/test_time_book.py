@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.training.time_book import TimeBook
 
@@ -62,6 +64,21 @@ def test_a_wait_inside_another_counts_once_for_the_outer_one() -> None:
         with book.saving():
             clock.now += 4.0
     assert book.spent == TimeSpent(eval_s=7.0)
+
+
+def test_after_an_evaluation_that_failed_every_second_still_counts_once() -> None:
+    clock = Hand()
+    book = TimeBook(clock)
+    book.data_asked()
+    book.data_came()
+    with suppress(ValueError), book.evaluating():
+        clock.now += 7.0
+        raise ValueError("of the script, which trains on")
+    clock.now += 1.0
+    with book.saving():
+        clock.now += 5.0
+    assert book.stepped() == 1.0
+    assert book.spent == TimeSpent(steps_s=1.0, saving_s=5.0, eval_s=7.0)
 
 
 def test_keeping_the_book_reads_the_clock_three_times_a_step() -> None:

@@ -43,6 +43,7 @@ from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
+from tracks_dagster.training.last_word import tells_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.micro_batches import Batch, split
 from tracks_dagster.training.optimizer_state import parameter_names
@@ -223,13 +224,17 @@ class Attempt:
     @contextmanager
     def saves_settled(self) -> Iterator[None]:
         """Let a save under way end before a script that failed does: it is of an earlier step."""
+        rank_is_lost = False
         try:
             yield
+        except Exception as error:
+            rank_is_lost = tells_of_lost_rank(error)
+            raise
         finally:
             # Else the step that failed would seem to hang while the save and the last word take time.
             self._pulse.beat(Phase.ENDING, self._running_step)
             if self._steps is not None:
-                self._steps.saver.close()
+                self._steps.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
 
     def finish(self) -> bool:
@@ -274,13 +279,10 @@ class Attempt:
                 begun.known,
                 arena,
                 step=begun.step,
-                waits=self._wait_for_save,
+                waits=lambda s: self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=s),
             ),
             sampler=self._sampler,
         )
-
-    def _wait_for_save(self, may_take_s: float) -> None:
-        self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=may_take_s)
 
     @property
     def _running_step(self) -> int:

@@ -6,6 +6,7 @@ ever, writes the manifest, appends the commit, and tells the others how it went.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -97,6 +98,11 @@ class Committer:
         self._launch = launch
         self._known = known
         self._alerts: deque[Draft] = deque(maxlen=ALERTS_WAITING_MAX)
+        self._rank_is_lost = threading.Event()
+
+    def lose_rank(self) -> None:
+        """Take in that another rank is gone: what has not been told by now is waited for no more."""
+        self._rank_is_lost.set()
 
     def complete(self, save: Save) -> Outcome:
         """Store and commit a staged save; return how it ended, whatever happens."""
@@ -143,9 +149,9 @@ class Committer:
         if not ranks.is_first:
             ranks.post(f"{key}/part-{ranks.rank}", part.to_json())
             wait_s = OUTCOME_S_MAX + save.slowest_s
-            told = ranks.fetch(f"{key}/outcome", timeout_s=wait_s)
+            told = self._fetch(f"{key}/outcome", wait_s)
             if told is None:
-                return Outcome(failed=f"Rank 0 did not say in {wait_s:.3g} s how it ended.")
+                return Outcome(failed=f"Rank 0 did not say{self._in_time(wait_s)} how it ended.")
             outcome = Outcome(**told["outcome"])
         else:
             written, outcome = self._gather_and_commit(save, key, part)
@@ -171,8 +177,8 @@ class Committer:
         deadline = time.monotonic() + wait_s
         for rank in range(1, ranks.world_size):
             left_s = max(0.0, deadline - time.monotonic())
-            told = ranks.fetch(f"{key}/part-{rank}", timeout_s=left_s)
-            late = f"Rank {rank} had not stored its part after {wait_s:.3g} s."
+            told = self._fetch(f"{key}/part-{rank}", left_s)
+            late = f"Rank {rank} had not stored its part{self._in_time(wait_s)}."
             parts.append(Part(failed=late) if told is None else Part.from_json(told))
         failed = [each for each in parts if each.failed]
         if failed:
@@ -184,6 +190,15 @@ class Committer:
             return None, Outcome(failed=str(error), ends=Fenced.__name__)
         except StoreError as error:
             return None, self._failed(save, str(error))
+
+    def _fetch(self, key: str, wait_s: float) -> Json | None:
+        is_vain = self._rank_is_lost.is_set
+        return self._launch.ranks.fetch(key, timeout_s=wait_s, is_vain=is_vain)
+
+    def _in_time(self, wait_s: float) -> str:
+        if self._rank_is_lost.is_set():
+            return " before a rank was lost"
+        return f" in {wait_s:.3g} s"
 
     def _commit(self, save: Save, parts: list[Part]) -> tuple[Written | None, Outcome]:
         writer = save.writer

@@ -30,6 +30,7 @@ SIGNAL_S_MAX = 60.0  # how long a rank that is to be ended from outside waits fo
 POLL_S = 0.02
 SPIKE_FACTOR = 20.0
 _AFTER = ("preempt", "sigkill", "corrupt_checkpoint")  # fire once the step is reported
+_AMID = ("rank_crash", "host_oom")  # end a rank in the step, and what it was saving with it
 
 
 class Drills:
@@ -102,8 +103,12 @@ class Drills:
         return loss * SPIKE_FACTOR if step < self._spikes_until else loss
 
     def is_due_after(self, step: int) -> bool:
-        """Whether a drill may end the gang after `step`."""
-        return any(drill.kind in _AFTER and drill.step == step for drill in self._drills)
+        """Whether a drill may end the gang after `step`, or a rank in the step that follows."""
+        return any(
+            (drill.kind in _AFTER and drill.step == step)
+            or (drill.kind in _AMID and drill.step == step + 1)
+            for drill in self._drills
+        )
 
     def play_after(self, step: int, stop: StopSignal) -> bool:
         """End the gang from outside where a drill says so; True when it was preempted.

@@ -30,6 +30,7 @@ from tracks_dagster.core.errors import (
     StoreError,
 )
 from tracks_dagster.core.evidence import DRAINED, LastWord
+from tracks_dagster.core.initiator import CASCADE
 from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
@@ -79,6 +80,7 @@ _BY_TEXT: tuple[tuple[str, str], ...] = (
     ("DefaultCPUAllocator: not enough memory", _R.HOST_OOM),
     ("Connection closed by peer", _R.RANK_LOST_SECONDARY),  # gloo, when another rank went first
     ("Connection reset by peer", _R.RANK_LOST_SECONDARY),
+    ("Broken pipe", _R.RANK_LOST_SECONDARY),
     ("Timed out waiting", _R.RANK_LOST_SECONDARY),
 )
 # What a store says of a disk without space, and the system where it is not asked through a store.
@@ -99,6 +101,14 @@ def reason_of(error: BaseException) -> str:
             if text in str(error):
                 return str(reason)
     return str(_R.CODE_ERROR)
+
+
+def tells_of_lost_rank(error: BaseException) -> bool:
+    """Whether torch says that the process of another rank is gone.
+
+    RankLost does not: rank 0 tells it while it lives, and then ends the save under way itself.
+    """
+    return isinstance(error, RuntimeError) and CASCADE.search(str(error)) is not None
 
 
 def last_word(rank: int, error: BaseException, *, step: int | None, at: datetime) -> LastWord:

@@ -116,12 +116,17 @@ class Ranks:
             for old in self._posted.pop(0):
                 self._words.delete_key(old)
 
-    def fetch(self, key: str, *, timeout_s: float) -> Json | None:
-        """Return what was posted under `key`, or None when nothing was in time. Any thread may."""
+    def fetch(
+        self, key: str, *, timeout_s: float, is_vain: Callable[[], bool] = lambda: False
+    ) -> Json | None:
+        """Return what was posted under `key`, or None when nothing was in time. Any thread may.
+
+        is_vain: whether to wait no longer; what was posted by then is returned all the same.
+        """
         deadline = time.monotonic() + timeout_s
         pause_s = FETCH_POLL_S
         while not self._words.check([key]):
-            if time.monotonic() > deadline:
+            if time.monotonic() > deadline or is_vain():
                 return None
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, FETCH_POLL_S_MAX)

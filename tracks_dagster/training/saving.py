@@ -42,6 +42,7 @@ LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn
 SAVE_S_MAX = PART_S_MAX + OUTCOME_S_MAX  # how long a save may take; its `slowest_s` more
 SETTLE_S_MIN = 60.0  # how long training waits for one that has taken that long already
+RANK_LOST_S_MAX = 3.0  # for one that has all its parts: the gang is ended five seconds after a rank
 
 _ENDS: dict[str, type[TracksError]] = {
     error.__name__: error for error in (CheckpointWriteFailed, Fenced, NonFinite, TrainingError)
@@ -162,10 +163,17 @@ class Saver:
         outcomes = [Outcome(**told) for told in ranks.gather(asdict(outcome))]
         return next((each for each in outcomes if each.ends), outcomes[0])
 
-    def close(self) -> None:
-        """Let the save under way end, whatever it ends with; for a rank that ends itself."""
-        if self._under_way is not None:
-            self._under_way[1].join(PART_S_MAX)
+    def close(self, *, rank_is_lost: bool) -> None:
+        """Let the save under way end, whatever it ends with; for a rank that ends itself.
+
+        rank_is_lost: another rank is gone. Then a save that has all its parts is still committed; for
+        one that has not nobody waits, because what is left of the gang is ended soon.
+        """
+        if self._under_way is None:
+            return
+        if rank_is_lost:
+            self._committer.lose_rank()
+        self._under_way[1].join(RANK_LOST_S_MAX if rank_is_lost else PART_S_MAX)
 
     def _begin(
         self,

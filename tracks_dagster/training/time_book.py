@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict
 
 from tracks_dagster.core.bodies import TimeSpent
 
@@ -19,7 +20,7 @@ class TimeBook:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._steps_s = self._data_s = self._saving_s = self._eval_s = 0.0
+        self._spent = asdict(TimeSpent())
         self._asked_at = 0.0  # for the running step's data
         self._began_at = 0.0  # of the running step, once its data had come
         self._away_s = 0.0  # of the running step, that went to a save or an evaluation
@@ -28,12 +29,7 @@ class TimeBook:
     @property
     def spent(self) -> TimeSpent:
         """What the steps that are done took, and what stood between them."""
-        return TimeSpent(
-            steps_s=round(self._steps_s, 6),
-            data_s=round(self._data_s, 6),
-            saving_s=round(self._saving_s, 6),
-            eval_s=round(self._eval_s, 6),
-        )
+        return TimeSpent(**{name: round(seconds, 6) for name, seconds in self._spent.items()})
 
     def data_asked(self) -> None:
         """Begin to wait for a step's data."""
@@ -44,35 +40,32 @@ class TimeBook:
         self._began_at = self._clock()
         self._away_s = 0.0
         data_s = self._began_at - self._asked_at
-        self._data_s += data_s
+        self._spent["data_s"] += data_s
         return data_s
 
     def stepped(self) -> float:
         """End the step; return how long it took, without its data."""
         step_s = self._clock() - self._began_at - self._away_s
-        self._steps_s += step_s
+        self._spent["steps_s"] += step_s
         return step_s
 
-    @contextmanager
-    def saving(self) -> Iterator[None]:
+    def saving(self) -> AbstractContextManager[None]:
         """Training stands still for a save. One inside another counts once."""
-        with self._away() as seconds:
-            yield
-        self._saving_s += seconds[0]
+        return self._away("saving_s")
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
+    def evaluating(self) -> AbstractContextManager[None]:
         """Training stands still for an evaluation."""
-        with self._away() as seconds:
-            yield
-        self._eval_s += seconds[0]
+        return self._away("eval_s")
 
     @contextmanager
-    def _away(self) -> Iterator[list[float]]:
-        seconds, is_inner, began_at = [0.0], self._is_away, self._clock()
+    def _away(self, name: str) -> Iterator[None]:
+        is_inner, began_at = self._is_away, self._clock()
         self._is_away = True
-        yield seconds  # an error ends the attempt: then nothing more is told
-        self._is_away = is_inner
-        if not is_inner:
-            seconds[0] = self._clock() - began_at
-            self._away_s += seconds[0]
+        try:
+            yield
+        finally:  # a script may go on after an evaluation that failed
+            self._is_away = is_inner
+            if not is_inner:
+                away_s = self._clock() - began_at
+                self._spent[name] += away_s
+                self._away_s += away_s

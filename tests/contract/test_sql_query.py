@@ -11,6 +11,8 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_dataset, random_run
+from tracks_dagster.adapters import embedded_sql
+from tracks_dagster.adapters.embedded_sql import CELLS_MAX
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.sql_parse import parse_select
 from tracks_dagster.adapters.sql_query import run_sql
@@ -91,6 +93,10 @@ def test_the_cost_of_the_last_seven_days_by_reason_runs_as_it_stands(
         "with lost as (select run_id, sum(lost_steps) as n from training_attempts group by 1) "
         "select state, n from lost join training_runs using (run_id) order by run_id",
         "select run_id from training_runs where intent like '%run%' order by 1; -- ends; here",
+        "select stop_cause from training_runs order by stop_cause desc, run_id limit 4",
+        "select run_id, final_step from training_runs order by final_step, run_id",
+        "select a, row_number() over (order by a desc) as n from (values (1), (null), (2)) t(a) "
+        "order by a desc",
         "select date_trunc('day', declared_at) as d, count(*) as n from training_runs "
         "group by 1 order by 1",
     ],
@@ -159,6 +165,57 @@ def test_an_embedded_query_reads_nothing_but_the_ledger(
     with pytest.raises(InvalidInput, match="The query cannot be answered"):
         run_sql(sqlite_url, query.format(secret=secret, folder=tmp_path))
     assert secret_of_this_process
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select * from notes where author = cast('1.2.3.4' as inet)",  # SQLite might check that
+        "select cast('1.2.3.4' as inet)",
+        "select * from sqlite_scan('x.db', 'notes')",
+    ],
+)
+def test_an_embedded_query_installs_no_extension(
+    query: str, sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    open_ledger(sqlite_url)
+    with pytest.raises(InvalidInput, match="is not in the catalog"):
+        run_sql(sqlite_url, query)
+    assert list(home.iterdir()) == []
+
+
+def test_an_embedded_answer_that_memory_should_not_hold_is_refused(sqlite_url: str) -> None:
+    open_ledger(sqlite_url)
+    many = CELLS_MAX // 2
+    assert run_sql(sqlite_url, f"select count(*) as n from range({many})") == (["n"], [(many,)])
+    with pytest.raises(InvalidInput, match=r"more than 3,333,333 rows of 3 columns; .*limit"):
+        run_sql(sqlite_url, f"select range as a, range as a, 1 as c from range({many})")
+
+
+def test_an_error_of_an_embedded_query_is_told_also_while_its_rows_come(sqlite_url: str) -> None:
+    open_ledger(sqlite_url)
+    number = "if(range = 400000, cast('x' || range as int), 1)"
+    with pytest.raises(InvalidInput, match=r"cannot be answered: Could not convert .*'x400000'"):
+        run_sql(sqlite_url, f"select {number} from range(500000)")
+
+
+def test_an_embedded_query_ends_in_time_also_while_its_rows_come(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_sql, "READ_S_MAX", 0.5)
+    monkeypatch.setattr(embedded_sql, "BATCH_ROWS", 2048)
+    open_ledger(sqlite_url)
+    with pytest.raises(InvalidInput, match=r"took longer than"):
+        run_sql(sqlite_url, "select length(repeat('x', 100000) || range) from range(9000000)")
+
+
+def test_columns_of_one_name_keep_it(ledger_url: str) -> None:
+    open_ledger(ledger_url)
+    query = "select 1 as a, 2 as a, 3 as b order by 1"
+    assert run_sql(ledger_url, query) == (["a", "a", "b"], [(1, 2, 3)])
 
 
 def test_a_function_that_writes_is_refused_by_postgres(postgres_url: str) -> None:

@@ -2,8 +2,8 @@
 
 The tables and views that the query names are copied in as arrow, only the columns that it names and
 less the rows that its conditions leave out anyway, all from one snapshot; SQLite itself computes the
-views. DuckDB can reach nothing else: no files, no
-network, no variables of this process.
+views. DuckDB can reach nothing else: no files, no network, no variables of this process, from the
+beginning: what a condition compares with is computed before the query.
 """
 
 from __future__ import annotations
@@ -25,7 +25,20 @@ from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.engine import BUSY_S_MAX, READ_S_MAX
 from tracks_dagster.adapters.sql_conditions import as_sqlite
 from tracks_dagster.adapters.sql_parse import Select
-from tracks_dagster.core.errors import LedgerError
+from tracks_dagster.core.errors import InvalidInput, LedgerError
+
+CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
+BATCH_ROWS = 50_000
+
+_AS_POSTGRES = "NULLS_LAST_ON_ASC_FIRST_ON_DESC"
+# An extension that a type or a function needs would be fetched from the network, into the home.
+_CONFIG: dict[str, Any] = {
+    "python_enable_replacements": False,
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "temp_directory": "",
+}
 
 # SQL type of the ledger → a literal that SQLite gives this type, and arrow's type for DuckDB.
 # The literals stand in a row before all others: ADBC takes a column's type from the values it meets
@@ -43,21 +56,40 @@ def run_embedded(ledger: Path, select: Select) -> pa.Table:
     """Return what `select` gives over the ledger in the file `ledger`.
 
     Raises duckdb.Error when DuckDB refuses the query, its InterruptException after 60 s; LedgerError
-    when the file cannot be read.
+    when the file cannot be read; InvalidInput for an answer of more than `CELLS_MAX` values.
     """
-    with closing(duckdb.connect(config={"python_enable_replacements": False})) as connection:
+    with closing(duckdb.connect(config=_CONFIG)) as connection:
         connection.execute("SET TimeZone = 'UTC'")
+        connection.execute(f"SET default_null_order = '{_AS_POSTGRES}'")
+        connection.execute("SET lock_configuration = true")
         filters = _filters(connection, select)
         for name, rows in _read(ledger, select, filters).items():
             connection.register(name, rows)
-        for setting in (
-            "temp_directory = ''",
-            "enable_external_access = false",
-            "lock_configuration = true",
-        ):
-            connection.execute(f"SET {setting}")
         with _time_limit(connection):
-            return connection.sql(select.query).to_arrow_table()
+            return _answer(connection.sql(select.query))
+
+
+def _answer(query: duckdb.DuckDBPyRelation) -> pa.Table:
+    """Return the rows, which are counted while DuckDB computes them."""
+    batches, rows_max = [], CELLS_MAX // len(query.columns)
+    try:
+        with query.to_arrow_reader(BATCH_ROWS) as reader:
+            for batch in reader:
+                batches.append(batch)
+                rows_max -= batch.num_rows
+                if rows_max < 0:
+                    raise InvalidInput(_too_large(len(query.columns)))
+            return pa.Table.from_batches(batches, reader.schema)
+    except OSError as error:  # one of DuckDB's on the way: of its kind only the text is left
+        is_late = "INTERRUPT Error" in str(error)
+        raise (duckdb.InterruptException if is_late else duckdb.Error)(str(error)) from error
+
+
+def _too_large(columns: int) -> str:
+    return (
+        f"The answer has more than {CELLS_MAX // columns:,} rows of {columns} columns; ask for fewer "
+        "columns, for sums, or in parts (order by … limit … offset …)."
+    )
 
 
 def _filters(connection: duckdb.DuckDBPyConnection, select: Select) -> dict[str, str]:
@@ -110,8 +142,12 @@ def _read_table(
     kinds = [_ARROW[type(column.type)] for column in columns]
     first = ", ".join(f'{kind[0]} as "{c.name}"' for c, kind in zip(columns, kinds, strict=True))
     rest = ", ".join(f'"{column.name}"' for column in columns)
-    sql = f"select {first} union all select {rest} from {table.name}"
-    rows = _fetch(connection, f"{sql} where {where}" if where else sql)
+    sql = f"select {rest} from {table.name}"
+    if where:
+        sql += f" where {where}"
+    if select.head is not None and select.head.table == table.name:
+        sql += f" {select.head.sql}"
+    rows = _fetch(connection, f"select {first} union all select * from ({sql})")
     schema = pa.schema([(c.name, kind[1]) for c, kind in zip(columns, kinds, strict=True)])
     return rows.slice(1).cast(schema)
 

@@ -22,6 +22,7 @@ from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.core.records import format_time
 
 Tree = dict[str, Any]  # of a query, as DuckDB's parser writes it
+Bound = tuple[str, Tree]  # an operator of SQL, and the value on its right
 
 _OPERATORS = {
     "COMPARE_EQUAL": "=",
@@ -44,14 +45,14 @@ _TIMES = {"DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """One comparison of a column with a value, that every row of the answer meets.
+    """Comparisons of a column with values, that every row of the answer meets.
 
-    value: the part of the query's tree, without a column in it.
+    bounds: operators and values; a value is a part of the query's tree, without a column in it. Two
+    of them, of one `between`, count together: DuckDB compares all three in one type.
     """
 
     column: sa.Column[Any]
-    operator: str
-    value: Tree
+    bounds: tuple[Bound, ...]
 
 
 def conditions(tree: Tree) -> tuple[Condition, ...]:
@@ -59,19 +60,20 @@ def conditions(tree: Tree) -> tuple[Condition, ...]:
 
     Of more than `CONDITIONS_MAX` the first ones.
     """
-    [statement] = tree.get("statements") or [{}]
-    select = statement.get("node") or {}
-    if not _is_plain(select):
+    select = only_select(tree)
+    source = only_table(select)
+    if source is None or select["where_clause"] is None:
         return ()
-    source = select["from_table"]
     table = metadata.tables.get(source["table_name"].lower())
     if table is None:  # a view: SQLite may hold a value of it in another type
         return ()
-    hidden = {str(each.get("alias")).lower() for each in select["select_list"]}
+    hidden = hidden_names(select)
     found = (
-        Condition(column=table.c[column], operator=operator, value=value)
-        for column, operator, value in _comparisons(select["where_clause"], source)
-        if column in table.c and column not in hidden and _is_constant(value, hidden)
+        Condition(column=table.c[column], bounds=bounds)
+        for column, bounds in _comparisons(select["where_clause"], source)
+        if column in table.c
+        and column not in hidden
+        and all(_is_constant(value, hidden) for _, value in bounds)
     )
     return tuple(islice(found, CONDITIONS_MAX))
 
@@ -81,13 +83,21 @@ def as_sqlite(connection: duckdb.DuckDBPyConnection, condition: Condition) -> st
 
     Raises duckdb.Error for a value that cannot be computed, which ends the transaction.
     """
-    literal = _literal(connection, condition)
-    return literal and f'"{condition.column.name}" {condition.operator} {literal}'
+    column = condition.column
+    told = []
+    for operator, value in condition.bounds:
+        literal = _literal(connection, column, value)
+        if literal is None:
+            return None
+        told.append(f'"{column.name}" {operator} {literal}')
+    return " and ".join(told)
 
 
-def _literal(connection: duckdb.DuckDBPyConnection, condition: Condition) -> str | None:
+def _literal(
+    connection: duckdb.DuckDBPyConnection, column: sa.Column[Any], tree: Tree
+) -> str | None:
     """Return the value as SQLite writes it: text by its bytes, integers, times as they are stored."""
-    value, kind = _sql(connection, condition.value), type(condition.column.type)
+    value, kind = _sql(connection, tree), type(column.type)
     [type_name] = _row(connection, f"typeof({value})")
     if kind is sa.Text and type_name == "VARCHAR":
         [text] = _row(connection, value)
@@ -95,7 +105,7 @@ def _literal(connection: duckdb.DuckDBPyConnection, condition: Condition) -> str
     if kind is sa.BigInteger and type_name in _INTEGERS:
         [number] = _row(connection, value)
         return None if number is None else str(number)
-    is_text = type_name == "VARCHAR" and condition.value["class"] == "CONSTANT"
+    is_text = type_name == "VARCHAR" and tree["class"] == "CONSTANT"
     if kind is UtcTime and (type_name in _TIMES or is_text):  # '2026-01-31' becomes a time
         [microseconds] = _row(connection, f"epoch_us(cast({value} as timestamptz))")
         time = _time(microseconds)
@@ -107,37 +117,47 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _is_plain(select: Tree) -> bool:
-    """Tell whether the query is one SELECT with conditions that reads one table, once."""
-    source = select.get("from_table") or {}
-    return (
-        select.get("type") == "SELECT_NODE"
-        and sum("cte_map" in node for node in every_node(select)) == 1  # no query within it
+def only_select(tree: Tree) -> Tree:
+    """Return the SELECT that the query is; empty for another kind of query."""
+    [statement] = tree.get("statements") or [{}]
+    select: Tree = statement.get("node") or {}
+    return select if select.get("type") == "SELECT_NODE" else {}
+
+
+def only_table(select: Tree) -> Tree | None:
+    """Return the one table that is all that `select` reads, once and whole; None for anything else."""
+    source: Tree = select.get("from_table") or {}
+    is_one = (
+        sum("cte_map" in node for node in every_node(select)) == 1  # no query within it
         and not select["cte_map"]["map"]
-        and select["where_clause"] is not None
         and source.get("type") == "BASE_TABLE"
         and not any(source[key] for key in ("schema_name", "catalog_name", "column_name_alias"))
         and not any(each.get("sample") or each.get("at_clause") for each in (select, source))
     )
+    return source if is_one else None
 
 
-def _comparisons(where: Tree, source: Tree) -> Iterator[tuple[str, str, Tree]]:
-    """Yield column, operator and the other side of each comparison that must hold."""
+def hidden_names(select: Tree) -> set[str]:
+    """Return the names that `select` gives to its values: one may hide a column."""
+    return {str(each.get("alias")).lower() for each in select["select_list"]}
+
+
+def _comparisons(where: Tree, source: Tree) -> Iterator[tuple[str, tuple[Bound, ...]]]:
+    """Yield the column and the other side of each comparison that must hold."""
     if where["type"] == "CONJUNCTION_AND":
         for child in where["children"]:
             yield from _comparisons(child, source)
     elif where["type"] == "COMPARE_BETWEEN":
-        if column := _column(where["input"], source):
-            yield column, ">=", where["lower"]
-            yield column, "<=", where["upper"]
+        if column := column_of(where["input"], source):
+            yield column, ((">=", where["lower"]), ("<=", where["upper"]))
     elif operator := _OPERATORS.get(where["type"]):
-        if column := _column(where["left"], source):
-            yield column, operator, where["right"]
-        elif column := _column(where["right"], source):
-            yield column, _TURNED[operator], where["left"]
+        if column := column_of(where["left"], source):
+            yield column, ((operator, where["right"]),)
+        elif column := column_of(where["right"], source):
+            yield column, ((_TURNED[operator], where["left"]),)
 
 
-def _column(side: Tree, source: Tree) -> str | None:
+def column_of(side: Tree, source: Tree) -> str | None:
     """Return the name of the column that `side` is."""
     if side["class"] != "COLUMN_REF":
         return None

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.ledger.views import views
 from tracks_dagster.adapters.sql_conditions import Condition, conditions, every_node
+from tracks_dagster.adapters.sql_heads import Head, head
 from tracks_dagster.core.errors import InvalidInput
 
 # Parts of a query that stand for columns without naming them.
@@ -29,13 +30,14 @@ class Select:
     """One SELECT. tables: those of the ledger, and its views, that it may read.
 
     words: every name and literal in it, in lower case; None when any column may be read.
-    conditions: some that every row of the answer meets.
+    conditions: some that every row of the answer meets. head: all the rows that it needs, if few.
     """
 
     query: str
     tables: tuple[sa.Table, ...]
     words: frozenset[str] | None
     conditions: tuple[Condition, ...]
+    head: Head | None
 
     def columns(self, table: sa.Table) -> list[sa.Column[Any]]:
         """Return the columns of `table` that the query may read, at least one."""
@@ -58,7 +60,7 @@ def parse_select(query: str) -> Select:
         [(text,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
     try:
         tree = json.loads(text)
-        must_hold = conditions(tree)
+        must_hold, first = conditions(tree), head(tree)
     except RecursionError as error:
         raise InvalidInput(
             "The query cannot be read: an expression in it is nested too deeply, as "
@@ -73,6 +75,7 @@ def parse_select(query: str) -> Select:
         tables=tables,
         words=None if _reads_unnamed(nodes) else frozenset(words),
         conditions=must_hold,
+        head=first,
     )
 
 

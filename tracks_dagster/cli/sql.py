@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime
 
 import click
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from tracks_dagster.adapters.sql_query import run_sql
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.settings import Settings
@@ -29,6 +31,7 @@ def command(query: str, as_json: bool) -> None:
     columns, rows = run_sql(settings.ledger_url, query)
     told = [[_plain(value) for value in row] for row in rows]
     if as_json:
+        _check_names(columns)
         print_json([dict(zip(columns, row, strict=True)) for row in told])
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -37,6 +40,15 @@ def command(query: str, as_json: bool) -> None:
     for row in told:
         table.add_row(*("" if value is None else str(value) for value in row))
     print_table(table)
+
+
+def _check_names(columns: list[str]) -> None:
+    """Raise InvalidInput where two columns have one name, of which an object of JSON keeps one."""
+    twice = ", ".join(sorted(name for name, count in Counter(columns).items() if count > 1))
+    if twice:
+        raise InvalidInput(
+            f"Two columns are named {twice}, and JSON can hold one of each: name them apart with `as`."
+        )
 
 
 def _plain(value: Json) -> Json:

@@ -1,6 +1,6 @@
 """What may follow on the state of a run: a retry, a wait, a refusal, or its end. Plain values.
 
-`decide` gives one of them, `services.retry` makes a record of it.
+`decide` gives one of them, `services.retry` appends the record that it makes.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from datetime import datetime
 
 from tracks_dagster.core.bodies import (
     Alert,
+    AttemptOpened,
     CheckpointCadence,
     ComputeRequest,
     ConfigChange,
     Debit,
+    RetryRefused,
     SnapshotRef,
 )
 from tracks_dagster.core.checkpoints import CheckpointRef
@@ -46,6 +48,25 @@ class Retry:
     collects_first: bool = False
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
 
+    def opened(self, *, decided_by: str, policy_version: str = "") -> AttemptOpened:
+        """Return the body of its record."""
+        return AttemptOpened(
+            cause="retry",
+            decided_by=decided_by,
+            decision=self.decision,
+            config=self.config,
+            compute=self.compute,
+            snapshot=self.snapshot,
+            resume=self.resume,
+            debit=self.debit,
+            remediation=self.remediation,
+            counted_seqs=self.counted_seqs,
+            policy_version=policy_version,
+            allows_environment_change=self.allows_environment_change,
+            cadence=self.cadence,
+            avoided_nodes=self.avoided_nodes,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
@@ -76,6 +97,18 @@ class Refuse:
     counted_seqs: tuple[int, ...]
     quarantine: tuple[Quarantine, ...] = ()
     quarantines_snapshot: SnapshotRef | None = None
+
+    def refused(self, *, decided_by: str, policy_version: str = "") -> RetryRefused:
+        """Return the body of its record."""
+        return RetryRefused(
+            reason=self.reason.value,
+            limit=self.limit,
+            decision=self.decision,
+            counted_seqs=self.counted_seqs,
+            what_to_do=self.what_to_do,
+            decided_by=decided_by,
+            policy_version=policy_version,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

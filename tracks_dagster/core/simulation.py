@@ -14,12 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.accounting import kept_and_lost
-from tracks_dagster.core.bodies import (
-    AttemptOpened,
-    CheckpointCadence,
-    CheckpointDecision,
-    RetryRefused,
-)
+from tracks_dagster.core.bodies import CheckpointCadence, CheckpointDecision
 from tracks_dagster.core.cadence import Exposure
 from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.core.records import Kind
@@ -146,8 +141,7 @@ class _Simulation:
         if not isinstance(decision, Retry):
             opens_s = self._world.person_at_s(self._now_s)
         if isinstance(decision, Refuse):
-            refused = _refused(decision)
-            number = self._run.newest.attempt_id
+            refused, number = decision.refused(decided_by=BY), self._run.newest.attempt_id
             self._run.add(Kind.RETRY_REFUSED, refused, self._now_s, number)
             self._toll.refused.append(f"{decision.reason}: {decision.limit}")
         if opens_s is None:
@@ -159,7 +153,7 @@ class _Simulation:
         if opens_s >= horizon_s:
             return False
         if isinstance(decision, Retry):
-            self._run.open(_opened(decision), opens_s)
+            self._run.open(decision.opened(decided_by=BY), opens_s)
         else:
             why = "A person takes up the run."
             self._run.open_again(cause="manual_retry", why=why, time_s=opens_s)
@@ -204,31 +198,3 @@ class _Simulation:
             step_s=scenario.costs.step_s,
             wall_s=self._now_s,
         )
-
-
-def _opened(decision: Retry) -> AttemptOpened:
-    return AttemptOpened(
-        cause="retry",
-        decided_by=BY,
-        decision=decision.decision,
-        config=decision.config,
-        compute=decision.compute,
-        snapshot=decision.snapshot,
-        resume=decision.resume,
-        debit=decision.debit,
-        remediation=decision.remediation,
-        counted_seqs=decision.counted_seqs,
-        allows_environment_change=decision.allows_environment_change,
-        cadence=decision.cadence,
-    )
-
-
-def _refused(decision: Refuse) -> RetryRefused:
-    return RetryRefused(
-        reason=decision.reason.value,
-        limit=decision.limit,
-        decision=decision.decision,
-        counted_seqs=decision.counted_seqs,
-        what_to_do=decision.what_to_do,
-        decided_by=BY,
-    )

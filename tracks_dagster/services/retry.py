@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.bodies import (
-    AttemptOpened,
-    RetryRefused,
-    RunFinished,
-)
+from tracks_dagster.core.bodies import RunFinished
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.errors import Contended, RecordTooLarge
@@ -243,22 +239,7 @@ def _draft(this: _Settling, state: RunState, decision: Decision) -> Draft | None
     attempt_id = len(state.attempts)
     match decision:
         case Retry():
-            opened = AttemptOpened(
-                cause="retry",
-                decided_by=this.decided_by,
-                decision=decision.decision,
-                config=decision.config,
-                compute=decision.compute,
-                snapshot=decision.snapshot,
-                resume=decision.resume,
-                debit=decision.debit,
-                remediation=decision.remediation,
-                counted_seqs=decision.counted_seqs,
-                policy_version=this.policy.version,
-                allows_environment_change=decision.allows_environment_change,
-                cadence=decision.cadence,
-                avoided_nodes=decision.avoided_nodes,
-            )
+            opened = decision.opened(decided_by=this.decided_by, policy_version=this.policy.version)
             return this.tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=attempt_id + 1)
         case Refuse():
             return refusal_of(this.tracks, state, decision, by=this.decided_by, policy=this.policy)
@@ -280,15 +261,7 @@ def refusal_of(
     tracks: Tracks, state: RunState, decision: Refuse, *, by: str, policy: RetryPolicy
 ) -> Draft:
     """Return the record that a refusal is."""
-    refused = RetryRefused(
-        reason=decision.reason.value,
-        limit=decision.limit,
-        decision=decision.decision,
-        counted_seqs=decision.counted_seqs,
-        what_to_do=decision.what_to_do,
-        decided_by=by,
-        policy_version=policy.version,
-    )
+    refused = decision.refused(decided_by=by, policy_version=policy.version)
     return tracks.draft(Kind.RETRY_REFUSED, refused, attempt_id=len(state.attempts))
 
 

@@ -80,7 +80,8 @@ def _read_as_a_whole(asset_name: str) -> AssetDep:
         ),
         _check(
             HAS_EVAL,
-            "Red while a checkpoint promoted on the day has no completed eval of the same bytes.",
+            "Red while a checkpoint promoted on the day holds its alias without a completed eval of "
+            "the same bytes.",
         ),
     ],
     group_name="review",

@@ -10,7 +10,7 @@ from datetime import datetime
 from tests.histories import History
 from tracks_dagster.core import run_fold
 from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 
 Node = tuple[str, ...]  # ("attempt", run, "3"), ("checkpoint", manifest), ("node", name) …
 
@@ -92,7 +92,7 @@ class Oracle:
                     nodes=tuple(sorted({r.node for r in attempt.placed.ranks}))
                     if attempt.placed is not None
                     else (),
-                    reason=attempt.ended.reason if attempt.ended is not None else None,
+                    reason=_reason(attempt),
                 )
             )
             if began is None:
@@ -205,6 +205,11 @@ class Oracle:
                 ("checkpoint", body.checkpoint.manifest_sha256),
                 ("eval", state.run_id, body.eval_id, str(body.eval_number)),
             }
+
+
+def _reason(attempt: AttemptState) -> str | None:
+    told = attempt.reclassified or attempt.ended
+    return told.reason if told is not None else None
 
 
 def _cursors(

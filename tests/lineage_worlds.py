@@ -1,5 +1,6 @@
 """Random worlds for tests of lineage: several runs under one clock, with branches, rollbacks,
-fallbacks, quarantines, evals and promotions, on several snapshots, nodes, commits and environments.
+fallbacks, quarantines, evals, promotions and verdicts that were corrected later, on several snapshots,
+nodes, commits and environments.
 
 The same `Random` seed gives the same world. A test that fails must say its seed.
 """
@@ -25,6 +26,7 @@ COMMITS = [sha256_hex(f"commit {n}".encode())[:40] for n in range(3)]
 VERSIONS = ["0.1.0", "0.2.0"]
 ENVIRONMENTS = [sha256_hex(f"environment {n}".encode()) for n in range(3)]
 ALIASES = ["best", "candidate"]
+READ_AS = ["host_oom", "hang"]
 CONFIG = {"steps": 400, "seed": 7, "global_batch": 24}
 
 
@@ -72,6 +74,8 @@ class World:
         state = run.state
         if state.open_attempt is not None and rng.random() < 0.6:
             self._work(run)
+        elif state.attempts and state.attempts[-1].ended is not None and rng.random() < 0.15:
+            run.reclassify(len(state.attempts), rng.choice(READ_AS))
         elif state.checkpoints and rng.random() < 0.7:
             self._use(run)
         elif state.open_attempt is None:

@@ -82,7 +82,10 @@ def test_lineage_tells_the_chain_attempt_by_attempt(story: Story, call: Call) ->
 def test_as_of_a_time_before_it_a_thing_rests_on_nothing_yet(
     story: Story, call: Call, thing: str, time: str
 ) -> None:
-    told = json.loads(call("lineage", thing, "--as-of", time, "--json").stdout)["rests_on"]
+    value = json.loads(call("lineage", thing, "--as-of", time, "--json").stdout)
+    told, as_of = value["rests_on"], f"{time}.000000Z"
+    assert value["as_of"] == as_of
+    assert f" as of {as_of}\n" in call("lineage", thing, "--as-of", time).stdout
     assert (told["chain"], "not there yet" in told["missing"]) == ([], True)
     assert json.loads(call("lineage", thing, "--json").stdout)["rests_on"]["chain"]
 

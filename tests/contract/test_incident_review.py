@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bodies import BEGIN, TRAIN
+from tests.bodies import BEGIN, HELDOUT, TRAIN
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, Grown, History
 from tracks_dagster.adapters.ledger import open_ledger
@@ -149,12 +149,26 @@ def test_a_promotion_whose_eval_is_not_completed_is_bad_news(
     history = History("r-1").declare().open().supervise().place().restore().commit(40)
     history.end("completed", last_step=40).open_eval(history.state.checkpoints[-1].ref)
     opened = history.state.evals[-1].opened
-    take_in(projector, store, history.promote(opened), completed("ok"))
+    earlier = completed("ok", begin=BEGIN - timedelta(hours=1))
+    take_in(projector, store, history.promote(opened), earlier)
     told = review(ledger)
     assert told.promoted_count == 2
     [missing] = told.unevaluated
     assert (missing.run_id, missing.step, missing.eval_id) == ("r-1", 40, "heldout-loss@40")
     take_in(projector, store, history.end_eval(opened))
+    assert not review(ledger).is_bad_news
+
+
+def test_a_promotion_without_its_eval_is_bad_news_until_another_checkpoint_has_the_alias(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    history = History("r-1").declare().open().supervise().place().restore().commit(40)
+    history.end("completed", last_step=40).open_eval(history.state.checkpoints[-1].ref)
+    opened = history.state.evals[-1].opened
+    take_in(projector, store, history.promote(opened, alias="candidate"), completed("other"))
+    assert review(ledger).unevaluated_count == 1  # another alias is not its own
+    better = completed("better", begin=BEGIN + timedelta(hours=1))
+    take_in(projector, store, better.promote(better.state.evals[-1].opened, alias="candidate"))
     assert not review(ledger).is_bad_news
 
 
@@ -238,6 +252,38 @@ def test_what_a_promoted_checkpoint_rests_on_needs_a_person_on_the_day_of_its_qu
     assert review(ledger).matters[0].count == 1  # one alias, whatever it rests on
     take_in(projector, store, completed("better", begin=BEGIN - timedelta(days=1)))
     assert review(ledger).matter_count_of(MatterKind.ALIAS) == 1  # the new holder ran there as well
+
+
+def test_a_snapshot_put_in_quarantine_on_the_day_names_what_was_promoted_on_it_before(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    trained = completed("trained", begin=BEGIN - timedelta(days=7))
+    data = DatasetHistory(TRAIN.dataset, begin=BEGIN - timedelta(days=9)).declare()
+    data.commit(TRAIN.snapshot_id).commit("f" * 64)
+    take_in(projector, store, trained, data)
+    assert review(ledger).matter_count == 0
+    data.at = BEGIN
+    take_in(projector, store, data.decide(Kind.SNAPSHOT_QUARANTINED, TRAIN.snapshot_id))
+    [held] = review(ledger).matters
+    assert (held.kind, held.count, held.shown[0].who) == (MatterKind.ALIAS, 1, "trained@40")
+    called = f"snapshot:{TRAIN.dataset}@{TRAIN.snapshot_id[:12]}"
+    assert held.shown[0].what.startswith(f"holds best and descends from {called}, which is in")
+    assert review(ledger, DAY - timedelta(days=1)).matter_count == 0
+    data.at = BEGIN + timedelta(days=1)
+    take_in(projector, store, data.decide(Kind.SNAPSHOT_RELEASED, TRAIN.snapshot_id))
+    assert review(ledger).matter_count == 0
+
+
+def test_a_promotion_whose_eval_was_on_a_snapshot_put_in_quarantine_on_the_day_is_named(
+    ledger: Ledger, projector: Projector, store: FakeObjectStore
+) -> None:
+    measured = completed("measured", begin=BEGIN - timedelta(days=7))
+    data = DatasetHistory(HELDOUT.dataset).declare().commit(HELDOUT.snapshot_id)
+    data.decide(Kind.SNAPSHOT_QUARANTINED, HELDOUT.snapshot_id)
+    take_in(projector, store, measured, data)
+    [held] = review(ledger).matters
+    assert (held.kind, held.shown[0].who) == (MatterKind.ALIAS, "measured@40")
+    assert f"snapshot:{HELDOUT.dataset}@" in held.shown[0].what
 
 
 def test_a_checkpoint_that_was_saved_before_the_first_step_is_not_of_its_attempt(

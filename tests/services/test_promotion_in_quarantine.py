@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.services.test_source_quarantines import free, hold, on, settled
+from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Json
 from tracks_dagster.services import due
 from tracks_dagster.services.eval_tick import tick_evals
 from tracks_dagster.services.evals import run_eval
@@ -126,3 +129,17 @@ def test_runs_that_wait_for_a_release_take_turns(
         seen += turn
         clock.advance(due.WITHHELD_TURN_S)
     assert sorted(seen) == named
+
+
+def test_asking_who_waits_for_a_release_reads_no_other_promotion(
+    tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
+    asked: list[tuple[str, dict[str, Json]]] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "query", lambda sql, values: asked.append((sql, values)) or [])
+        due.runs_withheld_from_promotion(ledger, clock.at)
+    [(sql, values)] = asked
+    plan = [row["detail"] for row in ledger.query(f"explain query plan {sql}", values)]
+    assert plan[0] == "SCAN p USING INDEX ix_promotions_withheld"
+    assert not [step for step in plan[1:] if step.startswith("SCAN")]

@@ -8,6 +8,7 @@ from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.core.records import format_time
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.lineage.descent import ancestors, descendants
 from tracks_dagster.services.lineage.text import ancestors_lines, descendants_lines
@@ -34,11 +35,12 @@ def command(thing: str, as_of: str | None, as_json: bool) -> None:
     found = find_exact(tracks, ledger, asked)
     up, down = ancestors(ledger, found, as_of=until), descendants(ledger, found, as_of=until)
     marks = quarantined_sources(tracks, ledger, asked, as_of=until)
+    then = format_time(until) if until is not None else None
     if as_json:
-        told = {"thing": found.called, "quarantined": [to_json(each) for each in marks]}
+        told = {"thing": found.called, "as_of": then, "quarantined": [to_json(m) for m in marks]}
         print_json({**told, "rests_on": to_json(up), "came_of_it": to_json(down)})
         return
-    click.echo(found.called)
+    click.echo(f"{found.called} as of {then}" if then else found.called)
     for mark in marks:
         click.echo(f"! it {mark.own_words if mark.source == found.called else mark.words}")
     for line in ancestors_lines(up):

@@ -271,4 +271,5 @@ def _snapshot_row(snapshot: SnapshotState) -> Row:
         checks_json=json_text(body.checks),
         dagster_run_id=body.dagster_run_id,
         committed_at=snapshot.at,
+        quarantined_at=snapshot.quarantine.at if snapshot.quarantine else None,
     )

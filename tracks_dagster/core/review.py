@@ -83,7 +83,7 @@ class Matters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevaluatedPromotion:
-    """A promoted checkpoint without the completed eval that its promotion names."""
+    """A checkpoint that holds an alias without the completed eval that its promotion names."""
 
     run_id: str
     step: int

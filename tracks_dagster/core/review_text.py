@@ -49,9 +49,7 @@ def unexplained_words(review: Review) -> str:
 def unevaluated_words(review: Review) -> str:
     """Say which promotions have no eval, and what to do; that there are none otherwise."""
     if not review.unevaluated_count:
-        return (
-            "Every checkpoint that was promoted on this day has the eval that its promotion names."
-        )
+        return "Every checkpoint that holds an alias since this day has the eval of its promotion."
     named = _named(
         [f"{each.run_id}@{each.step} as {each.alias}" for each in review.unevaluated],
         review.unevaluated_count,

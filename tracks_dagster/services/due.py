@@ -75,8 +75,10 @@ def runs_withheld_from_promotion(ledger: Ledger, now: datetime) -> list[str]:
     rows = ledger.query(
         "select p.run_id from promotions p join training_runs r on r.run_id = p.run_id "
         "where p.is_withheld and r.state not in (:running, :waiting) "
+        "and not exists (select 1 from promotions q where q.run_id = p.run_id and "
+        "q.alias = p.alias and q.seq > p.seq) "
         "and not exists (select 1 from promotions q where q.alias = p.alias and "
-        "(q.run_id = p.run_id and q.seq > p.seq or q.promoted and q.decided_at > p.decided_at)) "
+        "q.decided_at > p.decided_at and q.promoted) "
         "order by p.decided_at, p.run_id",
         {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
     )

@@ -34,4 +34,5 @@ snapshots = Table(
     must("checks_json", Text),
     may("dagster_run_id", Text),
     must("committed_at", UtcTime),
+    may("quarantined_at", UtcTime),  # since when it is; null while it is usable
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Double, Index, Table, Text
+from sqlalchemy import BigInteger, Boolean, Double, Index, Table, Text, text
 
 from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.columns import key, may, metadata, must
@@ -226,6 +226,14 @@ promotions = Table(
     Index("ix_promotions_checkpoint", "run_id", "manifest_sha256"),
     # "Who holds this alias?"
     Index("ix_promotions_alias", "alias", "decided_at"),
+    # "Which may be decided again?" at every tick.
+    Index(
+        "ix_promotions_withheld",
+        "decided_at",
+        "run_id",
+        sqlite_where=text("is_withheld"),
+        postgresql_where=text("is_withheld"),
+    ),
 )
 
 notes = Table(

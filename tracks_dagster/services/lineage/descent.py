@@ -20,6 +20,7 @@ from tracks_dagster.core.lineage import (
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.time_facts import micros
 from tracks_dagster.services.lineage.consumed import (
     ALWAYS,
     Row,
@@ -80,7 +81,8 @@ class Ancestor:
     """One attempt that a thing rests on. up_to_step: of its checkpoint that was gone on from, None for
     the newest state; did_work: whether a step of its own is in that.
 
-    consumed: what it used for it; None where it used nothing.
+    consumed: what it used for it; None where it used nothing. reason: the newest reading of its end
+    by then; None while it was open.
     """
 
     attempt: str
@@ -150,6 +152,7 @@ def ancestors(ledger: Ledger, thing: Exact, *, as_of: datetime | None = None) ->
             "step": ref.step if ref else None,
             "manifest_sha256": ref.manifest_sha256 if ref else None,
             "as_of": format_time(until),
+            "as_of_us": micros(until),
             "links_max": LINKS_MAX,
         },
     )
@@ -261,6 +264,6 @@ def _ancestor(row: Row, until: datetime) -> Ancestor:
         git_commit=row["git_commit"],
         package_version=row["package_version"],
         environment_sha256=row["environment_sha256"] if was_placed else None,
-        reason=row["termination_reason"] if is_closed else None,
+        reason=row["reason"] if is_closed else None,
         opened_at=format_time(row["opened_at"]),
     )

@@ -181,7 +181,8 @@ def _axis(frame: _Frame, height: int) -> Iterator[str]:
     floor = height - BOTTOM + 6
     yield _line(LEFT, floor, WIDTH - RIGHT, floor, "grid")
     for step in sorted({0, frame.step_max // 2, frame.step_max}):
-        yield _text(frame.x(step), floor + 16, f"step {step}", "middle")
+        css = "end" if step == frame.step_max else "middle"  # or it is cut off at the side
+        yield _text(frame.x(step), floor + 16, f"step {step}", css)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, css: str) -> str:

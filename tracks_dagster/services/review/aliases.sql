@@ -1,19 +1,18 @@
--- The aliases whose checkpoint is in quarantine, or the attempt that did its steps, that one's node or
--- its code: where the checkpoint was promoted, or that source put in quarantine, on one day. Since when a
--- snapshot is, the ledger does not know; what lies farther back is `tracks blast`'s to tell.
+-- The aliases whose checkpoint is in quarantine, or the attempt that did its steps, that one's node, code
+-- or snapshot, or the snapshot of the eval: where the checkpoint was promoted, or that source put in
+-- quarantine, on one day. What lies farther back is `tracks blast`'s to tell.
 with holders as (
   select p.run_id, p.alias, p.step, p.manifest_sha256, p.decided_at, c.status, c.quarantined_at,
-         a.attempt_id, a.partition_key, a.environment_sha256, r.git_commit, r.package_version
-  from promotions p
+         a.attempt_id, a.partition_key, a.environment_sha256, r.git_commit, r.package_version,
+         a.dataset, a.snapshot_id, p.dataset as eval_dataset, p.snapshot_id as eval_snapshot_id
+  from (
+    select alias, max(decided_at) as decided_at from promotions where promoted group by alias
+  ) newest
+  join promotions p on p.alias = newest.alias and p.decided_at = newest.decided_at and p.promoted
   join checkpoints c on c.run_id = p.run_id and c.manifest_sha256 = p.manifest_sha256
   left join training_attempts a on a.run_id = c.run_id and a.attempt_id = c.attempt_id
     and c.step > coalesce(a.resumed_from_step, 0)
   left join training_runs r on r.run_id = a.run_id
-  where p.promoted
-    and not exists (
-      select 1 from promotions later
-      where later.promoted and later.alias = p.alias and later.decided_at > p.decided_at
-    )
 ),
 held as (
   select source, called, quarantined_at from source_quarantines where released_at is null
@@ -37,6 +36,14 @@ found as (
   from holders o
   join held h on h.source in (
     'code:' || o.git_commit, 'code:' || o.package_version, 'code:' || o.environment_sha256
+  )
+  union
+  select o.run_id, o.alias, o.step, o.decided_at,
+         'snapshot:' || s.dataset || '@' || substr(s.snapshot_id, 1, 12), s.quarantined_at
+  from holders o
+  join snapshots s on s.status = 'quarantined' and (
+    (s.dataset = o.dataset and s.snapshot_id = o.snapshot_id)
+    or (s.dataset = o.eval_dataset and s.snapshot_id = o.eval_snapshot_id)
   )
 )
 select run_id, step, alias, min(called) as called,

@@ -46,6 +46,7 @@ def upgrade() -> None:
     for column in ("superseded_at", "quarantined_at", "deleted_at"):
         op.add_column("checkpoints", sa.Column(column, UtcTime()))
     op.add_column("promotions", sa.Column("is_withheld", sa.Boolean()))
+    op.add_column("snapshots", sa.Column("quarantined_at", UtcTime()))
     op.create_table(
         "attempt_nodes",
         sa.Column("run_id", sa.Text(), nullable=False),
@@ -82,4 +83,12 @@ def upgrade() -> None:
     )
     for name, table, columns in INDEXES:
         op.create_index(name, table, list(columns))
+    withheld = sa.text("is_withheld")
+    op.create_index(
+        "ix_promotions_withheld",
+        "promotions",
+        ["decided_at", "run_id"],
+        sqlite_where=withheld,
+        postgresql_where=withheld,
+    )
     op.execute("delete from track_cursors")  # the next scan fills the new columns and tables

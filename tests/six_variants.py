@@ -14,15 +14,16 @@ from datetime import datetime, timedelta
 from random import Random
 
 from tests.bodies import BEGIN, placed
-from tests.fakes import FakeGangs
+from tests.fakes import FakeClock, FakeGangs
 from tests.histories import History
 from tracks_dagster.core.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.core.device_memory import Devices
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.ports import GangPhase, GangReport, ObjectStore
+from tracks_dagster.core.ports import GangLauncher, GangPhase, GangReport, Ledger, ObjectStore
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.services.triage.judge import Sources
 
 FAMILY = "variants"
 NODE = "node-1"
@@ -52,6 +53,25 @@ class FakeMachine:
 
     def devices(self) -> Devices:
         return self.found
+
+
+def sources_of(
+    store: ObjectStore,
+    ledger: Ledger,
+    launcher: GangLauncher,
+    *,
+    machine: FakeMachine | None = None,
+    now: FakeClock | None = None,
+) -> Sources:
+    """Return what triage looks at on NODE in the morning, booted anew since anything was placed."""
+    return Sources(
+        store=store,
+        ledger=ledger,
+        launcher_of=lambda name: launcher,
+        machine=machine or FakeMachine(),
+        now=now or FakeClock(MORNING),
+        clean=lambda text: text,
+    )
 
 
 def write_variants(
@@ -96,7 +116,7 @@ def _interrupted(store: ObjectStore, run_id: str, node: str) -> History:
     epoch, minutes, accuracy = INTERRUPTED[run_id]
     [rank] = placed("", world_size=1).ranks
     history = _declared(run_id).open().supervise()
-    history.place(world_size=1, ranks=(replace(rank, node=node),)).restore()
+    history.place(world_size=1, ranks=(replace(rank, node=node, accelerator="a GPU"),)).restore()
     step_s = minutes * 60 / STEPS_OF_EPOCH
     last = epoch * STEPS_OF_EPOCH
     at = history.at + timedelta(seconds=(last - JOURNAL_STEPS) * step_s)

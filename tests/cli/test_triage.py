@@ -43,7 +43,9 @@ def test_the_table_tells_progress_and_metrics_apart(variants: App, call: Call) -
 
 def test_the_order_of_the_restart_is_told_with_times(variants: App, call: Call) -> None:
     text = call(*PLANNED).stdout
-    order = text.split("To start, in this order (1 device of 24 GiB as given):")[1]
+    order = text.split(
+        "To start, in this order (1 device of 24 GiB as given, and 12 attempts at once on CPUs):"
+    )[1]
     lines = [line.strip() for line in order.strip().splitlines()[:4]]
     assert [line.split(":")[0] for line in lines] == ["1. v2-2", "2. v2-3", "3. v2-5", "4. v2-6"]
     assert "now" in lines[0]
@@ -63,6 +65,10 @@ def test_the_last_lines_say_what_to_do_first_and_what_a_daemon_would_do(
     assert "records the end of v2-2, v2-3 and opens v2-2, v2-3" in first
     assert "`tracks up` goes on with v2-2, v2-3." in second
     assert "opens v2-5, v2-6 at once, whatever the order says" in second
+
+
+def test_one_run_alone_is_counted_as_one(variants: App, call: Call) -> None:
+    assert call("triage", "v2-2").stdout.splitlines()[1] == "1 run: 1 interrupted and dead."
 
 
 def test_each_runs_own_pace_is_told_with_its_interval(variants: App, call: Call) -> None:

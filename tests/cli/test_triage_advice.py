@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
-from tests.six_variants import MORNING, NODE, FakeMachine
+from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.core.bodies import AttemptSupervised, ComputeRequest
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.core.names import KUBERNETES
 from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import Kind, canonical_json, format_time
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.triage.judge import Sources, triage
+from tracks_dagster.services.triage.judge import triage
 from tracks_dagster.services.triage.room import Asked
 
 Advised = Callable[..., str]
@@ -42,14 +44,7 @@ def advised(
     """The advice on these runs. sensors: of a daemon that ticks, None: none does."""
     ledger = open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
     machine = FakeMachine(MachineNow(node=NODE, boot_id="boot-2", living={7: 1.5}))
-    sources = Sources(
-        store=store,
-        ledger=ledger,
-        launcher_of=lambda name: gangs,
-        machine=machine,
-        now=FakeClock(MORNING),
-        clean=lambda text: text,
-    )
+    sources = sources_of(store, ledger, gangs, machine=machine)
 
     def told(
         *histories: History, asked: Asked = SLOTS, sensors: dict[str, bool] | None = None
@@ -94,6 +89,13 @@ def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: 
     assert NOTHING in advised(drained, cancelled)
 
 
+def test_a_run_on_a_cluster_that_is_due_needs_a_daemon(advised: Advised) -> None:
+    compute = ComputeRequest(launcher=KUBERNETES, device_class="gpu")
+    told = advised(History("far").declare(compute=compute))
+    assert "`tracks up` goes on with far." in told
+    assert "--apply" not in told  # which does not open it: the cluster has its own queue
+
+
 def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
     advised: Advised, gangs: FakeGangs
 ) -> None:
@@ -104,6 +106,17 @@ def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
     told = advised(*histories)
     assert "records the end of complete, stopped." in told
     assert "`tracks up` goes on with complete, stopped." in told
+
+
+def test_an_orphan_is_told_of_though_the_daemon_ticked_just_now(
+    advised: Advised, gangs: FakeGangs
+) -> None:
+    ended = replace(SUPERVISOR, pid=8)  # which is no process any more
+    history = History("o").declare().open().add(Kind.ATTEMPT_SUPERVISED, ended, attempt_id=1)
+    gangs.reports["o", 1] = GangReport(phase=GangPhase.ALIVE, where=NODE)
+    told = advised(history.place(world_size=1), sensors={})
+    assert "The daemon adopts o within seconds" in told
+    assert "`tracks up` starts another" in told
 
 
 def test_a_dead_gang_whose_supervisor_lives_is_left_to_it(

@@ -9,18 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.bodies import placed
-from tests.fakes import FakeClock, FakeObjectStore
+from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.launching import Clock, launcher_on, running, spec
-from tests.six_variants import MORNING, FakeMachine
+from tests.six_variants import sources_of
 from tracks_dagster.adapters.kubernetes.job_board import BOARD_S
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.redact import redact
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.triage.judge import Sources, triage
+from tracks_dagster.services.triage.judge import triage
 from tracks_dagster.services.triage.line import Line
 from tracks_dagster.services.triage.room import Asked
 
@@ -44,15 +43,7 @@ def ledger(tmp_path: Path, store: FakeObjectStore) -> SqlLedger:
 
 
 def line(launcher: KubernetesLauncher, store: FakeObjectStore, ledger: SqlLedger) -> Line:
-    sources = Sources(
-        store=store,
-        ledger=ledger,
-        launcher_of=lambda name: launcher,
-        machine=FakeMachine(),
-        now=FakeClock(MORNING),
-        clean=redact,
-    )
-    [found] = triage(sources, Asked(slots=12)).lines
+    [found] = triage(sources_of(store, ledger, launcher), Asked(slots=12)).lines
     return found
 
 

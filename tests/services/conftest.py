@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
+from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tests.stories import Story
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.triage.judge import Sources
 
 
 @pytest.fixture
@@ -40,3 +42,33 @@ def data(story: Story, tracks: Tracks) -> Story:
     for dataset in story.datasets:
         dataset.write_to(story.store)
     return story
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    """The launcher that triage asks."""
+    return FakeGangs(NODE)
+
+
+@pytest.fixture
+def machine() -> FakeMachine:
+    """NODE, booted anew since anything was placed on it."""
+    return FakeMachine()
+
+
+@pytest.fixture
+def morning() -> FakeClock:
+    """When somebody looks."""
+    return FakeClock(MORNING)
+
+
+@pytest.fixture
+def sources(
+    store: FakeObjectStore,
+    ledger: Ledger,
+    gangs: FakeGangs,
+    machine: FakeMachine,
+    morning: FakeClock,
+) -> Sources:
+    """What triage looks at."""
+    return sources_of(store, ledger, gangs, machine=machine, now=morning)

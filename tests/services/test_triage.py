@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bodies import placed
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.six_variants import (
     DONE,
@@ -35,31 +35,6 @@ from tracks_dagster.services.triage.room import Asked
 GIB = 2**30
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)
 SLOTS = Asked(slots=12)
-
-
-@pytest.fixture
-def gangs() -> FakeGangs:
-    return FakeGangs(NODE)
-
-
-@pytest.fixture
-def machine() -> FakeMachine:
-    """NODE, booted anew since anything was placed on it."""
-    return FakeMachine()
-
-
-@pytest.fixture
-def sources(
-    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, machine: FakeMachine
-) -> Sources:
-    return Sources(
-        store=store,
-        ledger=ledger,
-        launcher_of=lambda name: gangs,
-        machine=machine,
-        now=FakeClock(MORNING),
-        clean=lambda text: text,
-    )
 
 
 @pytest.fixture

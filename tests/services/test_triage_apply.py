@@ -7,18 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
+from tests.fakes import FakeClock, FakeGangs, SequentialUids
 from tests.histories import History
 from tests.six_variants import (
     INTERRUPTED,
-    MORNING,
     NODE,
     QUEUED,
     STEPS,
     FakeMachine,
     write_variants,
 )
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import GangError
@@ -44,31 +42,6 @@ class SoundCheckpoints:
 
     def chunk_sizes(self, ref: CheckpointRef) -> Mapping[str, int]:
         return {}
-
-
-@pytest.fixture
-def gangs() -> FakeGangs:
-    return FakeGangs(NODE)
-
-
-@pytest.fixture
-def morning() -> FakeClock:
-    """When somebody looks."""
-    return FakeClock(MORNING)
-
-
-@pytest.fixture
-def sources(
-    store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs, morning: FakeClock
-) -> Sources:
-    return Sources(
-        store=store,
-        ledger=ledger,
-        launcher_of=lambda name: gangs,
-        machine=FakeMachine(),
-        now=morning,
-        clean=lambda text: text,
-    )
 
 
 @pytest.fixture

@@ -2,69 +2,103 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.bodies import placed
+from tests.fakes import FakeGangs
 from tests.histories import History
-from tests.six_variants import MORNING, NODE, FakeMachine, write_variants
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
+from tests.six_variants import NODE, FakeMachine, write_variants
 from tracks_dagster.core.bodies import ComputeRequest
+from tracks_dagster.core.device_memory import Devices, Gpu
+from tracks_dagster.core.names import KUBERNETES, LOCAL
 from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.triage.judge import Sources, triage
 from tracks_dagster.services.triage.room import Asked
 
-ONE_DEVICE = Asked(devices=1, memory_bytes=24 * 2**30, slots=12)
+GIB = 2**30
+ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)
 ONE_SLOT = Asked(slots=1)
 
 
-@pytest.fixture
-def gangs() -> FakeGangs:
-    return FakeGangs(NODE)
-
-
-@pytest.fixture
-def sources(store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs) -> Sources:
-    return Sources(
-        store=store,
-        ledger=ledger,
-        launcher_of=lambda name: gangs,
-        machine=FakeMachine(),
-        now=FakeClock(MORNING),
-        clean=lambda text: text,
-    )
-
-
-def write_living(sources: Sources, gangs: FakeGangs, compute: ComputeRequest) -> None:
-    """Add a run that lives beside the nine variants."""
+def write_living(
+    sources: Sources, gangs: FakeGangs, launcher: str = LOCAL, accelerator: str = "cpu"
+) -> None:
+    """Add a run that lives beside the nine variants. accelerator: where its ranks were placed; it was
+    declared without one, as every run on this machine is."""
     write_variants(sources.store, gangs)
-    beside = History("beside").declare(compute=compute).open().supervise().place().restore()
-    beside.write_to(sources.store)
+    ranks = tuple(replace(rank, accelerator=accelerator) for rank in placed("").ranks)
+    beside = History("beside").declare(compute=ComputeRequest(launcher=launcher))
+    beside.open().supervise().place(ranks=ranks).restore().write_to(sources.store)
     gangs.reports["beside", 1] = GangReport(phase=GangPhase.ALIVE, where=NODE)
     Projector(sources.store, sources.ledger).scan()
 
 
+@pytest.mark.parametrize("names", [["v2-2"], ["v2-2", "beside"], []])
 @pytest.mark.parametrize(
-    ("compute", "starts"),
+    ("launcher", "accelerator", "starts"),
     [
-        (ComputeRequest(launcher="kubernetes", ranks=8, device_class="gpu"), "now"),
-        (ComputeRequest(launcher="local", device_class="cpu"), "now"),
-        (ComputeRequest(launcher="local", device_class="gpu"), "later"),
+        (KUBERNETES, "H100", "now"),
+        (LOCAL, "cpu", "now"),
+        (LOCAL, "H100", "later"),
     ],
 )
-def test_of_runs_that_were_not_named_only_those_on_this_machines_accelerators_take_given_devices(
-    compute: ComputeRequest, starts: str, sources: Sources, gangs: FakeGangs
+def test_of_living_runs_only_those_on_this_machines_accelerators_hold_given_devices(
+    launcher: str,
+    accelerator: str,
+    starts: str,
+    names: list[str],
+    sources: Sources,
+    gangs: FakeGangs,
 ) -> None:
-    write_living(sources, gangs, compute)
-    [planned] = triage(sources, ONE_DEVICE, run_ids=["v2-2"]).plan
-    assert planned.starts == starts
+    write_living(sources, gangs, launcher, accelerator)
+    found = triage(sources, ONE_DEVICE, run_ids=names)
+    assert found.plan[0].run_id == "v2-2"
+    assert found.plan[0].starts == starts
+
+
+@pytest.mark.parametrize(
+    ("asked", "gpus", "device"),
+    [(ONE_SLOT, 0, "slot 1"), (ONE_SLOT, 1, "GPU-0"), (ONE_DEVICE, 0, "device 1")],
+)
+def test_a_run_that_was_never_placed_takes_an_accelerator_where_there_is_one(
+    asked: Asked, gpus: int, device: str, sources: Sources, machine: FakeMachine
+) -> None:
+    machine.found = Devices(
+        gpus=tuple(
+            Gpu(uuid=f"GPU-{number}", name="H100", total_bytes=GIB, used_bytes=0)
+            for number in range(gpus)
+        )
+    )
+    History("wants").declare(compute=ComputeRequest()).write_to(sources.store)
+    Projector(sources.store, sources.ledger).scan()
+    [planned] = triage(sources, asked).plan
+    assert planned.devices == (device,)
+
+
+def test_a_run_that_ran_on_cpus_goes_on_there_whatever_devices_are_given(sources: Sources) -> None:
+    history = History("ran").declare(compute=ComputeRequest()).open().supervise().place()
+    history.restore().end("preempted", last_step=3).write_to(sources.store)
+    Projector(sources.store, sources.ledger).scan()
+    [planned] = triage(sources, ONE_DEVICE).plan
+    assert (planned.devices, planned.why) == (("slot 1",), "1 slot free")
+
+
+@pytest.mark.parametrize("asked", [ONE_SLOT, ONE_DEVICE])
+def test_what_runs_on_a_cluster_is_left_to_its_own_queue(asked: Asked, sources: Sources) -> None:
+    compute = ComputeRequest(launcher=KUBERNETES, device_class="gpu")
+    History("far").declare(compute=compute).write_to(sources.store)
+    Projector(sources.store, sources.ledger).scan()
+    assert triage(sources, asked).plan == ()
 
 
 def test_a_run_on_cpus_that_was_not_named_keeps_its_slot(
     sources: Sources, gangs: FakeGangs
 ) -> None:
-    write_living(sources, gangs, ComputeRequest(launcher="local", device_class="cpu"))
-    declared = History("wants").declare(compute=ComputeRequest(device_class="cpu"))
+    write_living(sources, gangs)
+    declared = History("wants").declare(compute=ComputeRequest())
     declared.write_to(sources.store)
     Projector(sources.store, sources.ledger).scan()
     [planned] = triage(sources, ONE_SLOT, run_ids=["wants"]).plan

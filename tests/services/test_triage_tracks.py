@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
+from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
-from tests.six_variants import FAMILY, MORNING, NODE, FakeMachine, write_variants
+from tests.six_variants import FAMILY, NODE, write_variants
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.records import Kind
+from tracks_dagster.core.ports import GangPhase, GangReport
+from tracks_dagster.core.records import Kind, canonical_json
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.projector import Projector
@@ -17,23 +20,7 @@ from tracks_dagster.services.triage.room import Asked
 
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * 2**30, slots=12)
 SLOTS = Asked(slots=12)
-
-
-@pytest.fixture
-def gangs() -> FakeGangs:
-    return FakeGangs(NODE)
-
-
-@pytest.fixture
-def sources(store: FakeObjectStore, ledger: SqlLedger, gangs: FakeGangs) -> Sources:
-    return Sources(
-        store=store,
-        ledger=ledger,
-        launcher_of=lambda name: gangs,
-        machine=FakeMachine(),
-        now=FakeClock(MORNING),
-        clean=lambda text: text,
-    )
+PREFIX = journal_prefix("v2-2", 1, "launch-1", 0)
 
 
 def project(store: FakeObjectStore, ledger: SqlLedger, *histories: History) -> None:
@@ -53,6 +40,36 @@ def test_what_ranks_appended_after_the_daemon_was_lost_is_read_from_the_track(
     history.end("preempted", last_step=23).write_to(store)
     line = triage(sources, SLOTS, run_ids=["r-1"]).line("r-1")
     assert (line.verdict, line.standing, line.lost_steps) == ("ended", "interrupted", 3)
+
+
+@pytest.mark.parametrize("phase", [GangPhase.ALIVE, GangPhase.NEVER_STARTED])
+def test_steps_that_an_earlier_attempt_lost_are_no_progress_of_one_that_lives(
+    phase: GangPhase,
+    store: FakeObjectStore,
+    ledger: SqlLedger,
+    gangs: FakeGangs,
+    sources: Sources,
+) -> None:
+    [history] = [each for each in write_variants(store, gangs) if each.run_id == "v2-2"]
+    last = json.loads(store.objects[f"{PREFIX}{0:012d}.jsonl"].splitlines()[-1])
+    store.put(f"{PREFIX}{10**9:012d}.jsonl", canonical_json({**last, "step": 845}))
+    history.end("node_failure", last_step=845).open().supervise()
+    project(store, ledger, history)
+    gangs.reports["v2-2", 2] = GangReport(phase=phase, where=NODE)
+    line = triage(sources, SLOTS, run_ids=["v2-2"]).line("v2-2")
+    lives = phase is GangPhase.ALIVE
+    assert (line.step, line.lost_steps) == ((830, 0) if lives else (845, 15))
+    assert line.steps_left == 1500 - 830
+    told = next(sign.words for sign in line.signs if sign.cell == "progress")
+    assert ("by attempt 1, and lost with it: what lives now is at step 830" in told) is lives
+
+
+def test_a_run_that_a_person_drained_waits_for_a_retry_by_name(
+    store: FakeObjectStore, ledger: SqlLedger, sources: Sources
+) -> None:
+    history = History("r-1").declare().open().supervise().place().restore().commit(10)
+    project(store, ledger, history.stop("drain").end("user_cancelled", last_step=10))
+    assert "`tracks retry r-1 --why" in triage(sources, SLOTS).line("r-1").why
 
 
 def test_a_withdrawn_checkpoint_is_not_what_a_restart_goes_on_from(
@@ -103,7 +120,6 @@ def test_damaged_lines_of_a_journal_are_left_out(
 ) -> None:
     write_variants(store, gangs)
     Projector(store, ledger).scan()
-    prefix = journal_prefix("v2-2", 1, "launch-1", 0)
     damaged = [
         b'{"kind": "step"}',
         b'{"kind": "step", "t": "yesterday", "step": 831, "loss": 1.0}',
@@ -111,7 +127,7 @@ def test_damaged_lines_of_a_journal_are_left_out(
         b'{"kind": "beat", "t": 7}',
         b'{"kind": "step", "t": "2026-01-31T02:30:00.0000',
     ]
-    store.put(f"{prefix}{10**9:012d}.jsonl", b"\n".join(damaged))
+    store.put(f"{PREFIX}{10**9:012d}.jsonl", b"\n".join(damaged))
     line = triage(sources, SLOTS).line("v2-2")
     assert (line.step, line.metrics_step) == (830, 830)
     assert line.left_s == pytest.approx(40.2 * 60, rel=0.01)

@@ -34,8 +34,12 @@ WHY = "after an incident"
 @click.command("triage")
 @click.argument("run_ids", metavar="[RUN…]", nargs=-1)
 @click.option("--family", help="All runs of this model family, those that are over too.")
-@click.option("--devices", type=click.IntRange(0, DEVICES_MAX), help="Plan for so many devices.")
-@click.option("--device-memory", metavar="SIZE", help="Of each device, for example 24GiB.")
+@click.option(
+    "--devices",
+    type=click.IntRange(0, DEVICES_MAX),
+    help="Plan for so many accelerators of this machine.",
+)
+@click.option("--device-memory", metavar="SIZE", help="Of each of them, for example 24GiB.")
 @click.option("--apply", "applies", is_flag=True, help="Record ends, and open what fits now.")
 @click.option("--why", default=WHY, show_default=True, help="Of --apply; it stands in the records.")
 @by_option

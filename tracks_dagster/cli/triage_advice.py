@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import click
 
+from tracks_dagster.core.names import LOCAL
+from tracks_dagster.core.pace import about
+from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.restart_plan import NOW
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.services.triage.judge import Triage
@@ -27,12 +30,14 @@ def tell_what_to_do(found: Triage, *, options: str) -> None:
 
 
 def daemon_told(found: Triage) -> str:
-    """Say whether a daemon is up."""
+    """Say when the daemon ticked last: one that was lost just now is not known to be."""
     daemon = found.daemon
     if daemon.at is None:
         return "no daemon ever ticked on this store"
-    ago = "the daemon is up, it ticked" if daemon.ticks else "no daemon is up, one ticked last"
-    return f"{ago} {daemon.at[:16]}Z"
+    if not daemon.ticks:
+        return f"no daemon is up, one ticked last {daemon.at[:16]}Z"
+    age_s = (parse_time(found.at) - parse_time(daemon.at)).total_seconds()
+    return f"the daemon ticked {about(age_s)} ago"
 
 
 def unkept_told(found: Triage) -> Iterator[str]:
@@ -76,6 +81,9 @@ def _steps(found: Triage, options: str) -> Iterator[str]:
     if waiting and not found.daemon.ticks:
         yield " ".join([f"`tracks up` goes on with {_names(waiting)}.", *unkept_told(found)])
     else:
+        if adopted:
+            words = f"The daemon adopts {_names(adopted)} within seconds"
+            yield f"{words}; if nothing happens, it is gone: `tracks up` starts another."
         yield from unkept_told(found)
     if unseen:
         yield f"Look at {_names(unseen)} from where they run: `Why` says what is not seen from here."
@@ -93,11 +101,13 @@ def _opens(found: Triage, run_id: str) -> bool:
 
 def _is_followed(line: Line) -> bool:
     """Whether only a daemon does what follows: the finish of a run that has all its steps or was
-    stopped, or what comes after an end that a living supervisor records."""
+    stopped, a start on a cluster, or what comes after an end that a living supervisor records."""
     if line.standing == "finishing":
         return True
     if line.held_by is not None:
         return line.held_by == "stop" and line.verdict in _WITHOUT_GANG
+    if line.is_due and line.launcher != LOCAL:
+        return True
     return line.verdict in _CLOSABLE and (bool(line.is_supervised) or not line.is_due)
 
 

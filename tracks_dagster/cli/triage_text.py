@@ -102,7 +102,8 @@ def _head(found: Triage) -> str:
     booted = f", booted {found.booted_at[:16]}Z" if found.booted_at else ""
     counts = Counter(_stands(line).replace(", ", " and ") for line in found.lines)
     told = ", ".join(f"{count} {standing}" for standing, count in counts.items())
-    runs = f"\n{len(found.lines)} runs: {told}." if found.lines else ""
+    word = "run" if len(found.lines) == 1 else "runs"
+    runs = f"\n{len(found.lines)} {word}: {told}." if found.lines else ""
     return f"{found.at[:16]}Z on {found.node}{booted}; {daemon_told(found)}.{runs}"
 
 

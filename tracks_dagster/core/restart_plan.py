@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 NOW = "now"
 LATER = "later"
 NEVER = "never"
+SLOT = "slot"  # the kind of a place on CPUs: one attempt, whatever memory it takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +184,8 @@ def _endless(rooms: Sequence[_Room]) -> tuple[str, ...]:
 
 
 def _need(candidate: Candidate) -> str:
+    if candidate.kind == SLOT:
+        return f"1 {SLOT}"
     devices = "1 device" if candidate.ranks == 1 else f"{candidate.ranks} devices"
     if candidate.memory_bytes is None:
         return f"{devices} alone"

@@ -22,6 +22,6 @@ def check_family(ledger: Ledger, family: str | None) -> None:
     known = [row["model_family"] for row in rows]
     there = ", ".join(known[:NAMED_MAX]) or "none yet"
     raise UnknownRun(
-        f"There is no run of family {family!r}; {did_you_mean(family, known)}There are runs of: "
+        f"There is no run of family {family!r}; {did_you_mean(family, known)}there are runs of: "
         f"{there}."
     )

@@ -59,6 +59,10 @@ def _steps(read: RunRead, step: int, journal: str | None) -> list[Sign]:
     words = f"step {newest.step} was finished {newest.at}"
     if step > newest.step:
         words = f"{words}; records and beats tell of step {step}"
+    elif step < newest.step:
+        words = (
+            f"{words} by attempt {read.paced}, and lost with it: what lives now is at step {step}"
+        )
     reported = f"as reported in step {newest.step}"
     return [
         Sign(cell="progress", words=words, source=journal, data={"step": step}),

@@ -198,12 +198,14 @@ def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
         why = f"{tail.refusal.decision} {tail.refusal.what_to_do}"
         return Verdict.REFUSED, why, tail.refusal_seq
     due = "what follows is due"
+    retry = f'`tracks retry {read.run_id} --why "…"` goes on'
     if stop is not None:
-        due = stop
+        is_over = read.held_by is not None and read.held_by.mode == "stop"
+        due = stop if is_over else f"{stop}; {retry}"
     elif attempt.reason in HAS_ALL_STEPS:
         due = "its evals, its promotion or its finish are due"
     elif attempt.reason is TerminationReason.USER_CANCELLED:
-        due = "it waits for a person"
+        due = f"it waits for a person: {retry}"
     why = f"Attempt {attempt.attempt_id} ended as {attempt.reason}; {due}."
     return Verdict.ENDED, why, attempt.ended_seq
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.evals import HAS_ALL_STEPS
 from tracks_dagster.core.pace import Pace, Span, mean_step, measure, time_for
@@ -22,6 +21,7 @@ from tracks_dagster.core.triage import Judged, Verdict
 from tracks_dagster.core.triage_signs import Sign
 from tracks_dagster.services.triage.cells import MEMORY_METRIC, cell_signs
 from tracks_dagster.services.triage.reading import RunRead
+from tracks_dagster.services.triage.steps import committed_step, last_step
 
 _STANDINGS = {
     Verdict.ALIVE: "running",
@@ -34,8 +34,6 @@ _STANDINGS = {
     Verdict.REFUSED: "refused",
     Verdict.DONE: "done",
 }
-# Where each of these phases stands, the step itself is done; in the others it is under way.
-_AFTER_THE_STEP = frozenset({Phase.SAVING, Phase.EVALUATING, Phase.ENDING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +46,8 @@ class Line:
     from, 0 for the beginning. lost_steps, lost_s: finished since, to be run again after an end.
     step_s: of the newest steps, with its interval of 95 %; epoch_s: of as many steps as a pass takes.
     left_s: of the steps that are left, with its interval of 95 %; from the last commit on, unless it
-    runs. memory_bytes: of one rank's device. is_due: whether a restart is proposed. held_by: the mode
+    runs. accelerator: what its last placement named, "cpu" without one; None before there was one.
+    memory_bytes: of one rank's device. is_due: whether a restart is proposed. held_by: the mode
     of what a person asked for, "stop" or "drain". is_supervised: None where nobody can tell, and
     without an open attempt.
     """
@@ -83,6 +82,7 @@ class Line:
     code: str
     launcher: str
     device_class: str
+    accelerator: str | None
     ranks: int
     memory_bytes: int | None
     memory_how: str
@@ -110,6 +110,7 @@ def line_of(read: RunRead, judged: Judged, report: GangReport | None) -> Line:
         code=code,
         launcher=compute.launcher,
         device_class=compute.device_class,
+        accelerator=_accelerator(read),
         ranks=compute.ranks,
         memory_bytes=memory_bytes,
         memory_how=memory_how,
@@ -133,9 +134,10 @@ def line_of(read: RunRead, judged: Judged, report: GangReport | None) -> Line:
 def _progress(read: RunRead, verdict: Verdict, report: GangReport | None) -> dict[str, Any]:
     """Return the fields that count steps, and apart from them the metrics."""
     config, commit = _config(read), read.commit
-    step, steps, committed = _last_step(read, report), _steps(read, config), _committed_step(read)
+    lives = verdict in (Verdict.ALIVE, Verdict.ORPHANED)
+    step, committed = last_step(read, report, lives=lives), committed_step(read)
+    steps, begin = _steps(read, config), step if lives else committed
     is_over = verdict is Verdict.DONE or _reason(read) in HAS_ALL_STEPS
-    begin = step if verdict in (Verdict.ALIVE, Verdict.ORPHANED) else committed
     metrics, metrics_step = _metrics(read)
     attempt = read.tail.attempt if read.tail is not None else None
     return {
@@ -225,26 +227,6 @@ def _steps(read: RunRead, config: Mapping[str, Json]) -> int | None:
     return steps if isinstance(steps, int) and steps > 0 else None
 
 
-def _last_step(read: RunRead, report: GangReport | None) -> int:
-    """Return the last step that was finished, by journal, beat, commit or the record of the end."""
-    known = [_committed_step(read), read.row["final_step"] or 0]
-    known += [attempt["last_step"] or 0 for attempt in read.attempts[-1:]]
-    known += [step.step for step in read.journal.steps[-1:]]
-    attempt = read.tail.attempt if read.tail is not None else None
-    if attempt is not None and attempt.ended is not None:
-        known.append(attempt.ended.last_step or 0)
-    for beat in report.beats if report is not None else ():
-        if beat.rank == 0:
-            known.append(beat.step if beat.phase in _AFTER_THE_STEP else beat.step - 1)
-    return max(known)
-
-
-def _committed_step(read: RunRead) -> int:
-    if read.commit is not None:
-        return read.commit.step
-    return int(read.row["branched_from_step"] or 0)
-
-
 def _pace(read: RunRead) -> Pace | None:
     if read.paced is None:
         return None
@@ -261,7 +243,7 @@ def _left(read: RunRead, pace: Pace | None, left: int | None) -> tuple[Span | No
     if pace is not None:
         return time_for(pace, left), pace.how
     device_s = float(read.row["estimated_device_s"])
-    steps = left / (left + _committed_step(read))
+    steps = left / (left + committed_step(read))
     seconds = device_s / max(1, read.row["ranks"]) * steps
     return Span(seconds=seconds), "as declared; no step of it was ever measured"
 
@@ -276,6 +258,14 @@ def _compute(read: RunRead) -> ComputeRequest:
     return ComputeRequest(
         launcher=row["launcher"], ranks=row["ranks"], device_class=row["device_class"]
     )
+
+
+def _accelerator(read: RunRead) -> str | None:
+    attempt = read.tail.attempt if read.tail is not None else None
+    if attempt is not None and attempt.placed is not None and attempt.placed.ranks:
+        return attempt.placed.ranks[0].accelerator
+    placed = [str(a["accelerator"]) for a in read.attempts if a["launch_id"] is not None]
+    return placed[-1] if placed else None
 
 
 def _memory(read: RunRead, compute: ComputeRequest) -> tuple[int | None, str]:

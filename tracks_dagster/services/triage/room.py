@@ -1,7 +1,8 @@
 """Which devices there are for a restart, who has them, and in which order runs should take them.
 
-What a person says (`--devices`, `--device-memory`) counts; else the accelerators of this machine, and
-for runs on CPUs the attempts that its Dagster starts at once.
+The accelerators of this machine: as many as a person says (`--devices`, `--device-memory`), else what
+`nvidia-smi` lists; and for runs on CPUs the attempts that its Dagster starts at once. Runs on a cluster
+are not planned, and take nothing here: it has its own queue.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.device_memory import Devices, OrphanMemory
 from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.restart_plan import NOW, Candidate, Device, Occupant, Planned, plan
+from tracks_dagster.core.restart_plan import NOW, SLOT, Candidate, Device, Occupant, Planned, plan
 from tracks_dagster.core.triage import Verdict
 from tracks_dagster.services.triage.line import Line
 
-GIVEN, GPU, SLOT = "given", "gpu", "slot"
-CPU = "cpu"  # the device class of a run without an accelerator
+GPU = "gpu"  # the kind of an accelerator
+CPU = "cpu"  # the device class, and the accelerator, of a run without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a person said of the devices. slots: attempts at once on CPUs, where nothing was said."""
+    """What a person said of the accelerators. slots: attempts at once on CPUs."""
 
     devices: int | None = None
     memory_bytes: int | None = None
@@ -37,35 +38,22 @@ class Room:
     words: str
 
     def kind_of(self, line: Line) -> str:
-        """Return the kind of device that a run takes."""
-        if self.devices and self.devices[0].kind == GIVEN:
-            return GIVEN
-        return SLOT if line.device_class == CPU else GPU
+        """Return the kind of device that a run takes: the one it ran on; before that what it asks for,
+        and an accelerator where there is one, which a rank takes unasked."""
+        if line.accelerator is not None:
+            return SLOT if line.accelerator == CPU else GPU
+        has_gpus = any(device.kind == GPU for device in self.devices)
+        return GPU if has_gpus or line.device_class != CPU else SLOT
 
 
 def find_room(found: Devices, asked: Asked, orphans: Sequence[OrphanMemory] = ()) -> Room:
     """Return the devices to plan for. Memory that orphans hold is not there until they are gone."""
-    memory = asked.memory_bytes
-    if asked.devices is not None:
-        names = [f"device {number}" for number in range(1, asked.devices + 1)]
-        given = tuple(Device(name=name, kind=GIVEN, memory_bytes=memory) for name in names)
-        return Room(devices=given, words=_told(asked.devices, memory, "as given"))
     slots = [Device(name=f"slot {n}", kind=SLOT) for n in range(1, asked.slots + 1)]
-    held: Counter[str] = Counter()
-    for each in orphans:
-        if each.attempt is None:  # an orphaned attempt has its place in the plan
-            held[each.uuid] += each.used_bytes or 0
-    gpus = [
-        Device(
-            name=gpu.uuid,
-            kind=GPU,
-            memory_bytes=None if total is None else max(0, total - held[gpu.uuid]),
-        )
-        for gpu in found.gpus
-        for total in (memory if memory is not None else gpu.total_bytes,)
-    ]
+    gpus = _gpus(found, asked, orphans)
     words = f"{asked.slots} attempts at once on CPUs"
-    if gpus:
+    if asked.devices is not None:
+        words = f"{_told(asked.devices, asked.memory_bytes, 'as given')}, and {words}"
+    elif gpus:
         words = f"{_told(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
     elif found.problem:
         words = f"{words}; accelerators are not known: {found.problem}"
@@ -74,18 +62,35 @@ def find_room(found: Devices, asked: Asked, orphans: Sequence[OrphanMemory] = ()
     return Room(devices=(*gpus, *slots), words=words)
 
 
+def _gpus(found: Devices, asked: Asked, orphans: Sequence[OrphanMemory]) -> list[Device]:
+    memory = asked.memory_bytes
+    if asked.devices is not None:
+        names = [f"device {number}" for number in range(1, asked.devices + 1)]
+        return [Device(name=name, kind=GPU, memory_bytes=memory) for name in names]
+    held: Counter[str] = Counter()
+    for each in orphans:
+        if each.attempt is None:  # an orphaned attempt has its place in the plan
+            held[each.uuid] += each.used_bytes or 0
+    return [
+        Device(
+            name=gpu.uuid,
+            kind=GPU,
+            memory_bytes=None if total is None else max(0, total - held[gpu.uuid]),
+        )
+        for gpu in found.gpus
+        for total in (memory if memory is not None else gpu.total_bytes,)
+    ]
+
+
 def propose(
     lines: Sequence[Line], room: Room, found: Devices, others: Sequence[Line] = ()
 ) -> tuple[Planned, ...]:
-    """Return in which order the runs that are due start, where, and when that can be expected.
+    """Return in which order those of `lines` that are due start, where, and when that can be expected.
 
-    others: were not named, and have their devices of this machine all the same; on CPUs, or on a
-    cluster, they have none of those that a person gave. Of `lines`, those on a cluster count only where
-    a person gave the devices: a cluster has its own queue.
+    others: were not named, and keep what they have of this machine all the same.
     """
-    is_given = bool(room.devices) and room.devices[0].kind == GIVEN
-    mine = [line for line in lines if is_given or line.launcher == LOCAL]
-    theirs = [o for o in others if o.launcher == LOCAL and not (is_given and o.device_class == CPU)]
+    mine = [line for line in lines if line.launcher == LOCAL]
+    theirs = [line for line in others if line.launcher == LOCAL]
     return plan(
         [_candidate(line, order, room) for order, line in enumerate(mine) if line.is_due],
         room.devices,
@@ -120,14 +125,15 @@ def _candidate(line: Line, order: int, room: Room) -> Candidate:
 
 
 def _occupants(lines: Sequence[Line], room: Room, found: Devices) -> list[Occupant]:
-    """Give those that run the devices that they hold, by their pids, else the ones least taken."""
+    """Give those that run the devices that they hold, by their pids, else the ones least taken: what a
+    person gave has no name that a pid could be found on."""
     taken: Counter[str] = Counter({device.name: 0 for device in room.devices})
     occupants = []
     for line in lines:
         kind = room.kind_of(line)
         pids = {pid for sign in line.signs for pid in _pids(sign.data)}
         holds = [each for each in found.holders if each.pid in pids] if kind == GPU else []
-        names = [each.uuid for each in holds]
+        names = [each.uuid for each in holds if each.uuid in taken]
         if not names:
             names = [d.name for d in room.devices if d.kind == kind]
             names = sorted(names, key=lambda name: taken[name])[: 1 if kind == SLOT else line.ranks]

@@ -19,6 +19,7 @@ select
     r.package_version,
     a.attempt_id,
     a.launch_id,
+    a.accelerator,
     a.termination_reason,
     a.last_step,
     a.resumed_from_step,

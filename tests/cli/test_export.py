@@ -67,6 +67,34 @@ def test_another_machine_explains_it_in_the_same_words(
     assert not elsewhere.exists()
 
 
+@pytest.mark.parametrize("stored", [b"{", None], ids=["edited", "lost"])
+def test_a_run_whose_track_does_not_hold_is_explained_elsewhere_as_far_as_here(
+    stored: bytes | None,
+    story: Story,
+    call: Call,
+    tmp_path: Path,
+    elsewhere: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    key = log_key(f"runs/{RUN_ID}", 12)
+    story.store.delete(key)
+    if stored is not None:
+        story.store.put(key, stored)
+    file = tmp_path / "run.tar.gz"
+    told = call("export", RUN_ID, str(file))
+    assert told.exit_code == 0
+    assert "Its track holds up to record 11." in told.stdout
+    origin = call("explain", f"{RUN_ID}/a01")
+    monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
+    there = call("explain", "--archive", str(file), f"{RUN_ID}/a01")
+    assert there.exit_code == origin.exit_code == 1
+    assert there.stdout == origin.stdout
+    assert "THE RECORD BREAKS at record 12" in there.stdout
+    checked = call("fsck", "--archive", str(file), "--json")
+    kinds = [each["kind"] for each in json.loads(checked.stdout)["findings"]]
+    assert kinds == ["record_missing" if stored is None else "record_broken"]
+
+
 def test_every_other_reading_command_reads_it_too(
     archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,8 +210,28 @@ TAMPERED: dict[str, tuple[Callable[[dict[str, bytes]], object], set[str], str]] 
     ),
     "the manifest edited": (
         edit("MANIFEST.json", b'"format":1', b'"format":2'),
+        {"archive_newer"},
+        "MANIFEST.json",
+    ),
+    "the manifest of no shape": (
+        edit("MANIFEST.json", b'"members":{', b'"members":5,"other":{'),
         {"archive_unreadable"},
         "MANIFEST.json",
+    ),
+    "the manifest of endless depth": (
+        lambda m: m.update({"MANIFEST.json": b"[" * 100_000}),
+        {"archive_unreadable"},
+        "MANIFEST.json",
+    ),
+    "the store's format taken out": (
+        lambda m: m.pop("store/format.json"),
+        {"member_missing", "archive_unreadable"},
+        "store/format.json",
+    ),
+    "a store of a newer version": (
+        edit("store/format.json", b'"format":1', b'"format":2'),
+        {"member_changed", "archive_unreadable"},
+        "store/format.json",
     ),
     "the manifest taken out": (
         lambda m: m.pop("MANIFEST.json"),
@@ -221,13 +269,13 @@ def test_a_hostile_archive_writes_nowhere(
     archive: Path, elsewhere: Path, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = archive.parent.parent / "outside"
-    names = ("store/../../outside", str(outside), "../outside")
-    path = changed(archive, lambda members: members.update(dict.fromkeys(names, b"evil")))
     monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
-    assert call("explain", "--archive", str(path), RUN_ID).exit_code == 0
-    told = call("fsck", "--archive", str(path), "--json")
-    added = {f["where"] for f in json.loads(told.stdout)["findings"]}
-    assert added == set(names)
+    for name in ("store/../../outside", str(outside), "../outside"):
+        path = changed(archive, lambda members, name=name: members.update({name: b"evil"}))  # type: ignore[misc]
+        for command in (("explain", RUN_ID), ("fsck",)):
+            told = call(*command, "--archive", str(path))
+            assert told.exit_code == 2
+            assert "leads out of the archive" in told.stderr
     assert not outside.exists()
     assert not elsewhere.exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -84,6 +85,32 @@ def test_what_others_append_between_the_reading_and_the_list_is_no_gap(
     monkeypatch.setattr(store, "list", list_after_the_others)
     assert late.append_after(late.known[-1], note("late")) is None  # its place was taken
     assert _decide(late) is not None
+
+
+def test_a_gap_behind_what_others_appended_meanwhile_is_seen(store: FakeObjectStore) -> None:
+    late = Track(store, NAME, now=FakeClock())
+    late.refresh()
+    other = Track(store, NAME, now=FakeClock())
+    for index in range(4):
+        other.note(note(f"other{index}"))
+    lost = COUNT + 2
+    store.delete(log_key(NAME, lost))
+    for append in (lambda: late.append_after(late.known[COUNT - 1], note("late")), late.refresh):
+        with suppress(TrackBroken):
+            append()
+    with pytest.raises(TrackBroken, match=f"has lost its record {lost}: .*Nothing was written"):
+        _decide(late)
+    assert store.get(log_key(NAME, lost)) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["000000000009.json.bak", "README.md", "copy-of-000000000009.json"]
+)
+def test_what_is_no_record_of_the_log_is_no_sign_of_a_gap(
+    store: FakeObjectStore, track: Track, name: str
+) -> None:
+    store.put(f"{NAME}/log/{name}", b"{}")
+    assert _decide(track) is not None
 
 
 def test_a_process_asks_once(store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:

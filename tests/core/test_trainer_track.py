@@ -132,6 +132,30 @@ def test_a_trainer_that_reads_on_learns_that_it_is_fenced(
         trainer.refresh()
 
 
+def test_a_launch_appends_nothing_into_the_gap_that_a_lost_record_left(
+    outside: Track, store: FakeObjectStore
+) -> None:
+    outside.note(draft("n1", Kind.NOTE))
+    outside.note(ENDED)  # which fences it, and cannot be read
+    lost = log_key(NAME, OPENED_SEQ + 1)
+    store.delete(lost)
+    with pytest.raises(TrackBroken, match=r"has lost its record 2: .*Nothing was written"):
+        trainer_of(store).append(placed())
+    with pytest.raises(TrackBroken, match=r"has lost its record 2: .*Nothing was written"):
+        trainer_of(store).decide(lambda _: commit(3))
+    assert store.get(lost) is None
+
+
+def test_a_launch_asks_once_whether_a_record_was_lost(
+    trainer: TrainerTrack, outside: Track, store: FakeObjectStore
+) -> None:
+    outside.note(draft("n1", Kind.NOTE))
+    store.calls.clear()
+    trainer.append(placed())
+    trainer.append(commit(1))
+    assert [method for method, _ in store.calls].count("list") == 1
+
+
 def test_of_two_launches_of_one_attempt_the_second_is_fenced(
     trainer: TrainerTrack, store: FakeObjectStore
 ) -> None:

@@ -15,7 +15,13 @@ from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.storm import pool_of
-from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track, log_key, pool_track
+from tracks_dagster.core.track import (
+    QUARANTINES_TRACK,
+    dataset_track,
+    log_key,
+    pool_track,
+    run_track,
+)
 from tracks_dagster.services import export as exporting
 from tracks_dagster.services.export import Exported, export_run
 from tracks_dagster.services.tracks import Tracks
@@ -147,43 +153,65 @@ def test_records_that_come_while_it_is_exported_are_not_in_it(
     assert max(logs) == log_key(f"runs/{RUN_ID}", last)
 
 
-def test_records_behind_a_lost_one_are_named_as_left_out(
+def test_a_lost_record_is_named_and_those_behind_it_are_in_the_archive(
     whole: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    lost = len(whole.history.records) - 3
-    del store.objects[log_key(f"runs/{RUN_ID}", lost)]
+    track, last = run_track(RUN_ID), len(whole.history.records) - 1
+    del store.objects[log_key(track, last - 2)]
     members, done = exported(tracks)
-    assert log_key(f"runs/{RUN_ID}", lost + 1) not in keys_of(members)
-    [told] = [each for each in done.manifest.left_out if "records" in each.what]
-    assert told.what == f"2 records of {RUN_ID}"
-    assert log_key(f"runs/{RUN_ID}", lost) in told.why
+    assert {log_key(track, last - 1), log_key(track, last)} <= keys_of(members)
+    left_out = {each.what: each.why for each in done.manifest.left_out}
+    assert "It is lost, though later ones are there" in left_out[log_key(track, last - 2)]
+    assert done.manifest.head_seqs[track] == last
 
 
-def test_records_behind_a_lost_one_of_a_shared_track_are_named_as_left_out(
+def test_a_lost_record_of_a_shared_track_is_named(
     whole: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
     dataset = dataset_track(whole.snapshot.dataset)
     pool = pool_track(pool_of(whole.history.state.declared.compute))
     del store.objects[log_key(dataset, 1)]
-    store.put(log_key(dataset, 2), b"{}")
-    for seq in (0, 1, 3, 4):
-        store.put(log_key(pool, seq), b"{}")
-    store.put(log_key(QUARANTINES_TRACK, 1), b"{}")
+    there = [
+        log_key(dataset, 2),
+        *(log_key(pool, seq) for seq in (0, 1, 3, 4)),
+        log_key(QUARANTINES_TRACK, 1),
+    ]
+    for key in there:
+        store.put(key, b"{}")
     members, done = exported(tracks)
-    left_out = {each.what: each.why for each in done.manifest.left_out if "record" in each.what}
-    assert set(left_out) == {
-        f"1 record of {dataset}",
-        f"2 records of {pool}",
-        f"1 record of {QUARANTINES_TRACK}",
-    }
-    assert log_key(pool, 2) in left_out[f"2 records of {pool}"]
-    assert done.manifest.head_seqs[dataset] == 0
-    assert done.manifest.head_seqs[pool] == 1
-    assert QUARANTINES_TRACK not in done.manifest.head_seqs
-    assert not keys_of(members) & {log_key(dataset, 2), log_key(pool, 3), log_key(pool, 4)}
-    assert log_key(pool, 1) in keys_of(members)
+    lost = [each.what for each in done.manifest.left_out if "It is lost" in each.why]
+    assert lost == [log_key(dataset, 1), log_key(pool, 2), log_key(QUARANTINES_TRACK, 0)]
+    assert set(there) <= keys_of(members)
+    assert [done.manifest.head_seqs[track] for track in (dataset, pool)] == [2, 4]
 
 
 def test_a_run_that_is_not_there_is_not_exported(whole: Story, tracks: Tracks) -> None:
     with pytest.raises(UnknownRun, match=f"did you mean {RUN_ID}"):
         exported(tracks, RUN_ID[:-1])
+
+
+def test_a_run_whose_track_does_not_hold_is_exported_as_it_is(
+    whole: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    track, dataset = run_track(RUN_ID), dataset_track(whole.snapshot.dataset)
+    last = len(whole.history.records) - 1
+    for key, edited in ((log_key(track, 5), b"{"), (log_key(dataset, 1), b"[]")):
+        store.put(key, edited)
+    members, done = exported(tracks)
+    assert members[f"store/{log_key(track, 5)}"] == b"{"
+    assert log_key(track, last) in keys_of(members)
+    assert log_key(dataset, 1) in keys_of(members)
+    assert done.manifest.head_seqs[track] == last
+    assert done.broken is not None
+    assert (done.broken.seq, done.broken.is_newer) == (5, False)
+
+
+def test_a_branch_of_a_run_that_cannot_be_read_is_exported(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    source = History("r-1").declare().open().place().restore().commit(20)
+    branch = History("b-1").declare(branched_from=source.state.checkpoints[0].ref)
+    for history in (branch, DatasetHistory().declare()):
+        history.write_to(store)
+    store.put(log_key("runs/r-1", 0), b"{")
+    assert exported(tracks, "b-1")[1].manifest.run_ids == ("b-1",)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tracks_dagster.core.archives import ARCHIVE_FORMAT, ArchiveManifest
-from tracks_dagster.core.errors import StoreUnsuitable
+from tracks_dagster.core.errors import ArchiveNewer, StoreUnsuitable
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.services.fsck.archive import check_archive
 from tracks_dagster.services.fsck.findings import FindingKind as K
@@ -63,3 +63,14 @@ def test_an_archive_that_was_changed_is_told_member_by_member(kind: K) -> None:
     assert finding.kind is kind
     assert meaning in finding.meaning
     assert "Ask for the archive again" in finding.to_do
+
+
+def test_an_archive_of_a_newer_version_is_not_asked_for_again() -> None:
+    class Newer(FakeArchive):
+        def manifest(self) -> ArchiveManifest:
+            raise ArchiveNewer("tracks-dagster '9.1' wrote it in format 9.")
+
+    [finding] = check_archive(Newer({"one": b"1"}))
+    assert finding.kind is K.ARCHIVE_NEWER
+    assert "tracks-dagster '9.1' wrote it" in finding.meaning
+    assert "Update tracks-dagster here" in finding.to_do

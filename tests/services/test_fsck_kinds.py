@@ -19,7 +19,14 @@ from tests.histories import History
 from tests.stories import RUN_ID, Story, step_line
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.records import Draft, Kind, format_time, seal
+from tracks_dagster.core.records import (
+    Draft,
+    Kind,
+    canonical_json,
+    format_time,
+    seal,
+    sha256_hex,
+)
 from tracks_dagster.core.track import QUARANTINES_TRACK, log_key, run_track
 from tracks_dagster.services.fsck import ledger as fsck_ledger
 from tracks_dagster.services.fsck.findings import FindingKind
@@ -56,6 +63,20 @@ def _break_a_rule(world: World) -> None:
     world.store.put(log_key(history.name, len(history.records)), data)
 
 
+def _append_newer(world: World, *, kind: str = "attempt_paused", count: int = 1) -> str:
+    """Append records that chain, as a newer version may write them; return the key of the first."""
+    history = world.story.history
+    prev_sha256, first = history.records[-1].sha256, len(history.records)
+    for seq in range(first, first + count):
+        stored = {"seq": seq, "uid": f"{seq:032d}", "kind": kind, "body": {"why": "lunch"}}
+        data = canonical_json(
+            {**stored, "at": "2026-03-01T12:00:00.000000Z", "prev_sha256": prev_sha256}
+        )
+        world.store.put(log_key(history.name, seq), data)
+        prev_sha256 = sha256_hex(data)
+    return log_key(history.name, first)
+
+
 def _drop_a_segment(world: World) -> None:
     later = json.dumps(step_line(31, at=format_time(BEGIN))).encode() + b"\n"
     data = world.store.objects[f"{JOURNAL}{0:012d}.jsonl"]
@@ -72,7 +93,7 @@ def _drop_a_snapshot(world: World) -> None:
     world.store.delete(log_key("datasets/aws-docs", 1))
 
 
-Tamper = Callable[[World], None]
+Tamper = Callable[[World], object]
 K = FindingKind
 
 # kind → how somebody tampers, words of what it means, words of what to do
@@ -86,6 +107,12 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
         lambda w: w.edit(log_key(run_track(RUN_ID), 1), b"tests", b"TESTS"),
         "Records are never edited, so this is damage or tampering",
         "the records before it still hold",
+    ),
+    K.RECORD_NEWER: (
+        lambda w: _append_newer(w, count=3),
+        "is of kind 'attempt_paused', which this version does not know: a newer one wrote it, on "
+        "2026-03-01T12:00:00Z",
+        "Install the version of the machine that wrote it",
     ),
     K.RECORD_EDITED: (
         lambda w: w.edit(_last(w.story.history), b"old", b"new"),
@@ -177,6 +204,7 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
 }
 IN_ARCHIVES = {  # test_fsck_archive tampers with those
     K.ARCHIVE_UNREADABLE,
+    K.ARCHIVE_NEWER,
     K.MEMBER_MISSING,
     K.MEMBER_CHANGED,
     K.MEMBER_ADDED,
@@ -346,3 +374,63 @@ def test_a_ledger_that_cannot_be_read_any_more_loses_no_finding_of_the_store(
 def test_a_number_that_is_no_time_is_told_as_it_is(world: World) -> None:
     world.sql(f"update attempt_facts set closed_us = {10**18} where run_id = 'gpt-story'")
     assert any(f"has closed_us {10**18}" in finding.meaning for finding in world.findings())
+
+
+def test_what_a_newer_version_wrote_is_neither_damage_nor_a_reason_to_restore(world: World) -> None:
+    key = _append_newer(world, count=3)
+    [newer] = world.findings()
+    assert (newer.kind, newer.where) == (K.RECORD_NEWER, key)
+    assert "neither damage nor tampering" in newer.meaning
+    assert "restore nothing" in newer.to_do
+
+
+@pytest.mark.parametrize("behind", [1, 2])
+def test_a_broken_chain_behind_a_newer_record_is_told_as_one(behind: int, world: World) -> None:
+    _append_newer(world, count=4)
+    seq = len(world.story.history.records) + behind
+    world.edit(log_key(run_track(RUN_ID), seq), b"lunch", b"break")
+    found = {f.kind: f for f in world.findings()}
+    assert found[K.RECORD_BROKEN].where == log_key(run_track(RUN_ID), seq + 1)
+    assert K.RECORD_NEWER in found
+
+
+def test_an_edited_kind_is_an_edited_record_and_no_newer_version(world: World) -> None:
+    world.edit(log_key(run_track(RUN_ID), 4), b'"kind":"', b'"kind":"x')
+    found = [f.kind for f in world.findings() if f.kind is not K.SOURCE_UNKNOWN]
+    assert found == [K.RECORD_BROKEN, K.LEDGER_REMEMBERS_MORE]
+
+
+def test_an_edited_kind_of_the_last_record_is_told_by_the_ledgers_memory(world: World) -> None:
+    world.edit(_last(world.story.history), b'"kind":"', b'"kind":"x')
+    found = [f.kind for f in world.findings()]
+    assert found == [K.RECORD_EDITED, K.LEDGER_REMEMBERS_MORE]
+
+
+def test_a_reason_of_a_newer_version_breaks_no_rule(world: World) -> None:
+    history = History("r-new").declare(snapshot=world.story.snapshot).open().place().end("unknown")
+    history.write_to(world.store)
+    last = _last(history)
+    world.edit(last, b'"reason":"unknown"', b'"reason":"bored"')
+    found = {f.kind: f for f in world.findings()}
+    assert found.keys() == {K.RECORD_NEWER, K.LEDGER_LACKS_TRACK}
+    assert found[K.RECORD_NEWER].where == last
+    assert "names the reason 'bored'" in found[K.RECORD_NEWER].meaning
+
+
+def test_rows_that_a_newer_version_took_in_are_left_to_it(world: World) -> None:
+    _append_newer(world)
+    seq = len(world.story.history.records)
+    data = world.store.objects[log_key(run_track(RUN_ID), seq)]
+    world.sql(
+        f"update track_cursors set seq = {seq}, sha256 = '{sha256_hex(data)}' "
+        f"where track = 'runs/{RUN_ID}'"
+    )
+    world.sql(f"update training_runs set owner = 'nobody' where run_id = '{RUN_ID}'")
+    assert [f.kind for f in world.findings()] == [K.RECORD_NEWER]
+
+
+def test_what_trains_on_a_dataset_that_a_newer_version_writes_is_no_finding(world: World) -> None:
+    key = world.key("datasets/aws-docs/log/", "1.json")
+    world.edit(key, b'"kind":"', b'"kind":"new_')
+    world.sql("delete from track_cursors where track = 'datasets/aws-docs'")
+    assert {f.kind for f in world.findings()} == {K.RECORD_NEWER, K.LEDGER_LACKS_TRACK}

@@ -14,6 +14,7 @@ from tracks_dagster.core.bodies import Alert, PromotionRule
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, canonical_json, format_time
+from tracks_dagster.core.track import log_key
 from tracks_dagster.services.journals import read_tail
 from tracks_dagster.services.silence import SILENT_S_MIN
 from tracks_dagster.services.status import RunLine, read_status
@@ -51,6 +52,41 @@ def test_runs_are_found_in_the_ledger_and_read_from_their_tracks(
     assert (found.run_id, found.state, found.attempt_id) == (RUN_ID, "succeeded", 3)
     assert (found.step, found.loss, found.promoted_to) == (40, 5 / 40, "best")
     assert found.waiting_for is None
+
+
+@pytest.mark.parametrize("harm", ["edited", "lost", "gone"])
+def test_a_track_that_does_not_hold_hides_no_other_run(
+    harm: str, tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    for run_id in ("broken", "sound"):
+        history = History(run_id).declare().open().place().restore()
+        history.write_to(store)
+        tracks.project(history.name)
+    keys = [key for key in store.objects if key.startswith("runs/broken/log/")]
+    for key in keys if harm == "gone" else keys[2:3]:
+        del store.objects[key]
+    if harm == "edited":
+        store.objects[keys[2]] = b"{"
+    found = {line.run_id: line for line in read_status(tracks, ledger)}
+    assert found["sound"].why == "Attempt 1 is training from step 0 on."
+    assert found["broken"].state == "running"
+    assert found["broken"].why == (
+        "Its track does not hold: `tracks fsck` tells what is wrong and what to do. The ledger says: "
+        "Attempt 1 is training from step 0 on."
+    )
+    assert found["broken"].waiting_for is None
+
+
+def test_a_run_asked_for_alone_does_not_hide_that_it_lost_records(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    history = History(RUN_ID).declare().open().place().restore()
+    history.write_to(store)
+    tracks.project(history.name)
+    assert "does not hold" not in line(tracks, ledger).why
+    del store.objects[log_key(history.name, 2)]
+    fresh = Tracks(store, now=tracks.now, new_uid=tracks.new_uid, project=tracks.project)
+    assert line(fresh, ledger).why.startswith("Its track does not hold: `tracks fsck` tells")
 
 
 def test_a_run_that_a_storm_holds_up_says_until_when_at_the_latest(

@@ -18,6 +18,7 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.redact import redact
 from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.services.explain.reading import read_run
 from tracks_dagster.services.export import Exported, export_run
 from tracks_dagster.settings import Settings
 
@@ -38,7 +39,7 @@ def command(run_id: str, path: Path | None, with_chunks: bool, force: bool, as_j
     check_run_id(run_id)
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)
-    tracks.run(run_id)  # one that is not there leaves no file
+    read_run(tracks, run_id)  # one that is not there leaves no file
     file = path or Path(f"{run_id}{SUFFIX}")
     with write_archive(file, overwrite=force) as add:
         exported = export_run(
@@ -73,6 +74,8 @@ def _text(file: Path, sha256: str, exported: Exported) -> str:
         lines.append(f"Not in it: {each.what}. {each.why}")
     if (more := len(manifest.left_out) - LEFT_OUT_NAMED_MAX) > 0:
         lines.append(f"Not in it: {more} more; MANIFEST.json in the archive names all.")
+    if (broken := exported.broken) is not None:
+        lines.append(f"Its track holds up to record {broken.seq - 1}. {broken.meaning}")
     lines.append(f"Read it anywhere: tracks explain --archive {file} {manifest.run_ids[0]}")
     return "\n".join(lines)
 

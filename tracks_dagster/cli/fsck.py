@@ -16,7 +16,7 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import LedgerError, StoreUnsuitable
 from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
-from tracks_dagster.services.fsck.archive import check_archive, is_left_out
+from tracks_dagster.services.fsck.archive import check_archive, is_left_out, no_store
 from tracks_dagster.services.fsck.check import Checked, fsck
 from tracks_dagster.settings import Settings
 from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
@@ -68,7 +68,10 @@ def _fsck_archive(path: Path) -> Checked:
         is_whole = ref.run_id in manifest.chunks_of
         return verify_checkpoint(store, ref) if is_whole else read_manifest(store, ref)
 
-    ledger = open_ledger_to_read(settings_for(path))
+    try:
+        ledger = open_ledger_to_read(settings_for(path))
+    except StoreUnsuitable as error:
+        return replace(NOTHING_CHECKED, findings=(*found, no_store(error)))
     checked = fsck(archive, ledger, verify, is_absent=partial(is_left_out, manifest))
     return replace(checked, findings=(*found, *checked.findings))
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.errors import StoreUnsuitable, TrackBroken
+from tracks_dagster.core.errors import ArchiveNewer, StoreUnsuitable, TrackBroken
 from tracks_dagster.core.records import canonical_json
 
 ARCHIVE_FORMAT = 1
@@ -22,6 +22,10 @@ SUFFIX = ".tar.gz"
 README = "README.txt"
 MANIFEST = "MANIFEST.json"
 STORE = "store/"  # before the key of every object
+
+MEMBERS_MAX = 1_000_000  # files of one archive
+MEMBER_BYTES_MAX = 1024**3  # of one of them: a chunk has 8 MiB, a large manifest 100
+TOTAL_BYTES_MAX = 64 * 1024**3  # of all of them, unpacked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,17 +61,20 @@ def manifest_bytes(manifest: ArchiveManifest) -> bytes:
 
 
 def parse_manifest(data: bytes) -> ArchiveManifest:
-    """Return the manifest; raises StoreUnsuitable for what is none, or of another format."""
+    """Return the manifest; raises StoreUnsuitable for what is none, ArchiveNewer for a later format."""
     try:
         told = json.loads(data)
+        found = told["format"]
+        if isinstance(found, int) and found > ARCHIVE_FORMAT:
+            raise ArchiveNewer(
+                f"tracks-dagster {str(told.get('package_version'))[:40]!r} wrote it in format {found}, "
+                f"and this version reads {ARCHIVE_FORMAT}. Update this checkout to that version."
+            )
         manifest = from_json(ArchiveManifest, told)
-    except (ValueError, TrackBroken) as error:
+        if found != ARCHIVE_FORMAT or not isinstance(manifest.members, dict):
+            raise ValueError(f"its format is {found!r}")
+    except (ValueError, KeyError, TypeError, RecursionError, TrackBroken) as error:
         raise StoreUnsuitable(f"Its {MANIFEST} cannot be read ({error}).") from error
-    if manifest.format != ARCHIVE_FORMAT:
-        raise StoreUnsuitable(
-            f"It has format {manifest.format!r}, and this version reads {ARCHIVE_FORMAT}; update "
-            "this checkout."
-        )
     return manifest
 
 

@@ -1,7 +1,8 @@
 """Between a record's body and its JSON: the only way from one to the other.
 
 A field that a newer version added is ignored when read; a field that is missing and has no default is
-a TrackBroken. Works for any frozen dataclass of JSON scalars, mappings, tuples and dataclasses.
+a TrackBroken, of a record a RecordNewer. Works for any frozen dataclass of JSON scalars, mappings,
+tuples and dataclasses.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.records import Json, Record
+from tracks_dagster.core.errors import RecordNewer, TrackBroken
+from tracks_dagster.core.records import SHOWN_CHARACTERS_MAX, Json, Record
 
 Body = TypeVar("Body")
 
@@ -46,12 +47,14 @@ def from_json(kind: type[Body], data: Json) -> Body:
 
 
 def body_of(kind: type[Body], record: Record) -> Body:
-    """Return the body of `record`; raises TrackBroken naming the record when it is no `kind`."""
+    """Return the body of `record`; raises RecordNewer naming the record when it is no `kind`."""
     try:
         return from_json(kind, record.body)
     except TrackBroken as error:
-        raise TrackBroken(
-            f"Record {record.seq} ({record.kind}) cannot be read; records before it still hold. {error}"
+        raise RecordNewer(
+            f"Record {record.seq} ({record.kind}) cannot be read; records before it still hold. "
+            f"{error} A newer version, or no program of ours, wrote it on "
+            f"{record.at:%Y-%m-%dT%H:%M:%SZ}. Update this checkout."
         ) from error
 
 
@@ -83,15 +86,36 @@ def _reader(annotation: Any) -> Callable[[Json], Any] | None:
 
 def _dataclass_reader(kind: type) -> Callable[[Json], Any]:
     hints = typing.get_type_hints(kind)
-    fields = [(field.name, _reader(hints[field.name])) for field in dataclasses.fields(kind)]
+    fields = [
+        (field.name, _reader(hints[field.name]), _unfit(hints[field.name]))
+        for field in dataclasses.fields(kind)
+    ]
 
     def read(value: Json) -> Any:
-        return kind(
-            **{
-                name: value[name] if read_field is None else read_field(value[name])
-                for name, read_field in fields
-                if name in value
-            }
-        )
+        given = {}
+        for name, read_field, unfit in fields:
+            if name not in value:
+                continue
+            found = value[name]
+            if found.__class__ in unfit:
+                raise TypeError(f"its {name} is {repr(found)[:SHOWN_CHARACTERS_MAX]}")
+            given[name] = found if read_field is None else read_field(found)
+        return kind(**given)
 
     return read
+
+
+def _unfit(annotation: Any) -> frozenset[type]:
+    """Return what JSON may not hold for `annotation`: a list is no number. None, true and 3.0 pass."""
+    inner = [a for a in typing.get_args(annotation) if a is not types.NoneType]
+    is_optional = typing.get_origin(annotation) in (types.UnionType, typing.Union)
+    plain = inner[0] if is_optional and len(inner) == 1 else annotation
+    if plain in (int, float, bool):
+        return frozenset({str, list, dict})
+    if plain is str:
+        return frozenset({bool, int, float, list, dict})
+    if typing.get_origin(plain) is Mapping:
+        return frozenset({bool, int, float, str, list})
+    if typing.get_origin(plain) is tuple:
+        return frozenset({bool, int, float, str, dict})
+    return frozenset()

@@ -93,4 +93,6 @@ def apply(state: DatasetState | None, record: Record) -> DatasetState:
         case Kind.NOTE | Kind.ALERT:
             return replace(state, head=record)
         case _:
-            raise TrackBroken(f"{record.kind} does not belong to a dataset's track.")
+            raise TrackBroken(
+                f"Record {record.seq} ({record.kind}) does not belong to a dataset's track."
+            )

@@ -9,8 +9,10 @@
     │   ├── StoreUnavailable    it cannot be reached, or refused the credentials
     │   ├── OutcomeUnknown      a write may or may not have happened (time-out, 409): read back
     │   └── StoreUnsuitable     it ignores conditional puts, or has another format version
+    │       └── ArchiveNewer    an exported run that only a newer version can read
     ├── TrackError              the records of a track
     │   ├── TrackBroken         the hash chain or a record does not hold
+    │   │   └── RecordNewer     it chains, and only a newer version can read it
     │   ├── InvalidDecision     the state does not allow that record
     │   ├── RecordTooLarge      more than the limit of its kind
     │   └── Contended           a decision lost the race more often than its bound allows
@@ -77,12 +79,27 @@ class StoreUnsuitable(StoreError):
     """The store ignores conditional puts or was written by another format version."""
 
 
+class ArchiveNewer(StoreUnsuitable):
+    """An exported run is of a format that a newer version writes: update and read it again."""
+
+
 class TrackError(TracksError):
     """A track, or a record for one, is not as it must be."""
 
 
 class TrackBroken(TrackError):
     """A stored record does not parse, or does not chain to the one before it."""
+
+
+class RecordNewer(TrackBroken):
+    """A stored record says what this version does not know: update, there is nothing to restore.
+
+    prev_sha256: what it names as the record before it, where the chain is still to be checked.
+    """
+
+    def __init__(self, message: str, *, prev_sha256: str | None = None) -> None:
+        super().__init__(message)
+        self.prev_sha256 = prev_sha256
 
 
 class InvalidDecision(TrackError):

@@ -14,10 +14,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from tracks_dagster.core.errors import RecordTooLarge, TrackBroken
+from tracks_dagster.core.errors import RecordNewer, RecordTooLarge, TrackBroken
 
 RECORD_BYTES_MAX = 16 * 1024
 COMMIT_BYTES_MAX = 4 * 1024
+SHOWN_CHARACTERS_MAX = 80  # of a wrong value, in a message
 
 Json = Any  # what json.loads returns: dict, list, str, int, float, bool or None
 
@@ -121,47 +122,51 @@ def seal(draft: Draft, *, seq: int, at: datetime, prev_sha256: str | None) -> by
 def parse(data: bytes, *, seq: int) -> Record:
     """Return the record that `data` stores at `seq`.
 
-    Raises TrackBroken when the bytes are no record, or one of another seq.
+    Raises TrackBroken when the bytes are no record, or one of another seq, and RecordNewer when they
+    are one of a kind that this version does not know.
     """
     try:
-        stored = json.loads(data)
-        if stored["kind"] not in _KINDS:
-            raise TrackBroken(
-                f"Record {seq} is of kind {stored['kind']!r}, which this version does not know: a "
-                "newer one wrote it. Update this checkout."
-            )
-        record = Record(
-            seq=stored["seq"],
-            uid=stored["uid"],
-            at=parse_time(stored["at"]),
-            kind=Kind(stored["kind"]),
-            attempt_id=stored.get("attempt_id"),
-            prev_sha256=stored["prev_sha256"],
-            body=stored["body"],
-            sha256=sha256_hex(data),
-        )
-        _check_types(record)
+        stored = {"attempt_id": None, **json.loads(data)}
+        at = parse_time(stored["at"])
+        _check_types(stored)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TrackBroken(f"Record {seq} cannot be read ({error}).") from error
-    if record.seq != seq:
-        raise TrackBroken(f"The record stored as {seq} says that it is {record.seq}.")
-    return record
+    if stored["seq"] != seq:
+        raise TrackBroken(f"The record stored as {seq} says that it is {stored['seq']}.")
+    kind, prev_sha256 = stored["kind"], stored["prev_sha256"]
+    if kind not in _KINDS:
+        raise RecordNewer(
+            f"Record {seq} is of kind {kind[:SHOWN_CHARACTERS_MAX]!r}, which this version does not "
+            f"know: a newer one wrote it, on {stored['at'][:19]}Z. Update this checkout.",
+            prev_sha256=prev_sha256,
+        )
+    return Record(
+        seq=seq,
+        uid=stored["uid"],
+        at=at,
+        kind=Kind(kind),
+        attempt_id=stored["attempt_id"],
+        prev_sha256=prev_sha256,
+        body=stored["body"],
+        sha256=sha256_hex(data),
+    )
 
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "seq": int,
     "uid": str,
+    "kind": str,
     "attempt_id": (int, type(None)),
     "prev_sha256": (str, type(None)),
     "body": dict,
 }
 
 
-def _check_types(record: Record) -> None:
+def _check_types(stored: Mapping[str, Json]) -> None:
     for name, kind in _TYPES.items():
-        value = getattr(record, name)
+        value = stored[name]
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise TypeError(f"its {name} is {value!r}")
+            raise TypeError(f"its {name} is {repr(value)[:SHOWN_CHARACTERS_MAX]}")
 
 
 def canonical_json(value: Json) -> bytes:

@@ -38,7 +38,7 @@ from tracks_dagster.core.checkpoint_fold import (
     verified,
     verify,
 )
-from tracks_dagster.core.errors import InvalidDecision, TrackBroken
+from tracks_dagster.core.errors import InvalidDecision, RecordNewer, TrackBroken
 from tracks_dagster.core.protection import objection_to
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind, Record
@@ -226,9 +226,10 @@ def _reclassify(state: RunState, record: Record) -> RunState:
 
 def _check_reason(record: Record, reason: str) -> None:
     if reason not in _REASONS:
-        raise TrackBroken(
-            f"Record {record.seq} names the reason {reason!r}, which this version does not know: a "
-            "newer one wrote it. Update this checkout; the records before it still hold."
+        raise RecordNewer(
+            f"Record {record.seq} ({record.kind}) names the reason {reason!r}, which this version does "
+            f"not know: a newer one wrote it, on {record.at:%Y-%m-%dT%H:%M:%SZ}. Update this checkout; "
+            "the records before it still hold."
         )
 
 

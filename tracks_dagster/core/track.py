@@ -22,9 +22,16 @@ from tracks_dagster.core.append import (
     Request,
     Walk,
 )
-from tracks_dagster.core.errors import Contended, OutcomeUnknown, StoreUnavailable, TrackBroken
+from tracks_dagster.core.errors import (
+    Contended,
+    OutcomeUnknown,
+    RecordNewer,
+    StoreUnavailable,
+    TrackBroken,
+)
 from tracks_dagster.core.ports import Clock, ObjectStore
 from tracks_dagster.core.records import Draft, Record, parse
+from tracks_dagster.core.track_gaps import last_seq, lost_record
 
 TRIES_AT_ONE_SEQ_MAX = 8  # creations whose outcome stays open before the store counts as down
 BACKOFF_S_MIN = 0.1  # before the second creation at one seq, doubled before each one after it
@@ -170,14 +177,9 @@ class Track:
         """
         if self._is_whole:
             return
-        free = log_key(self.name, len(self._records))
-        later = next((key for key in self._store.list(f"{self.name}/log/") if key > free), None)
-        if later is not None and log_key(self.name, len(self.refresh())) <= later:
-            raise TrackBroken(
-                f"{self.name} has lost its record {len(self._records)}: {later} lies in the store, so "
-                "it was there. Nothing was written. Put the lost record back from a backup; "
-                "`tracks fsck` tells what else is missing, `tracks explain` what is known without it."
-            )
+        last = last_seq(self._store, self.name)
+        if last >= len(self._records) and last >= len(self.refresh()):
+            raise lost_record(self.name, len(self._records), last)
         self._is_whole = True
 
     def _keep(self, records: list[Record]) -> list[Record]:
@@ -203,29 +205,44 @@ def read_records(store: ObjectStore, name: str, *, after: Record | None = None) 
 
 def check_chain(name: str, previous: Record | None, record: Record) -> None:
     """Raise TrackBroken unless `record` names the sha256 of the record before it."""
-    _check_follows(name, previous.sha256 if previous is not None else None, record)
+    expected = previous.sha256 if previous is not None else None
+    _check_follows(name, record.seq, expected, record.prev_sha256)
 
 
-def _read(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
-    """Return the record; TrackBroken names the track and what to ask next."""
+def read_record(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
+    """Return the record that `data` stores after one of that sha256.
+
+    Raises RecordNewer where only the chain could be checked, and holds; else TrackBroken.
+    """
     try:
         record = parse(data, seq=seq)
-        _check_follows(name, prev_sha256, record)
-    except TrackBroken as error:
-        run_id = name.removeprefix(RUNS)
-        held = f": `tracks explain {run_id}` tells them" if name != run_id else ""
-        raise TrackBroken(
-            f"{error} The records of {name} before it still hold{held}; `tracks fsck` tells what is "
-            "wrong and what to restore."
-        ) from error
+    except RecordNewer as error:
+        _check_follows(name, seq, prev_sha256, error.prev_sha256)
+        raise
+    _check_follows(name, seq, prev_sha256, record.prev_sha256)
     return record
 
 
-def _check_follows(name: str, expected: str | None, record: Record) -> None:
-    if record.prev_sha256 != expected:
+def _read(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
+    """Return the record; TrackBroken and RecordNewer name the track and what to ask next."""
+    try:
+        return read_record(name, prev_sha256, data, seq)
+    except TrackBroken as error:
+        run_id = name.removeprefix(RUNS)
+        held = f": `tracks explain {run_id}` tells them" if name != run_id else ""
+        before = f"{error} The records of {name} before it still hold{held}"
+        if isinstance(error, RecordNewer):
+            raise RecordNewer(f"{before}.") from error
         raise TrackBroken(
-            f"The chain of {name} breaks at record {record.seq}: it follows {record.prev_sha256}, "
-            f"the record before it is {expected}. One of the two was edited after it was written."
+            f"{before}; `tracks fsck` tells what is wrong and what to restore."
+        ) from error
+
+
+def _check_follows(name: str, seq: int, expected: str | None, found: str | None) -> None:
+    if found != expected:
+        raise TrackBroken(
+            f"The chain of {name} breaks at record {seq}: it follows {found}, the record before it "
+            f"is {expected}. One of the two was edited after it was written."
         )
 
 

@@ -22,6 +22,7 @@ from tracks_dagster.core.track import (
     drive,
     log_key,
 )
+from tracks_dagster.core.track_gaps import last_seq, lost_record
 
 
 class TrainerTrack:
@@ -53,6 +54,7 @@ class TrainerTrack:
         self._prev_sha256: str | None = None
         self.seen: list[Record] = []
         self._fenced_by: Record | None = None
+        self._is_whole = False  # nothing lies behind a gap: asked before the first append
         self._one_at_a_time = threading.RLock()  # `choose` of a decision may read on
         self._read_opened(opened_seq)
 
@@ -79,6 +81,7 @@ class TrainerTrack:
 
     def _append(self, draft: Draft, sources: frozenset[str]) -> Record | None:
         self._check_fence()
+        self._check_whole()
         for record in self.seen:
             if record.uid == draft.uid:
                 return record
@@ -99,6 +102,8 @@ class TrainerTrack:
         return done.record
 
     def _decide(self, choose: Callable[[list[Record]], Draft | None]) -> Record | None:
+        self._check_fence()
+        self._check_whole()
         for _ in range(DECISIONS_MAX):
             draft = choose(self._refresh())
             if draft is None:
@@ -122,6 +127,17 @@ class TrainerTrack:
             self._meet(parse(data, seq=self._seq))
             self._check_fence()
         raise TrackBroken(f"{self.name} has more than {RECORDS_MAX} records.")
+
+    def _check_whole(self) -> None:
+        """Raise TrackBroken when records lie behind a gap, as of `Track`: one may fence this launch."""
+        if self._is_whole:
+            return
+        last = last_seq(self._store, self.name)
+        if last >= self._seq:
+            self._refresh()
+        if last >= self._seq:
+            raise lost_record(self.name, self._seq, last)
+        self._is_whole = True
 
     def _read_opened(self, opened_seq: int) -> None:
         """Read the own `attempt_opened`: from any later record, what fences could be missed."""

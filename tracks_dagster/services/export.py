@@ -7,9 +7,8 @@ quarantines where they are small. Chunks only on request, rows of data never.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from tracks_dagster.core.archives import (
     ARCHIVE_FORMAT,
@@ -21,7 +20,8 @@ from tracks_dagster.core.archives import (
     manifest_bytes,
     readme,
 )
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core.errors import InvalidInput, TrackBroken, UnknownRun
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.redact import Redact
@@ -29,12 +29,14 @@ from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.storm import pool_of
 from tracks_dagster.core.track import (
     QUARANTINES_TRACK,
-    RUNS,
     dataset_track,
     log_key,
     pool_track,
     run_track,
 )
+from tracks_dagster.core.track_gaps import last_seq
+from tracks_dagster.services.explain.reading import Break, RunRead, read_run
+from tracks_dagster.services.fsck.tracks import fold_track, read_track
 from tracks_dagster.services.tracks import Tracks
 
 SOURCES_MAX = 100  # runs that a branch descends from, one from the other
@@ -46,11 +48,15 @@ Add = Callable[[str, bytes], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written. total_bytes: of the members, before they were packed."""
+    """What was written. total_bytes: of the members, before they were packed.
+
+    broken: where the run's track stops holding; what lies behind is in the archive as it is.
+    """
 
     manifest: ArchiveManifest
     member_count: int
     total_bytes: int
+    broken: Break | None
 
 
 def export_run(
@@ -59,11 +65,13 @@ def export_run(
     """Give every member of the archive to `add`, the manifest last; holds one object at a time.
 
     An object in which `redact` finds a secret is left out; raises InvalidInput where that is a record,
-    without which the others prove nothing. Raises UnknownRun. What the run does meanwhile is not in it.
+    without which the others prove nothing. Raises UnknownRun, and TrackBroken where not even the first
+    record of the run can be read. What the run does meanwhile is not in it.
     """
-    runs = tuple(_with_sources(tracks, run_id))
+    reads = tuple(_with_sources(tracks, run_id))
+    runs = tuple(read.state for read in reads)
     plan = _Plan(tracks.store, with_chunks=with_chunks)
-    keys = sorted(set(plan.keys_of(tracks, runs)))
+    keys = sorted(set(plan.keys_of(reads)))
     members = _Members(add, redact)
     members.write(README, readme(run_id, package_version=version).encode())
     for key in keys:
@@ -86,7 +94,10 @@ def export_run(
     )
     members.write(MANIFEST, manifest_bytes(manifest))
     return Exported(
-        manifest=manifest, member_count=len(members.sha256s), total_bytes=members.total_bytes
+        manifest=manifest,
+        member_count=len(members.sha256s),
+        total_bytes=members.total_bytes,
+        broken=reads[0].broken,
     )
 
 
@@ -132,13 +143,14 @@ class _Plan:
         self.left_out: list[LeftOut] = []
         self.head_seqs: dict[str, int] = {}
 
-    def keys_of(self, tracks: Tracks, runs: tuple[RunState, ...]) -> Iterator[str]:
-        """Yield the keys for `runs`, the exported one first."""
+    def keys_of(self, reads: Sequence[RunRead]) -> Iterator[str]:
+        """Yield the keys for runs, the exported one first."""
         yield FORMAT_KEY
-        for index, state in enumerate(runs):
-            yield from self._keys_of_run(state, with_chunks=self._with_chunks and index == 0)
+        for index, read in enumerate(reads):
+            yield from self._keys_of_run(read, with_chunks=self._with_chunks and index == 0)
+        runs = [read.state for read in reads]
         for dataset in sorted({name for state in runs for name in _datasets(state)}):
-            yield from self._keys_of_dataset(tracks, dataset)
+            yield from self._keys_of_dataset(dataset)
         self.left_out.append(
             LeftOut(what="rows of data", why="Only manifests of snapshots are kept.")
         )
@@ -146,7 +158,8 @@ class _Plan:
             yield from self._keys_if_small(name)
         yield from self._keys_if_small(QUARANTINES_TRACK)
 
-    def _keys_of_run(self, state: RunState, *, with_chunks: bool) -> Iterator[str]:
+    def _keys_of_run(self, read: RunRead, *, with_chunks: bool) -> Iterator[str]:
+        state = read.state
         track = run_track(state.run_id)
         chunk_count, kept = 0, []
         for key in self._store.list(f"{track}/"):
@@ -154,17 +167,20 @@ class _Plan:
                 chunk_count += 1
             else:
                 kept.append(key)
-        yield from self._up_to(state.head.seq, track, kept)
+        last = state.head.seq if read.broken is None else last_seq(self._store, track)
+        yield from self._up_to(last, track, kept)
         if chunk_count:
             why = "Give --with-chunks for those of the exported run."
             self.left_out.append(LeftOut(what=f"{chunk_count} chunks of {state.run_id}", why=why))
 
-    def _keys_of_dataset(self, tracks: Tracks, dataset: str) -> Iterator[str]:
-        track, state = dataset_track(dataset), tracks.find_dataset(dataset)
-        if state is None:
-            self.left_out.append(LeftOut(what=track, why="There is no such track."))
+    def _keys_of_dataset(self, dataset: str) -> Iterator[str]:
+        track = dataset_track(dataset)
+        state, _ = fold_track(track, read_track(self._store, track)[0])
+        if not isinstance(state, DatasetState):
+            self.left_out.append(LeftOut(what=track, why="There is no such track to be read."))
             return
-        yield from self._up_to(state.head.seq, track, self._store.list(f"{track}/log/"))
+        keys = self._store.list(f"{track}/log/")
+        yield from self._up_to(last_seq(self._store, track), track, keys)
         yield from (snapshot.body.manifest_key for snapshot in state.snapshots)
 
     def _keys_if_small(self, track: str) -> Iterator[str]:
@@ -176,40 +192,40 @@ class _Plan:
                 why = f"It is larger than {SHARED_TRACK_BYTES_MAX} bytes and mostly of other runs."
                 self.left_out.append(LeftOut(what=track, why=why))
                 return
-        there = set(keys)
-        first_missing = next(seq for seq in count() if log_key(track, seq) not in there)
-        yield from self._up_to(first_missing - 1, track, keys)
+        yield from self._up_to(last_seq(self._store, track), track, keys)
 
-    def _up_to(self, head_seq: int, track: str, keys: Iterable[str]) -> Iterator[str]:
-        """Yield the keys without the records after `head_seq`; name those that lie behind a lost one.
+    def _up_to(self, last: int, track: str, keys: Iterable[str]) -> Iterator[str]:
+        """Yield the keys without the records after `last`, which came meanwhile; name a lost record.
 
-        Records that came meanwhile are no gap. head_seq: -1 where not even the first is there.
+        last: -1 where the track has no record.
         """
-        later = []
-        for key in keys:
-            if _is_later(key, track, head_seq):
-                later.append(key)
-            else:
-                yield key
-        if head_seq >= 0:
-            self.head_seqs[track] = head_seq
-        missing = log_key(track, head_seq + 1)
-        if later and missing not in later:
-            why = f"The record {missing} before them is lost; `tracks fsck` tells more."
-            records = "1 record" if len(later) == 1 else f"{len(later)} records"
-            what = f"{records} of {track.removeprefix(RUNS)}"
-            self.left_out.append(LeftOut(what=what, why=why))
+        there = {key for key in keys if not _is_later(key, track, last)}
+        yield from there
+        if last >= 0:
+            self.head_seqs[track] = last
+        seqs = (seq for seq in range(last + 1) if log_key(track, seq) not in there)
+        if (lost := next(seqs, None)) is not None:
+            why = "It is lost, though later ones are there; `tracks fsck` tells more."
+            self.left_out.append(LeftOut(what=log_key(track, lost), why=why))
 
 
-def _with_sources(tracks: Tracks, run_id: str) -> Iterator[RunState]:
+def _with_sources(tracks: Tracks, run_id: str) -> Iterator[RunRead]:
     """Yield the run, then the run that it branched from, and so on."""
-    state: RunState | None = tracks.run(run_id)
+    read: RunRead | None = read_run(tracks, run_id)
     for _ in range(SOURCES_MAX):
-        if state is None:
+        if read is None:
             return
-        yield state
-        source = state.declared.branched_from
-        state = None if source is None else tracks.find_run(source.run_id)
+        yield read
+        source = read.state.declared.branched_from
+        read = None if source is None else _find(tracks, source.run_id)
+
+
+def _find(tracks: Tracks, run_id: str) -> RunRead | None:
+    """Return the run as far as its track holds, or None where nothing of it can be read."""
+    try:
+        return read_run(tracks, run_id)
+    except (UnknownRun, TrackBroken):
+        return None
 
 
 def _datasets(state: RunState) -> Iterator[str]:

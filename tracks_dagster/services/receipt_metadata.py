@@ -27,6 +27,7 @@ from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.track import log_key, run_track
+from tracks_dagster.core.track_gaps import last_seq
 from tracks_dagster.services.receipts import Receipt, receipts_of
 from tracks_dagster.services.tracks import Tracks
 
@@ -96,9 +97,9 @@ def _read(tracks: Tracks, run_id: str, attempt_id: int) -> Receipt:
     receipt = next((each for each in receipts if each.attempt.attempt_id == attempt_id), None)
     if receipt is not None and not receipt.attempt.is_open:
         return receipt
-    log, next_seq = f"{run_track(run_id)}/log/", state.head.seq + 1 if state is not None else 0
-    missing = log_key(run_track(run_id), next_seq)
-    is_lost = any(key > missing for key in tracks.store.list(log))
+    track, next_seq = run_track(run_id), state.head.seq + 1 if state is not None else 0
+    missing = log_key(track, next_seq)
+    is_lost = last_seq(tracks.store, track) > next_seq
     if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is no loss
         raise TrackBroken(f"The record {missing} is lost, and later ones are there: `tracks fsck`.")
     if receipt is None:

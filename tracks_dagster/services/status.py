@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 from tracks_dagster.core.checkpoints import checkpoint_at
+from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
 from tracks_dagster.core.names import ALERT_POOL_STORM, LAUNCH_ATTEMPTS, RUN_EVALS
@@ -22,6 +24,7 @@ from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.promotion import promotion_is_due
 from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.track import run_track
 from tracks_dagster.services.journals import JournalTail, read_tail
 from tracks_dagster.services.quarantine.descending import read_held
 from tracks_dagster.services.silence import heard_at, silence
@@ -31,6 +34,8 @@ from tracks_dagster.services.tracks import Tracks
 HEARTBEAT_KEY = "daemon/heartbeat.json"
 HEARTBEAT_AGE_S_MAX = 120.0  # the watcher ticks every few seconds; two minutes mean that it is gone
 RUNS_MAX = 200
+
+_BROKEN = "Its track does not hold: `tracks fsck` tells what is wrong and what to do."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +79,24 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
     """
     heartbeat = read_heartbeat(tracks.store)
     if run_id is not None:
+        cursor = ledger.cursor(run_track(run_id))  # before the track, which grows
         state = tracks.run(run_id)
         line = run_line(tracks, state, heartbeat)
+        if cursor is not None and state.head.seq < cursor.seq:
+            line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
         return [replace(line, quarantined=read_held(tracks, state).sentences)]
     sql = Path(__file__).with_name("status_newest.sql").read_text(encoding="utf-8")
     rows = ledger.query(sql, {"runs_max": RUNS_MAX})
-    return [
-        _known_line(tracks, row) or run_line(tracks, tracks.run(row["run_id"]), heartbeat)
-        for row in rows
-    ]
+    return [_known_line(tracks, row) or _read_line(tracks, row, heartbeat) for row in rows]
+
+
+def _read_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:
+    """Return how a run stands by its track. One that does not hold hides no other run."""
+    with suppress(TrackBroken, UnknownRun):
+        state = tracks.run(row["run_id"])
+        if row["head_seq"] is None or state.head.seq >= row["head_seq"]:
+            return run_line(tracks, state, heartbeat)
+    return _line_of(row, JournalTail(), why=f"{_BROKEN} The ledger says: {row['state_why']}")
 
 
 def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
@@ -90,14 +104,19 @@ def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
     if not is_enough(tracks.store, row):
         return None
     tail = journal_end(tracks.store, row)
-    newest = tail.steps[-1] if tail.steps else None
-    if newest is None and row["attempt_count"] > 0:
+    if not tail.steps and row["attempt_count"] > 0:
         return None  # an attempt before it may have run steps
-    source = row["branched_from_run_id"]
+    heard = silence(row["run_id"], tail.last_line_at, tracks.now()) if has_a_gang(row) else None
+    return replace(_line_of(row, tail, why=row["state_why"]), silence=heard)
+
+
+def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine:
+    """Return how a run stands by its row of `status_newest.sql` and the end of its journal."""
+    newest, source = tail.steps[-1] if tail.steps else None, row["branched_from_run_id"]
     return RunLine(
         run_id=row["run_id"],
         state=row["state"],
-        why=row["state_why"],
+        why=why,
         waiting_for=None,
         model_family=row["model_family"],
         declared_at=format_time(row["declared_at"]),
@@ -108,9 +127,7 @@ def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
         steps=row["max_steps"],
         loss=newest.loss if newest else None,
         promoted_to=row["promoted_to"],
-        silence=silence(row["run_id"], tail.last_line_at, tracks.now())
-        if has_a_gang(row)
-        else None,
+        silence=None,
     )
 
 

@@ -1,31 +1,32 @@
 """An exported run as an object store that can only be read, and the file that it is written to.
 
-A tar.gz cannot be read from the middle, so opening one unpacks it into a temporary file without a
-name, once, and remembers where each member lies. Memory is bounded by the largest object, disk is not:
-the temporary folder has to hold the unpacked archive.
+A tar.gz cannot be read from the middle, so opening one unpacks it into a temporary file, once, and
+remembers where each member lies. What is written keeps to the bounds that `unpacking` reads by.
 """
 
 from __future__ import annotations
 
 import gzip
-import shutil
 import tarfile
-import tempfile
 import threading
 import weakref
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from typing import IO
 
-from tracks_dagster.core.archives import MANIFEST, STORE, ArchiveManifest, parse_manifest
-from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.adapters.stores.unpacking import unpack
+from tracks_dagster.core.archives import (
+    MANIFEST,
+    MEMBER_BYTES_MAX,
+    MEMBERS_MAX,
+    STORE,
+    TOTAL_BYTES_MAX,
+    ArchiveManifest,
+    parse_manifest,
+)
+from tracks_dagster.core.errors import InvalidInput, StoreUnsuitable
 from tracks_dagster.core.ports import LEFTOVER_AGE_S
-
-COPY_BYTES = 1024 * 1024  # at a time, while it is unpacked
-MEMBERS_MAX = 5_000_000  # of one archive
 
 Add = Callable[[str, bytes], None]  # (name of a member, its bytes)
 
@@ -34,10 +35,10 @@ class ArchiveStore:
     """The port `ObjectStore` over one archive: every write is refused. Safe from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Unpack `path`; raises StoreUnsuitable for what is no archive or was cut short."""
+        """Unpack `path`; raises as `unpack`."""
         self._path = path
         self._lock = threading.Lock()
-        self._file, self._places = _unpacked(path)
+        self._file, self._places = unpack(path)
         weakref.finalize(self, self._file.close)
         self._keys = sorted(
             name.removeprefix(STORE) for name in self._places if name.startswith(STORE)
@@ -72,7 +73,7 @@ class ArchiveStore:
         try:
             return parse_manifest(data)
         except StoreUnsuitable as error:
-            raise StoreUnsuitable(f"Cannot read the archive {self._path}. {error}") from error
+            raise type(error)(f"Cannot read the archive {self._path}. {error}") from error
 
     def get(self, key: str) -> bytes | None:
         """Return the object's bytes, or None when there is none."""
@@ -129,7 +130,8 @@ def write_archive(path: Path, *, overwrite: bool = False) -> Iterator[Add]:
     """Give what adds members to a new archive at `path`; on an error nothing is left there.
 
     The same members in the same order make the same bytes: no times, users or file names are in it.
-    Raises InvalidInput when the file is there and may not be replaced, or cannot be written.
+    Raises InvalidInput when the file is there and may not be replaced, cannot be written, or would be
+    larger than what can be read again.
     """
     if path.exists() and not overwrite:
         raise InvalidInput(f"{path} exists; give --force to replace it, or another name.")
@@ -140,7 +142,7 @@ def write_archive(path: Path, *, overwrite: bool = False) -> Iterator[Add]:
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as packed,
             tarfile.open(mode="w|", fileobj=packed, format=tarfile.PAX_FORMAT) as tar,
         ):
-            yield lambda name, data: tar.addfile(_header(name, len(data)), BytesIO(data))
+            yield _Members(tar).add
         scratch.replace(path)
     except OSError as error:
         raise InvalidInput(f"Cannot write {path}: {error.strerror or error}.") from error
@@ -148,40 +150,33 @@ def write_archive(path: Path, *, overwrite: bool = False) -> Iterator[Add]:
         scratch.unlink(missing_ok=True)
 
 
+class _Members:
+    """Adds members to an archive, up to the bounds by which it is read."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self._count = 0
+        self._total_bytes = 0
+
+    def add(self, name: str, data: bytes) -> None:
+        """Add one; raises InvalidInput when it or all of them are too large."""
+        self._count += 1
+        self._total_bytes += len(data)
+        if self._count > MEMBERS_MAX or self._total_bytes > TOTAL_BYTES_MAX:
+            raise InvalidInput(
+                f"Cannot export: an archive holds at most {MEMBERS_MAX} files and {TOTAL_BYTES_MAX} "
+                "bytes. Leave out --with-chunks, or copy the store."
+            )
+        if len(data) > MEMBER_BYTES_MAX:
+            raise InvalidInput(
+                f"Cannot export: {name} has {len(data)} bytes, and an archive holds none of more than "
+                f"{MEMBER_BYTES_MAX}. Copy the store instead."
+            )
+        self._tar.addfile(_header(name, len(data)), BytesIO(data))
+        self._tar.members = []  # type: ignore[attr-defined]  # it would remember them all
+
+
 def _header(name: str, size: int) -> tarfile.TarInfo:
     header = tarfile.TarInfo(name)
     header.size, header.mode = size, 0o644
     return header
-
-
-def _unpacked(path: Path) -> tuple[IO[bytes], dict[str, tuple[int, int]]]:
-    """Return a temporary file of every member's bytes, and name → (offset, size in bytes)."""
-    unpacked = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the store
-    places: dict[str, tuple[int, int]] = {}
-    try:
-        with gzip.open(path) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
-            for header in tar:
-                source = tar.extractfile(header) if header.isreg() else None
-                if source is None or header.name in places or len(places) >= MEMBERS_MAX:
-                    raise StoreUnsuitable(
-                        f"{path} holds {header.name!r} twice or as no plain file: it is no export."
-                    )
-                places[header.name] = (unpacked.tell(), header.size)
-                shutil.copyfileobj(source, unpacked, COPY_BYTES)
-            while packed.read(COPY_BYTES):  # to the end, where its own checksum stands
-                pass
-    except FileNotFoundError as error:
-        unpacked.close()
-        raise InvalidInput(
-            f"There is no archive {path}; `tracks export RUN` writes one."
-        ) from error
-    except (tarfile.TarError, zlib.error, EOFError, gzip.BadGzipFile) as error:
-        unpacked.close()
-        raise StoreUnsuitable(
-            f"{path} cannot be unpacked ({error}): it was cut short or changed on its way. Compare "
-            "its sha256 with that of the sender, and fetch it again."
-        ) from error
-    except OSError as error:
-        unpacked.close()
-        raise StoreUnavailable(f"Cannot read {path}: {error.strerror or error}.") from error
-    return unpacked, places

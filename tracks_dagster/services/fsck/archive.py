@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tracks_dagster.core.archives import MANIFEST, ArchiveManifest
-from tracks_dagster.core.errors import StoreUnsuitable
+from tracks_dagster.core.archives import MANIFEST, STORE, ArchiveManifest
+from tracks_dagster.core.errors import ArchiveNewer, StoreUnsuitable
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 
@@ -39,6 +39,15 @@ def check_archive(archive: Archive) -> Iterator[Finding]:
     """Yield every member that is not as the manifest says; reads one at a time."""
     try:
         told = archive.manifest().members
+    except ArchiveNewer as error:
+        yield Finding(
+            kind=FindingKind.ARCHIVE_NEWER,
+            where=MANIFEST,
+            meaning=f"{error} Nothing of it was checked here.",
+            to_do="Update tracks-dagster here, then run `tracks fsck` again; the archive need not be "
+            "sent again.",
+        )
+        return
     except StoreUnsuitable as error:
         yield Finding(
             kind=FindingKind.ARCHIVE_UNREADABLE,
@@ -74,6 +83,16 @@ def check_archive(archive: Archive) -> Iterator[Finding]:
                 "changed after the export.",
                 to_do=f"Do not believe it. {AGAIN}.",
             )
+
+
+def no_store(error: StoreUnsuitable) -> Finding:
+    """Return what is wrong where the objects of an archive are no store that this version reads."""
+    return Finding(
+        kind=FindingKind.ARCHIVE_UNREADABLE,
+        where=f"{STORE}format.json",
+        meaning=f"{error} The tracks in the archive were not checked.",
+        to_do=f"{AGAIN}; where a newer version wrote it, update this checkout.",
+    )
 
 
 def is_left_out(manifest: ArchiveManifest, key: str) -> bool:

@@ -6,9 +6,8 @@ what a person does about it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Concatenate, ParamSpec
 
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import LedgerError
@@ -36,9 +35,15 @@ from tracks_dagster.services.fsck.objects import (
     nothing_is_absent,
 )
 from tracks_dagster.services.fsck.sources import Sources
-from tracks_dagster.services.fsck.tracks import check_cursor, fold_track, read_track, track_names
+from tracks_dagster.services.fsck.tracks import (
+    TrackState,
+    check_cursor,
+    fold_track,
+    read_track,
+    track_names,
+)
 
-P = ParamSpec("P")
+TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +74,10 @@ def fsck(
     record_count = checkpoint_count = snapshot_count = 0
     names = track_names(store)
     for name in names:
-        records, problems = read_track(store, name)
-        record_count += len(records)
-        forgotten, ledger = _asked(ledger, _check_cursor, name, records, is_read=not problems)
-        problems += forgotten
-        state, objections = fold_track(name, records)
-        problems += objections
-        findings += problems
+        track, ledger = _read(store, ledger, name)
+        state = track.state
+        record_count += len(track.records)
+        findings += track.problems
         if isinstance(state, RunState):
             checkpoint_count += sum(not c.deleted for c in state.checkpoints)
             findings += check_checkpoints(store, state, verify)
@@ -89,10 +91,12 @@ def fsck(
         elif isinstance(state, DatasetState):
             snapshot_count += len(state.snapshots)
             findings += check_snapshots(store, state, is_absent)
-        wrong, ledger = _asked(ledger, check_ledger, name, records, is_whole=not problems)
-        findings += wrong
-    orphans, ledger = _asked(ledger, check_orphans, names)
-    findings += orphans
+        findings += track.wrong_rows
+    if not isinstance(ledger, LedgerError):
+        try:
+            findings += check_orphans(ledger, store, set(names))
+        except LedgerError as error:
+            ledger = error
     findings += [unreadable(ledger)] if isinstance(ledger, LedgerError) else []
     return Checked(
         track_count=len(names),
@@ -103,22 +107,46 @@ def fsck(
     )
 
 
-def _asked(
-    ledger: Ledger | LedgerError,
-    check: Callable[Concatenate[Ledger, P], Iterable[Finding]],
-    *of: P.args,
-    **by: P.kwargs,
-) -> tuple[list[Finding], Ledger | LedgerError]:
-    """Return what `check` finds in the ledger, and the ledger, or why it cannot be read any more."""
-    if isinstance(ledger, LedgerError):
-        return [], ledger
-    try:
-        return list(check(ledger, *of, **by)), ledger
-    except LedgerError as error:
-        return [], error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Track:
+    """A track and what is wrong with it; wrong_rows: of the ledger, for the same records."""
+
+    records: Sequence[Record]
+    state: TrackState | None
+    problems: Sequence[Finding]
+    wrong_rows: Sequence[Finding] = ()
 
 
-def _check_cursor(
-    ledger: Ledger, name: str, records: Sequence[Record], *, is_read: bool
-) -> Iterator[Finding]:
-    return check_cursor(name, records, ledger.cursor(name), is_read=is_read)
+def _read(
+    store: ObjectStore, ledger: Ledger | LedgerError, name: str
+) -> tuple[_Track, Ledger | LedgerError]:
+    """Return the track, compared with the ledger, and the ledger, or why it cannot be read any more."""
+    if not isinstance(ledger, LedgerError):
+        try:
+            return _compared(store, ledger, name), ledger
+        except LedgerError as error:
+            ledger = error
+    records, problems = read_track(store, name)
+    state, objections = fold_track(name, records)
+    return _Track(records=records, state=state, problems=[*problems, *objections]), ledger
+
+
+def _compared(store: ObjectStore, ledger: Ledger, name: str) -> _Track:
+    """Read the track and the ledger's rows of it, again while the ledger takes in what is appended.
+
+    Its cursor is read before the track, which only grows, and after the rows.
+    """
+    cursor = ledger.cursor(name)
+    records: list[Record] = []
+    for _ in range(TRIES_MAX):
+        records, broken = read_track(store, name, cursor, known=records)
+        broken += check_cursor(name, records, cursor, is_read=not broken)
+        state, objections = fold_track(name, records)
+        problems = [*broken, *objections]
+        wrong_rows = list(check_ledger(ledger, name, records, cursor, problems))
+        before, cursor = cursor, ledger.cursor(name)
+        if cursor == before:
+            break
+    else:
+        wrong_rows = []  # of no one moment
+    return _Track(records=records, state=state, problems=problems, wrong_rows=wrong_rows)

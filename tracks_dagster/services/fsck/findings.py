@@ -12,6 +12,7 @@ class FindingKind(StrEnum):
     # a track
     RECORD_MISSING = "record_missing"
     RECORD_BROKEN = "record_broken"  # it does not parse, or does not follow the one before it
+    RECORD_NEWER = "record_newer"  # it follows, and only a newer version can read it
     RECORD_EDITED = "record_edited"  # whole, but not the one that the ledger took in
     TRACK_CUT = "track_cut"  # records at its end are gone
     RULES_BROKEN = "rules_broken"  # the state before a record does not allow it
@@ -37,6 +38,7 @@ class FindingKind(StrEnum):
     LEDGER_TRACK_LOST = "ledger_track_lost"
     # an exported run
     ARCHIVE_UNREADABLE = "archive_unreadable"
+    ARCHIVE_NEWER = "archive_newer"
     MEMBER_MISSING = "member_missing"
     MEMBER_CHANGED = "member_changed"
     MEMBER_ADDED = "member_added"

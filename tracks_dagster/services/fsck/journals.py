@@ -7,6 +7,7 @@ is whole, and they reach the step that the record of the attempt's end tells.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 from tracks_dagster.core.ports import ObjectStore
@@ -14,6 +15,7 @@ from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.journals import read_steps
 
+_OFFSET = re.compile(r"[0-9]{1,18}")
 RESTORE = "Restore the object from a backup or the bucket's versions if the steps matter"
 
 
@@ -34,7 +36,7 @@ def _check_segments(store: ObjectStore, prefix: str) -> Iterator[Finding]:
     end, torn = 0, b""  # of the file on the gang's machine; what the segment before did not finish
     for key in store.list(prefix):
         name, data = key.removeprefix(prefix).removesuffix(".jsonl"), store.get(key)
-        if not name.isdigit() or data is None:
+        if not _OFFSET.fullmatch(name) or data is None:
             continue
         offset = int(name)
         if offset > end:

@@ -6,14 +6,14 @@ as far as the ledger says that it has taken it in.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Cursor, Ledger, Row
+from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore, Row
 from tracks_dagster.core.projection import dataset_rows, run_rows
 from tracks_dagster.core.projection_lineage import quarantine_rows
 from tracks_dagster.core.projection_pools import pool_rows
@@ -22,7 +22,7 @@ from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Json, Record, format_time
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.fsck.tracks import fold_track
+from tracks_dagster.services.fsck.tracks import fold_track, has_records
 
 RUN_TABLES = {  # table → columns that name a row, of a run's track
     "training_runs": ("run_id",),
@@ -68,15 +68,23 @@ def after_restoring(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def check_ledger(
-    ledger: Ledger, name: str, records: Sequence[Record], *, is_whole: bool
+    ledger: Ledger,
+    name: str,
+    records: Sequence[Record],
+    cursor: Cursor | None,
+    problems: Sequence[Finding],
 ) -> Iterator[Finding]:
     """Compare the ledger's rows of the track `name` with its records, as far as they hold.
 
-    is_whole: the track holds; if not, all rows that differ are one finding: they are its memory.
+    problems: of the track. All rows that differ are one finding then: they are its memory. Rows of what
+    only a newer version can read are left to it.
     """
-    cursor = ledger.cursor(name)
-    if cursor is None or is_whole:
-        yield from _differences(ledger, name, records, cursor)
+    is_newer = any(each.kind is FindingKind.RECORD_NEWER for each in problems)
+    if cursor is None or not problems or is_newer:
+        state, _ = fold_track(name, records)
+        is_told = state is not None and (cursor is None or cursor.seq <= state.head.seq)
+        if is_told or not is_newer:
+            yield from _differences(ledger, name, records, cursor)
         return
     count = sum(1 for _ in _differences(ledger, name, records, cursor))
     if count or cursor.seq >= len(records):
@@ -117,10 +125,13 @@ def _differences(
         yield from _compare(ledger, TEXT_TABLES, "track", name, said)
 
 
-def check_orphans(ledger: Ledger, names: Sequence[str]) -> Iterator[Finding]:
-    """Yield the tracks that the ledger knows and the store does not have."""
+def check_orphans(ledger: Ledger, store: ObjectStore, names: Collection[str]) -> Iterator[Finding]:
+    """Yield the tracks that the ledger knows and the store does not have.
+
+    names: of those that were there a while ago; one that is newer is looked for.
+    """
     for row in ledger.query("select track from track_cursors order by track"):
-        if row["track"] not in names:
+        if row["track"] not in names and not has_records(store, row["track"]):
             yield Finding(
                 kind=FindingKind.LEDGER_TRACK_LOST,
                 where=f"ledger, {row['track']}",

@@ -13,7 +13,9 @@ from tracks_dagster.core.placement import places_key
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, sha256_hex
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track import run_track
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
+from tracks_dagster.services.fsck.tracks import fold_track, read_track
 
 VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
 IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key
@@ -35,6 +37,8 @@ def check_checkpoints(
         try:
             verify(store, ref)
         except CheckpointError as error:
+            if _was_deleted_since(store, ref):
+                continue
             yield Finding(
                 kind=FindingKind.CHECKPOINT_CORRUPT,
                 where=ref.object_prefix,
@@ -43,6 +47,14 @@ def check_checkpoints(
                 to_do="Nothing by hand: a restore verifies every hash, quarantines it and falls "
                 "back to the checkpoint before. Do not promote it.",
             )
+
+
+def _was_deleted_since(store: ObjectStore, ref: CheckpointRef) -> bool:
+    """Whether a checkpoint was deleted after its track had been read."""
+    name = run_track(ref.run_id)
+    state, _ = fold_track(name, read_track(store, name)[0])
+    checkpoint = state.checkpoint(ref.manifest_sha256) if isinstance(state, RunState) else None
+    return checkpoint is not None and checkpoint.deleted
 
 
 def check_deletions(store: ObjectStore, state: RunState) -> Iterator[Finding]:
@@ -166,12 +178,21 @@ def _snapshot_problems(
     if manifest is None or problem is not None:
         yield manifest_key, problem or "is missing"
         return
-    for shard in json.loads(manifest)["shards"]:
-        if is_absent(shard["key"]):
-            continue
-        problem = _problem(store.get(shard["key"]), shard["sha256"])
+    shards = _shards_of(manifest)
+    if shards is None:
+        yield manifest_key, "is no manifest that this version knows"
+        return
+    for key, sha256 in shards:
+        problem = None if is_absent(key) else _problem(store.get(key), sha256)
         if problem is not None:
-            yield shard["key"], problem
+            yield key, problem
+
+
+def _shards_of(manifest: bytes) -> list[tuple[str, str]] | None:
+    try:
+        return [(shard["key"], shard["sha256"]) for shard in json.loads(manifest)["shards"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _metrics_of(data: bytes) -> Json:

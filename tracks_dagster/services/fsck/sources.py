@@ -10,7 +10,7 @@ from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import dataset_track, run_track
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.fsck.tracks import RESTORE, fold_track, read_track
+from tracks_dagster.services.fsck.tracks import RESTORE, TrackState, fold_track, read_track
 
 
 class Sources:
@@ -18,7 +18,7 @@ class Sources:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._snapshots: dict[str, frozenset[str]] = {}
+        self._snapshots: dict[str, frozenset[str] | None] = {}
 
     def check(self, state: RunState) -> Iterator[Finding]:
         """Yield what the run refers to and no other track knows."""
@@ -26,7 +26,7 @@ class Sources:
         asked = [state.declared.snapshot, *(a.opened.snapshot for a in state.attempts)]
         for each in dict.fromkeys((ref.dataset, ref.snapshot_id) for ref in asked):
             dataset, snapshot_id = each
-            if snapshot_id not in self._of(dataset):
+            if not self._has(dataset, snapshot_id):
                 yield Finding(
                     kind=FindingKind.SNAPSHOT_UNKNOWN,
                     where=run_track(state.run_id),
@@ -40,8 +40,10 @@ class Sources:
         if ref is None:
             return
         name = run_track(ref.run_id)
-        source, _ = fold_track(name, read_track(self._store, name)[0])
-        if isinstance(source, RunState) and source.checkpoint(ref.manifest_sha256) is not None:
+        source, is_newer = self._read(name)
+        if is_newer or (
+            isinstance(source, RunState) and source.checkpoint(ref.manifest_sha256) is not None
+        ):
             return
         yield Finding(
             kind=FindingKind.SOURCE_UNKNOWN,
@@ -52,10 +54,24 @@ class Sources:
             to_do=f"{RESTORE}; until then nothing shows what the branch began with.",
         )
 
-    def _of(self, dataset: str) -> frozenset[str]:
-        if dataset not in self._snapshots:
-            name = dataset_track(dataset)
-            state, _ = fold_track(name, read_track(self._store, name)[0])
-            there = state.snapshots if isinstance(state, DatasetState) else ()
-            self._snapshots[dataset] = frozenset(s.body.snapshot_id for s in there)
-        return self._snapshots[dataset]
+    def _has(self, dataset: str, snapshot_id: str) -> bool:
+        """Whether the dataset has that snapshot; True where only a newer version could tell."""
+        for is_again in (False, True):  # it may have been committed since the track was read
+            if is_again or dataset not in self._snapshots:
+                self._snapshots[dataset] = self._snapshots_of(dataset)
+            there = self._snapshots[dataset]
+            if there is None or snapshot_id in there:
+                return True
+        return False
+
+    def _snapshots_of(self, dataset: str) -> frozenset[str] | None:
+        state, is_newer = self._read(dataset_track(dataset))
+        there = state.snapshots if isinstance(state, DatasetState) else ()
+        return None if is_newer else frozenset(s.body.snapshot_id for s in there)
+
+    def _read(self, name: str) -> tuple[TrackState | None, bool]:
+        """Return the state of a track, and whether a newer version wrote what is not in it."""
+        records, problems = read_track(self._store, name)
+        state, objections = fold_track(name, records)
+        kinds = {finding.kind for finding in (*problems, *objections)}
+        return state, FindingKind.RECORD_NEWER in kinds

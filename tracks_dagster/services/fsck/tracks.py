@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 
 from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
 from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.errors import RecordNewer, TrackBroken
 from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Cursor, ObjectStore
 from tracks_dagster.core.quarantine_state import QuarantineState
-from tracks_dagster.core.records import Record, parse
+from tracks_dagster.core.records import Record, sha256_hex
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import POOLS, QUARANTINES_TRACK, RUNS, check_chain, log_key
+from tracks_dagster.core.track import POOLS, QUARANTINES_TRACK, RUNS, log_key, read_record
+from tracks_dagster.core.track_gaps import last_seq
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 
 DATASETS = "datasets/"
@@ -25,6 +26,10 @@ LINEAGE = "lineage/"
 TrackState = RunState | DatasetState | PoolState | QuarantineState
 
 RESTORE = "Restore the object from a backup or the bucket's versions"
+UPGRADE = (
+    "Install the version of the machine that wrote it, which a record does not name, and restore "
+    "nothing. Until then no `tracks reindex` here: it would leave out what only that version reads"
+)
 
 
 def track_names(store: ObjectStore) -> list[str]:
@@ -33,27 +38,50 @@ def track_names(store: ObjectStore) -> list[str]:
         prefix + name
         for prefix in (RUNS, DATASETS, POOLS, LINEAGE)
         for name in store.folders(prefix)
-        if next(iter(store.list(f"{prefix}{name}/log/")), None) is not None
+        if has_records(store, prefix + name)
     )
 
 
-def read_track(store: ObjectStore, name: str) -> tuple[list[Record], list[Finding]]:
-    """Return the records that hold, from the first on, and what ended them early if anything did."""
-    records: list[Record] = []
-    prefix = f"{name}/log/"
-    keys = [key.removeprefix(prefix).removesuffix(".json") for key in store.list(prefix)]
-    last_seq = max((int(key) for key in keys if key.isdigit()), default=-1)
-    for seq in range(last_seq + 1):
+def has_records(store: ObjectStore, name: str) -> bool:
+    """Whether the store holds any record of that track."""
+    return next(iter(store.list(f"{name}/log/")), None) is not None
+
+
+def read_track(
+    store: ObjectStore,
+    name: str,
+    cursor: Cursor | None = None,
+    *,
+    known: Sequence[Record] = (),
+) -> tuple[list[Record], list[Finding]]:
+    """Return the records that hold, from the first on, and what ended them early if anything did.
+
+    Behind a record of a newer version only the chain is checked. cursor: what the ledger took in last,
+    which tells such a record at the end of the track from an edited one. known: are not read again.
+    """
+    records = list(known)
+    newer: list[Finding] = []
+    prev_sha256 = records[-1].sha256 if records else None
+    last = last_seq(store, name)
+    for seq in range(len(records), last + 1):
         data = store.get(log_key(name, seq))
         if data is None:
-            return records, [_missing(name, seq, last_seq)]
+            return records, [*newer, _missing(name, seq, last)]
+        sha256 = sha256_hex(data)
         try:
-            record = parse(data, seq=seq)
-            check_chain(name, records[-1] if records else None, record)
+            record = read_record(name, prev_sha256, data, seq)
+            if not newer:
+                records.append(record)
+        except RecordNewer as error:
+            if cursor is not None and cursor.seq == seq and cursor.sha256 != sha256:
+                return records, [*newer, _edited(name, seq)]
+            newer = newer or [_newer(log_key(name, seq), error)]
         except TrackBroken as error:
-            return records, [_broken(name, seq, str(error))]
-        records.append(record)
-    return records, []
+            if seq == len(records) + 1:  # what seemed newer may be what was edited
+                newer = []
+            return records, [*newer, _broken(name, seq, str(error))]
+        prev_sha256 = sha256
+    return records, newer
 
 
 def check_cursor(
@@ -75,40 +103,69 @@ def check_cursor(
             "what is left.",
         )
     elif records[cursor.seq].sha256 != cursor.sha256:
-        yield Finding(
-            kind=FindingKind.RECORD_EDITED,
-            where=log_key(name, cursor.seq),
-            meaning=f"Record {cursor.seq} of {name} is not the one that the ledger took in: it was "
-            "edited after it was written.",
-            to_do=f"{RESTORE}, and find out who wrote there.",
-        )
+        yield _edited(name, cursor.seq)
 
 
 def fold_track(name: str, records: Sequence[Record]) -> tuple[TrackState | None, list[Finding]]:
     """Return the state as far as the records can be folded, and the record that stopped it."""
-    try:
-        if name.startswith("runs/"):
-            return run_fold.fold(records), []
-        if name.startswith(POOLS):
-            return pool_state.fold(records), []
-        if name == QUARANTINES_TRACK:
-            return quarantine_state.fold(records), []
-        return dataset_state.fold(records), []
-    except TrackBroken as error:
-        finding = Finding(
-            kind=FindingKind.RULES_BROKEN,
-            where=name,
-            meaning=f"{error} The state before it does not allow it: a writer broke the rules.",
-            to_do="Keep the track as it is and do not retry the run before this is understood.",
-        )
-        return None, [finding]
+    state: TrackState | None = None
+    for record in records:
+        try:
+            state = _apply(name, state, record)
+        except RecordNewer as error:
+            return state, [_newer(log_key(name, record.seq), error)]
+        except TrackBroken as error:
+            return state, [_against_the_rules(log_key(name, record.seq), error)]
+    return state, []
 
 
-def _missing(name: str, seq: int, last_seq: int) -> Finding:
+def _apply(name: str, state: TrackState | None, record: Record) -> TrackState:
+    if name.startswith(RUNS) and (state is None or isinstance(state, RunState)):
+        return run_fold.apply(state, record)
+    if name.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
+        return pool_state.apply(state, record)
+    if name.startswith(DATASETS) and (state is None or isinstance(state, DatasetState)):
+        return dataset_state.apply(state, record)
+    if name == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
+        return quarantine_state.apply(state, record)
+    raise RecordNewer(f"{name} is a track of a kind that this version does not know.")
+
+
+def _newer(where: str, error: RecordNewer) -> Finding:
+    return Finding(
+        kind=FindingKind.RECORD_NEWER,
+        where=where,
+        meaning=f"{error} The chain holds, so this is neither damage nor tampering; what it and the "
+        "records after it say is not known here.",
+        to_do=f"{UPGRADE}.",
+    )
+
+
+def _against_the_rules(where: str, error: TrackBroken) -> Finding:
+    return Finding(
+        kind=FindingKind.RULES_BROKEN,
+        where=where,
+        meaning=f"{error} The state before it does not allow it: a writer broke the rules, or a newer "
+        "version, which has others, wrote it.",
+        to_do="Keep the track as it is and do not retry the run before this is understood.",
+    )
+
+
+def _edited(name: str, seq: int) -> Finding:
+    return Finding(
+        kind=FindingKind.RECORD_EDITED,
+        where=log_key(name, seq),
+        meaning=f"Record {seq} of {name} is not the one that the ledger took in: it was edited after "
+        "it was written.",
+        to_do=f"{RESTORE}, and find out who wrote there.",
+    )
+
+
+def _missing(name: str, seq: int, last: int) -> Finding:
     return Finding(
         kind=FindingKind.RECORD_MISSING,
         where=log_key(name, seq),
-        meaning=f"Record {seq} of {name} is gone while records up to {last_seq} are there: it was "
+        meaning=f"Record {seq} of {name} is gone while records up to {last} are there: it was "
         "deleted, and what came after it is not read.",
         to_do=f"{RESTORE}; until then the track is read as it stood before, so do not retry "
         "the run.",

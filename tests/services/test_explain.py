@@ -16,6 +16,10 @@ from tracks_dagster.services.explain.run import explain_attempt, explain_run
 from tracks_dagster.services.explain.text import attempt_text, run_text
 from tracks_dagster.services.tracks import Tracks
 
+WHERE = (
+    'tracks sql "select fingerprint, run_id, attempt_id from training_attempts where fingerprint'
+)
+
 
 def test_the_retry_after_an_oom_names_what_changed_and_what_was_counted(
     story: Story, tracks: Tracks
@@ -54,6 +58,16 @@ def test_the_text_of_a_failed_attempt_answers_what_a_night_asks(
         "Nothing: the run went on; `tracks explain gpt-story/a03` tells how.",
     ):
         assert expected in text
+
+
+def test_only_of_a_failure_the_same_elsewhere_is_offered(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    told = {number: attempt_text(explain_attempt(tracks, RUN_ID, number)) for number in (2, 3)}
+    before, failed, completed = (a.fingerprint for a in story.history.state.attempts)
+    assert f"the same failure, elsewhere: `{WHERE} = '{failed}'" in told[2]
+    assert f"the failure before it, elsewhere: `{WHERE} = '{before}'" in told[2]
+    assert f"the failure before it, elsewhere: `{WHERE} = '{failed}'" in told[3]
+    assert str(completed) not in told[3]
 
 
 def test_a_fallback_names_object_hashes_checkpoint_and_quarantine_record_in_one_place(

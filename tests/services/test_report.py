@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from html.parser import HTMLParser
 
 from tests.fakes import FakeObjectStore
@@ -93,6 +94,28 @@ def test_the_time_line_names_every_attempt_its_end_and_its_length_in_words(
     lefts = [float(left) for left in re.findall(r"left:([\d.]+)%", html)]
     assert lefts == sorted(lefts)
     assert all(0 <= left <= 100 for left in lefts)
+
+
+def test_what_is_recorded_after_the_finish_does_not_stretch_the_time_line(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    axis = re.compile(r'<div class="axis">.*?</div>')
+    before = axis.findall(render_report(tracks, RUN_ID))
+    story.history.at += timedelta(days=7)
+    story.history.note("still good").write_to(story.store)
+    html = render_report(tracks, RUN_ID)
+    assert "still good" in html
+    assert axis.findall(html) == before
+
+
+def test_the_last_label_of_an_axis_ends_with_it_and_is_not_cut_off(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    html = render_report(tracks, RUN_ID)
+    assert 'text-anchor="end">40</text>' in html
+    assert re.search(r'<text class="end" [^>]*>step 40</text>', html)
 
 
 def test_the_bar_of_seconds_says_in_words_what_it_shows(story: Story, tracks: Tracks) -> None:

@@ -29,7 +29,7 @@ TOPICS: tuple[Mapping[str, str], ...] = (
         "evidence": "all that was seen of the end, stored before it was judged",
         "rule": "of the classifier, which read the reason from the evidence",
         "confidence": "what that kind of evidence is worth, not a probability",
-        "last word": "what a rank wrote down as it failed",
+        "last word": "what a rank wrote down as it ended",
         "against it": "what the same evidence says for another reason, by a weaker kind of signal",
         "fenced": "refused to write, as its attempt had ended or another had taken over",
     },

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
+from tracks_dagster.core.endings import Ending, ending_of
 from tracks_dagster.core.lineage import attempt_thing
 from tracks_dagster.core.names import ATTEMPT_PARTITIONS, attempt_key
 from tracks_dagster.core.placement import nodes_of
@@ -52,12 +53,22 @@ def references(state: RunState, attempt: AttemptState) -> Iterator[Reference]:
         yield Reference(what=f"what else ran on {node}", command=f"tracks blast node:{node}")
     if attempt.ended is not None:
         yield Reference(what="the evidence, whole", command=f"tracks explain {key} --evidence")
-        what, column = "the same failure elsewhere", "fingerprint, run_id, attempt_id"
-        query = (
-            f"select {column} from training_attempts where fingerprint = '{attempt.fingerprint}'"
-        )
-        yield Reference(what=what, command=f'tracks sql "{query}"')
+    yield from _same_failures(state, attempt)
     yield Reference(what="a reason, and how often it is retried", command="tracks policy")
     commit = state.declared.code.git_commit
     if commit is not None:
         yield Reference(what="the code, in its checkout", command=f"git show {commit}")
+
+
+def _same_failures(state: RunState, attempt: AttemptState) -> Iterator[Reference]:
+    """Yield where else it failed just so, or where the attempt before did, whose fingerprint the
+    decision to open this one names."""
+    before = state.attempt(attempt.attempt_id - 1)
+    for each, what in ((attempt, "the same failure"), (before, "the failure before it")):
+        if each is None or each.reason is None or ending_of(each.reason) is Ending.AS_MEANT:
+            continue
+        query = (
+            "select fingerprint, run_id, attempt_id from training_attempts where fingerprint = "
+            f"'{each.fingerprint}'"
+        )
+        yield Reference(what=f"{what}, elsewhere", command=f'tracks sql "{query}"')

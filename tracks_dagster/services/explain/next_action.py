@@ -62,7 +62,7 @@ def what_to_do(
 def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str:
     state = run.state
     if broken is not None:
-        return f"First mend the record: {broken.to_do}"
+        return f"First{'' if broken.is_newer else ' mend the record'}: {broken.to_do}"
     if state.attempt(attempt.attempt_id + 1) is not None:
         return _went_on(run, attempt.attempt_id + 1)
     if state.refusal is not None:
@@ -71,7 +71,7 @@ def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str
         return "Nothing: the run is finished."
     if attempt.is_open:
         return f"Nothing yet: it is open; `tracks status {state.run_id}` shows how far it is."
-    return f"See what the run waits for: `tracks status {state.run_id}`. Now: {run.status.why}"
+    return f"{run.status.why} `tracks status {state.run_id}` shows what it waits for."
 
 
 def _went_on(run: RunReceipts, following_id: int) -> str:

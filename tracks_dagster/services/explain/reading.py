@@ -11,23 +11,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core import run_fold
-from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.errors import RecordNewer, TrackBroken
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
-from tracks_dagster.services.fsck.findings import Finding
-from tracks_dagster.services.fsck.tracks import RESTORE, check_cursor, read_track
+from tracks_dagster.services.fsck.findings import Finding, FindingKind
+from tracks_dagster.services.fsck.tracks import RESTORE, UPGRADE, check_cursor, read_track
 from tracks_dagster.services.tracks import Tracks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Where a track stops holding. seq: of the first record that cannot be believed."""
+    """Where a track stops holding. seq: of the first record that cannot be believed.
+
+    is_newer: it can be believed, and only a newer version can read it.
+    """
 
     seq: int
     meaning: str
     to_do: str
+    is_newer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +51,7 @@ def read_run(tracks: Tracks, run_id: str, *, witness: Ledger | None = None) -> R
     """
     name = run_track(run_id)
     cursor = witness.cursor(name) if witness is not None else None  # before the track, which grows
-    records, findings = read_track(tracks.store, name)
+    records, findings = read_track(tracks.store, name, cursor)
     if not records and not findings:
         tracks.run(run_id)  # raises UnknownRun with the nearest names
     broken = _first(findings, at=len(records))
@@ -64,7 +68,11 @@ def read_run(tracks: Tracks, run_id: str, *, witness: Ledger | None = None) -> R
 
 
 def _first(findings: Sequence[Finding], *, at: int) -> Break | None:
-    return Break(seq=at, meaning=findings[0].meaning, to_do=findings[0].to_do) if findings else None
+    if not findings:
+        return None
+    first = findings[0]
+    is_newer = first.kind is FindingKind.RECORD_NEWER
+    return Break(seq=at, meaning=first.meaning, to_do=first.to_do, is_newer=is_newer)
 
 
 def _fold(records: Sequence[Record]) -> tuple[RunState | None, Sequence[Record], Break | None]:
@@ -73,6 +81,10 @@ def _fold(records: Sequence[Record]) -> tuple[RunState | None, Sequence[Record],
     for record in records:
         try:
             state = run_fold.apply(state, record)
+        except RecordNewer as error:
+            to_do = f"{UPGRADE}."
+            broken = Break(seq=record.seq, meaning=str(error), to_do=to_do, is_newer=True)
+            return state, records[: record.seq], broken
         except TrackBroken as error:
             broken = Break(
                 seq=record.seq,

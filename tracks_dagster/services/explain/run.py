@@ -77,7 +77,8 @@ NOTHING_AROUND = Around()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
     """A run as it was read for an explanation: its track, its receipts, its history in short, and the
-    account of its time until `until`: now while an attempt is open, else its newest record."""
+    account of its time until `until`: its finish; before that its newest record, and now while an
+    attempt is open."""
 
     read: RunRead
     run: RunReceipts
@@ -92,6 +93,7 @@ def read_to_explain(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND
     state, run = read.state, receipts_of(tracks.store, read.state)
     newest = max(record.at for record in read.records)  # clocks of several machines wrote them
     until = newest if state.open_attempt is None else max(tracks.now(), newest)
+    until = state.finished_at or until
     return Told(
         read=read,
         run=run,

@@ -93,7 +93,8 @@ def _repeats(stretch: Stretch) -> str:
 def _why(attempt: AttemptExplanation) -> Iterator[str]:
     ended = attempt.ended
     if ended is None and attempt.broken is not None:
-        yield "whether it has ended is not known: the record breaks before"
+        last = attempt.broken.seq - 1
+        yield f"whether it has ended is not known: what came after record {last} cannot be read"
         return
     if ended is None:
         yield attempt.progress.sentence if attempt.progress else "It has not ended."

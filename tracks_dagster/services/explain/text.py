@@ -46,9 +46,10 @@ def broken_lines(broken: Break | None) -> list[str]:
     """Say where the track stops holding; nothing where it holds."""
     if broken is None:
         return []
+    what = "A NEWER VERSION WROTE" if broken.is_newer else "THE RECORD BREAKS at"
     return [
-        f"THE RECORD BREAKS at record {broken.seq}: {broken.meaning} What is told here holds up to the "
-        f"record before it, and is as things stood then. To do: {broken.to_do}"
+        f"{what} record {broken.seq}: {broken.meaning} What is told here holds up to the record before "
+        f"it, and is as things stood then. To do: {broken.to_do}"
     ]
 
 

@@ -115,6 +115,6 @@ def _axes(frame: _Frame) -> Iterator[str]:
     spread = frame.step_max - frame.step_min
     ticks = {round(frame.step_min + i * spread / (TICK_COUNT - 1)) for i in range(TICK_COUNT)}
     for step in sorted(ticks):
-        x = frame.x(step)
-        yield f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="middle">{step}</text>'
+        x, anchor = frame.x(step), "end" if step == frame.step_max else "middle"  # not cut off
+        yield f'<text x="{x:.1f}" y="{floor + 20}" text-anchor="{anchor}">{step}</text>'
     yield f'<text x="{(LEFT + WIDTH) / 2:.0f}" y="{HEIGHT - 4}" text-anchor="middle">step</text>'

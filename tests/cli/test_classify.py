@@ -139,7 +139,7 @@ def test_neither_dagster_nor_torch_is_imported(file: Path, tmp_path: Path) -> No
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
         env={"TRACKS_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path.cwd())},
     )

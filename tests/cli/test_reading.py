@@ -136,6 +136,17 @@ def test_sql_answers_the_question_of_the_design(story: Story, call: Call) -> Non
     assert [row["termination_reason"] for row in rows] == ["completed", "gpu_oom", "preempted"]
 
 
+def test_no_column_of_sql_is_lost_in_json_because_another_has_its_name(
+    story: Story, call: Call
+) -> None:
+    query = "select state, owner, owner, state from training_runs"
+    assert call("sql", query).exit_code == 0
+    told = call("sql", query, "--json")
+    assert told.exit_code == 2
+    assert "Two columns are named owner, state" in told.stderr
+    assert "`as`" in told.stderr
+
+
 def test_fsck_exits_with_one_when_it_finds_something(story: Story, call: Call, home: Path) -> None:
     chunk = next((home / "store" / "runs").rglob("chunks/*"))
     chunk.chmod(0o644)

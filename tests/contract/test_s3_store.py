@@ -85,7 +85,7 @@ def test_a_creation_whose_reply_says_nothing_is_unknown_and_sent_only_once(
 def test_a_creation_that_times_out_is_unknown(
     double: S3Double, s3_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_module, "READ_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(s3_module, "READ_TIMEOUT_S", 2.0)  # opening has to come through before it
     store = open_store(s3_url)
     double.misbehaviour = Misbehaviour(concerns=is_put, stall=True)
     with pytest.raises(OutcomeUnknown, match="ReadTimeoutError"):

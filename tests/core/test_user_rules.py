@@ -118,7 +118,7 @@ def test_all_errors_are_listed() -> None:
 @pytest.mark.parametrize("pattern", ["a.*b", r"a\d{1,9}.{0,90}b", r"(foo )?x[ab]+y", "(?i:a)b+?c"])
 def test_the_slowest_pattern_that_is_taken_ends_soon_on_the_worst_line(pattern: str) -> None:
     table = rules({**LUSTRE, "pattern": pattern})
-    begin = time.monotonic()
+    begin = time.thread_time()  # other processes on the machine take none of it
     for line in ("a" * LINE_CHARACTERS, "a1" * (LINE_CHARACTERS // 2), "xa" * 500):
         table.rules[0].cause.words.search(line)
-    assert time.monotonic() - begin < 10.0
+    assert time.thread_time() - begin < 10.0

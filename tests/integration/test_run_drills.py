@@ -51,12 +51,20 @@ def check_resumed(resumed: Json, plain: Json, *, lost_steps: int) -> None:
         assert resumed["final"][digest] == plain["final"][digest]
 
 
-def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(home: Home) -> None:
+def plain_and_lost(home: Home) -> tuple[Json, Json]:
+    """Return the outcomes of an undisturbed run and of one that lost steps.
+
+    Both are trained when a test first asks for them in this home, and told again after that.
+    """
     # The first run makes the snapshots of the empty home; after that both may go on at once.
-    plain_command = home.run("plain", "--ranks", "2")
+    plain = home.run("plain", "--ranks", "2")
     wait_for(lambda: home.line("plain") is not None)
-    lost_command = home.run("lost", "--ranks", "2", "--drill", LOST)
-    plain, lost = outcome(plain_command), outcome(lost_command)
+    lost = home.run("lost", "--ranks", "2", "--drill", LOST)
+    return outcome(plain), outcome(lost)
+
+
+def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(home: Home) -> None:
+    plain, lost = plain_and_lost(home)
     [only] = plain["attempts"]
     assert (only["kept_steps"], only["lost_steps"], only["continuity"]) == (40, 0, None)
     check_resumed(lost, plain, lost_steps=3)
@@ -67,6 +75,7 @@ def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(home
 
 
 def test_a_ledger_built_from_nothing_equals_the_one_that_grew(home: Home, tmp_path: Path) -> None:
+    plain_and_lost(home)
     assert home.call("fsck").returncode == 0
     home.call("reindex")  # what the last run's end left unprojected
     grown = open_ledger(home.settings.ledger_url).dump()
@@ -100,7 +109,7 @@ def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
     run = outcome(command)
     first, second = run["attempts"]
     assert (first["termination_reason"], second["termination_reason"]) == ("gpu_oom", "completed")
-    plain = outcome(embedded_home.run("plain"))  # done before: it is reported again
+    plain, _ = plain_and_lost(embedded_home)
     assert run["final"]["samples_sha256"] == plain["final"]["samples_sha256"]
     changes = {
         change["key"]: (change["before"], change["after"])
@@ -121,7 +130,7 @@ def test_every_rank_count_resumes_exactly_with_grace_and_without(home: Home, ran
 
 @pytest.mark.full
 def test_ctrl_c_drains_and_the_run_is_taken_up_to_the_same_weights(embedded_home: Home) -> None:
-    many = ("--steps", "200")  # so that a busy machine does not finish them before it is drained
+    many = ("--steps", "600")  # more than any machine takes before it hears of the drain
     plain = outcome(embedded_home.run("plain-of-ctrl-c", *many))
     command = embedded_home.run("ctrl-c", *many)
     wait_for(lambda: _step(embedded_home, "ctrl-c") >= 10)

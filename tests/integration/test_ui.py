@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from playwright.sync_api import Page, expect, sync_playwright
 from tests.bodies import BEGIN
 from tests.histories import History
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome
+from tests.ports import free_port
 from tracks_dagster.core import names
 from tracks_dagster.definitions import defs
 
@@ -74,7 +74,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 def browser(home: Home) -> Iterator[Browser]:
     """A headless browser on the UI of that home; as root it cannot have its sandbox."""
     rootless = () if os.geteuid() else ("--no-sandbox",)
-    server = home.start("up", "--port", str(_free_port()))
+    server = home.start("up", "--port", str(free_port()))
     try:
         assert server.stdout is not None
         address = server.stdout.readline().split()[0]
@@ -174,10 +174,3 @@ def _reviewed(home: Home) -> ExecuteInProcessResult:
             resources={"app": home.app},
             partition_key=BEGIN.date().isoformat(),
         )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

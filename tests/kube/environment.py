@@ -9,13 +9,13 @@ declares becomes a free one, the same for all pods of a Job.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tests.kube.answers import Json
 from tests.kube.volumes import CLAIM, MissingReference
+from tests.ports import free_port
 
 ADDRESS = "127.0.0.1"
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)|\$\$")
@@ -35,9 +35,7 @@ class Network:
         if (owner, port) not in self._ports:
             if len(self._ports) >= PORTS_MAX:
                 raise AssertionError(f"More than {PORTS_MAX} ports in one double: close it.")
-            with socket.socket() as probe:
-                probe.bind((ADDRESS, 0))
-                self._ports[owner, port] = probe.getsockname()[1]
+            self._ports[owner, port] = free_port()
         return self._ports[owner, port]
 
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tests.kube.answers import Json
 from tests.kube.double import KubeDouble
 
-WAIT_S_MAX = 60.0
+WAIT_S_MAX = 120.0  # a run worker that starts takes seconds on an idle machine
 SLEEPS = "import time; time.sleep(300)"
 T = TypeVar("T")
 

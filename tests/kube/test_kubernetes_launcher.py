@@ -24,7 +24,6 @@ from tests.kube.launching import (
     seen,
     spec,
 )
-from tracks_dagster.adapters.kubernetes.ending import KILL_S_MAX
 from tracks_dagster.adapters.kubernetes.glances import NEVER_S
 from tracks_dagster.adapters.kubernetes.job_board import BOARD_S
 from tracks_dagster.adapters.kubernetes.job_names import job_name
@@ -178,6 +177,7 @@ def test_fifty_gangs_are_glanced_at_with_one_list(
     with launcher_on(kube, store, clock) as launcher:
         for number in range(50):
             launcher.start(spec(f"r-{number}", ranks=1, ranks_per_node=1))
+        clock.freeze()
         before = asked(kube)
         phases = {launcher.glance(f"r-{number}", 1).phase for number in range(50)}
         assert phases == {GangPhase.ALIVE}
@@ -191,6 +191,7 @@ def test_a_gang_that_never_was_costs_the_store_one_look_and_the_server_none(
     kube: KubeDouble, store: FakeObjectStore, clock: Clock
 ) -> None:
     with launcher_on(kube, store, clock) as launcher:
+        clock.freeze()
         launcher.glance("r-9", 1)
         before, reads = asked(kube), len(store.calls)
         for _ in range(5):
@@ -316,9 +317,7 @@ def test_a_pod_on_a_lost_node_is_unreachable_and_keeps_nobody_waiting(
         launcher.observe("r-1", 1)
         node = kube.pod(names[0])["spec"]["nodeName"]
         kube.lose_node(node)
-        began = clock.seconds()
-        launcher.kill("r-1", 1)
-        assert clock.seconds() - began < KILL_S_MAX
+        launcher.kill("r-1", 1)  # an error after KILL_S_MAX
         report = launcher.observe("r-1", 1)
         zombie = kube.pod(names[0])
     assert zombie["status"]["phase"] == "Running"

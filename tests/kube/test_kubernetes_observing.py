@@ -81,6 +81,11 @@ def beat_reads(store: FakeObjectStore) -> int:
     return sum(key.endswith("beat.json") for _, key in store.calls)
 
 
+def pod_watches() -> list[threading.Thread]:
+    """Return the threads of all watches of gangs."""
+    return [thread for thread in threading.enumerate() if thread.name == "pod-watch"]
+
+
 def judge(report: GangReport) -> str:
     """Return the reason that the report alone supports."""
     evidence = Evidence(
@@ -207,8 +212,7 @@ def test_the_watch_ends_with_the_gang_and_another_process_reads_the_same_end(
         for name in names:
             kube.finish(name, 0)
         report = seen(launcher, is_gone, "the gang is gone")
-        watches = [t for t in threading.enumerate() if t.name == "pod-watch"]
-        assert watches == []
+        until(lambda: not pod_watches() or None, "no watch is left")
         launcher.kill("r-1", 1)
     with launcher_on(kube, store) as other:
         again = other.observe("r-1", 1)
@@ -220,19 +224,17 @@ def test_the_watch_ends_with_the_gang_and_another_process_reads_the_same_end(
 def test_a_gang_that_nobody_looks_at_any_more_is_watched_no_more_until_the_next_look(
     kube: KubeDouble, store: FakeObjectStore, clock: Clock
 ) -> None:
-    def watched() -> int:
-        return sum(thread.name == "pod-watch" for thread in threading.enumerate())
-
     with launcher_on(kube, store, clock) as launcher:
         launcher.start(spec())
         running(kube)
         launcher.observe("r-1", 1)
-        of_one = watched()
+        of_one = len(pod_watches())
+        assert of_one > 0
         clock.advance(IDLE_S + 1)
         launcher.start(spec("r-2"))
-        assert (of_one > 0, watched()) == (True, 0)
+        until(lambda: not pod_watches() or None, "no watch is left")
         assert launcher.observe("r-1", 1).phase is GangPhase.ALIVE
-        assert watched() == of_one
+        assert len(pod_watches()) == of_one
 
 
 def test_a_preempted_gang_is_seen_though_its_pods_are_deleted_at_once(

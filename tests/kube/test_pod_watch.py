@@ -299,6 +299,7 @@ def test_evidence_is_put_as_it_happens_in_segments_that_stay(
     (name,) = begun(kube, batch, gang(SAYS + SLEEPS))
     until(lambda: any(key.endswith(TAILS) for key in store.objects), "the tails of what runs")
     one(watch, has_log, "its log was read")
+    until(lambda: watch.seen().jobs, "its Job is seen, by a watch of its own")
     assert watch.flush(60.0)
     before = {k: v for k, v in store.objects.items() if k.endswith(".jsonl")}
     kube.kill(name)

@@ -14,7 +14,7 @@ from resources.run_worker_ends import job_name
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.faults import Misbehaviour
 from tests.kube.furniture import NAMESPACE
-from tests.kube.gangs import until
+from tests.kube.gangs import WAIT_S_MAX, until
 from tests.kube.run_workers import (
     begin,
     dead,
@@ -157,10 +157,13 @@ def test_the_requests_of_a_health_check_are_few(
     kube: KubeDouble, instance: DagsterInstance
 ) -> None:
     run, pod = started(instance, kube)
-    launcher_of(instance)._watch.stop()
+    watch = launcher_of(instance)._watch
+    watch.stop()
+    assert watch._thread is not None
+    watch._thread.join(WAIT_S_MAX)  # a last list of the watch may be on its way
     before = kube.requests.copy()
     monitor(instance, run)
-    assert (kube.requests - before).total() <= 3  # a last list of the watch may be among them
+    assert (kube.requests - before).total() <= 3
     kube.kill(pod)
     until(lambda: pods_of(kube, run)[0]["status"]["phase"] == "Failed", "the pod has failed")
     before = kube.requests.copy()

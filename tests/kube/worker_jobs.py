@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster import job, op
 
-WAIT_S_MAX = 120.0
+WAIT_S_MAX = 240.0  # longer than a test waits for what it does meanwhile
 ENV_FLAG = "WORKER_MAY_END"  # a file; the op ends when it is there
 
 

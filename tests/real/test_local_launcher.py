@@ -31,7 +31,7 @@ from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.training import gang_parent
 
-WAIT_S_MAX = 60.0  # for what takes a second on an idle machine
+WAIT_S_MAX = 120.0  # for what takes a second on an idle machine
 
 SAVES_ON_SIGTERM = """
 import os, signal, sys, time
@@ -455,8 +455,11 @@ def until(launcher: LocalLauncher, holds: Callable[[GangReport], bool]) -> GangR
 
 
 def until_ready(work: Path, *, ranks: int = 1) -> None:
-    logs = [work / "r" / "a01" / f"rank-{rank}.log" for rank in range(ranks)]
+    """Wait until the ranks say so, and their parent has written down which processes they are."""
+    folder = work / "r" / "a01"
+    logs = [folder / f"rank-{rank}.log" for rank in range(ranks)]
     wait_for(lambda: all(log.exists() and "ready" in log.read_text() for log in logs))
+    wait_for(lambda: len(json.loads((folder / "gang.pid").read_text())["ranks"]) == ranks)
 
 
 def wait_for(holds: Callable[[], bool]) -> None:

@@ -20,6 +20,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 SEED_VARIABLE = "TRACKS_TEST_SEED"
 ROUNDS_S_MAX = 900.0
+WON_BY_SEVERAL = 60  # rounds; one of eight wins four in a row by chance now and then
 WITHOUT_FENCES = """
 import sys
 from unittest.mock import patch
@@ -87,7 +88,8 @@ def zombies(url: str, seed: int, rounds: int) -> None:
 def races(url: str, seed: int, rounds: int) -> None:
     winners = play(url, seed, rounds, "-m", "tests.real.races")["winners"]
     assert sum(winners.values()) == rounds
-    assert len(winners) > 1  # else it was no race
+    if rounds >= WON_BY_SEVERAL:
+        assert len(winners) > 1  # else it was no race
 
 
 def test_a_stopped_writer_that_goes_on_later_commits_nothing(folder: str, seed: int) -> None:

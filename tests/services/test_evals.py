@@ -62,7 +62,7 @@ def test_many_deciders_at_once_open_each_eval_once(
     def decide(lost_reply: int) -> None:
         tracks = Tracks(store, now=clock, new_uid=uids, project=lambda track: None)
         tracks.run("r-1")
-        barrier.wait(timeout=10)
+        barrier.wait(timeout=60)
         if lost_reply:
             store.fail("create", lost_reply, Fault.LOST_AFTER)
         found.append(open_evals(tracks))
@@ -71,7 +71,7 @@ def test_many_deciders_at_once_open_each_eval_once(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=120)
     assert len(found) == 4
     assert all(each == found[0] for each in found)
     last = Tracks(store, now=clock, new_uid=uids, project=lambda track: None)

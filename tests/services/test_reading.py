@@ -8,8 +8,9 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.errors import TrackBroken, UnknownRun
+from tracks_dagster.core.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.records import Draft, Kind, canonical_json, format_time, seal
 from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.services.explain.reading import read_run
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
@@ -110,3 +111,50 @@ def test_a_run_that_does_not_exist_is_met_with_the_nearest(story: Story, tracks:
     story.whole()
     with pytest.raises(UnknownRun, match="did you mean gpt-story\\?"):
         explain_run(tracks, "gpt-stroy")
+
+
+def append_newer(story: Story, store: FakeObjectStore) -> int:
+    """Append a record that chains, as a newer version may write it; return its seq."""
+    last = story.history.records[-1]
+    stored = {"seq": last.seq + 1, "uid": "f" * 32, "at": format_time(last.at), "body": {}}
+    data = canonical_json({**stored, "kind": "attempt_paused", "prev_sha256": last.sha256})
+    store.put(log_key(TRACK, last.seq + 1), data)
+    return last.seq + 1
+
+
+def test_a_record_of_a_newer_version_is_told_as_that_and_not_as_a_break(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.begin()
+    story.write_tracks()
+    seq = append_newer(story, store)
+    told = explain_attempt(tracks, RUN_ID, 1)
+    assert told.broken is not None
+    assert (told.broken.seq, told.broken.is_newer) == (seq, True)
+    text = attempt_text(told)
+    assert f"A NEWER VERSION WROTE record {seq}: " in text
+    assert "kind 'attempt_paused'" in text
+    assert "Install the version of the machine that wrote it" in told.what_to_do
+    assert f"what came after record {seq - 1} cannot be read" in text
+    for word in ("BREAKS", "breaks", "damage or tampering.", "mend"):
+        assert word not in text
+    with pytest.raises(
+        RecordNewer, match=r"Update this checkout.*`tracks explain gpt-story` tells"
+    ):
+        tracks.run(RUN_ID)
+
+
+def test_a_reason_of_a_newer_version_is_told_as_that(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    last = story.history.records[-1]
+    ended = story.history.records[end_of(story, 1)]
+    body = {**ended.body, "reason": "bored"}
+    draft = Draft(uid="e" * 32, kind=Kind.ATTEMPT_RECLASSIFIED, body=body, attempt_id=1)
+    data = seal(draft, seq=last.seq + 1, at=last.at, prev_sha256=last.sha256)
+    store.put(log_key(TRACK, last.seq + 1), data)
+    broken = read_run(tracks, RUN_ID).broken
+    assert broken is not None
+    assert broken.is_newer
+    assert "bored" in broken.meaning or "AttemptReclassified" in broken.meaning

@@ -86,10 +86,12 @@ def test_a_store_that_cannot_be_reached_is_asked_again_where_the_scan_was(ledger
     store = FakeObjectStore()
     told(store)
     store.fail("get", 60, Fault.FAILS)
-    first = scan_if_due(Projector(store, ledger), None, BEGIN)
+    first = scan_if_due(Projector(store, ledger), None, BEGIN, seconds=lambda: 0.0)
     assert (first.done_at, len(first.problems)) == (None, 1)
     assert first.after is not None
-    second = scan_if_due(Projector(store, ledger), None, BEGIN, after=first.after)
+    second = scan_if_due(
+        Projector(store, ledger), None, BEGIN, after=first.after, seconds=lambda: 0.0
+    )
     assert second == Upkeep(done_at=format_time(BEGIN))
     assert ledger.query("select count(*) as n from training_runs")[0]["n"] == COUNT
 

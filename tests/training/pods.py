@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.ports import free_port
 from tracks_dagster.core import names, pod_files
 from tracks_dagster.core.pod_files import PodEnd
 from tracks_dagster.core.ports import ObjectStore
@@ -123,11 +123,3 @@ def until(is_so: Callable[[], bool], pod: Pod) -> None:
     while not is_so():
         assert time.monotonic() < deadline, pod.log
         time.sleep(POLL_S)
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

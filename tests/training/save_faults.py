@@ -5,6 +5,9 @@ A save counts from the step after which it begins: `plant` is called before ever
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +24,7 @@ RANK = 1  # and this rank breaks it
 SAVE = "save-1/"  # what the ranks call it
 PART_S_MAX = 0.3
 PATIENT_S_MAX = committing.PART_S_MAX
+WAIT_S_MAX = 60.0  # for what surely comes
 
 
 def plant(fault: str | None, a: Attempt, step: int, model: nn.Module) -> None:
@@ -31,15 +35,40 @@ def plant(fault: str | None, a: Attempt, step: int, model: nn.Module) -> None:
 
 def part_is_lost(a: Attempt, step: int, model: nn.Module) -> None:
     """Let the rank's chunks be stored, and nobody hear of it."""
-    ranks = a._launch.ranks
-    post = ranks.post
-    if (a.rank, step) == (RANK, STEP):
-        ranks.post = lambda key, value: None if key.startswith(SAVE) else post(key, value)
+    _tell_no_part(a, step)
     if (a.rank, step) == (0, STEP):
         committing.PART_S_MAX = PART_S_MAX
     if (a.rank, step) == (0, STEP + 1):
         a._steps.saver._under_way[1].join()  # the next save has all the time it needs
         committing.PART_S_MAX = PATIENT_S_MAX
+
+
+def rank_dies_before_its_part(a: Attempt, step: int, model: nn.Module) -> None:
+    """Let the rank be killed while the others wait for its part."""
+    _tell_no_part(a, step)
+    if (a.rank, step) == (RANK, STEP + 1):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def rank_dies_after_its_part(a: Attempt, step: int, model: nn.Module) -> None:
+    """Let the rank be killed once its part is told, and rank 0 commit when it knows of that."""
+    if (a.rank, step) == (RANK, STEP + 1):
+        a._launch.ranks.fetch(f"{SAVE}part-{RANK}", timeout_s=WAIT_S_MAX)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if (a.rank, step) != (0, STEP):
+        return
+    saver = a._steps.saver
+    close, commit, knows = saver.close, saver._committer._commit, threading.Event()
+
+    def closing(**given: Any) -> None:
+        knows.set()
+        close(**given)
+
+    def committing_late(*given: Any) -> Any:
+        knows.wait(WAIT_S_MAX)
+        return commit(*given)
+
+    saver.close, saver._committer._commit = closing, committing_late
 
 
 def outcome_is_lost(a: Attempt, step: int, model: nn.Module) -> None:
@@ -90,6 +119,13 @@ def shard_is_nan(a: Attempt, step: int, model: nn.Module) -> None:
             frozen.to_local().fill_(float("nan"))
 
 
+def _tell_no_part(a: Attempt, step: int) -> None:
+    ranks = a._launch.ranks
+    post = ranks.post
+    if (a.rank, step) == (RANK, STEP):
+        ranks.post = lambda key, value: None if key.startswith(SAVE) else post(key, value)
+
+
 def _die(*given: Any, **named: Any) -> None:
     raise LookupError("as meant")
 
@@ -98,6 +134,8 @@ _FAULTS: dict[str, Callable[[Attempt, int, nn.Module], None]] = {
     fault.__name__: fault
     for fault in (
         part_is_lost,
+        rank_dies_before_its_part,
+        rank_dies_after_its_part,
         outcome_is_lost,
         outcome_is_never_told,
         thread_dies,

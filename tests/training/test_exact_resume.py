@@ -126,7 +126,7 @@ def test_the_command_of_a_rank_trains_its_attempt(tmp_path: Path) -> None:
         env={**environment, "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -64,7 +64,7 @@ def test_the_evaluators_command_leaves_its_result_in_the_store(tmp_path: Path) -
     path = tmp_path / "spec.json"
     path.write_text(json.dumps(to_json(spec)))
     command = [sys.executable, "-m", "tracks_dagster.training.evaluate", str(path)]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=240)
     result = json.loads(run.store.get(spec.result_key) or b"")
     assert set(result["metrics"]) >= {"loss", "accuracy"}
     assert result["started_at"] <= result["finished_at"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore, Fault
-from tests.training.pods import free_port
+from tests.ports import free_port
 from tracks_dagster.core import pod_files
 from tracks_dagster.core.errors import StoreUnavailable
 from tracks_dagster.core.names import EXIT_DRAINED, EXIT_FENCED

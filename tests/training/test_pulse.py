@@ -57,7 +57,12 @@ def test_a_script_that_fails_is_ending_while_its_save_goes_on(
     run = TrainingRun(tmp_path, store=store, steps=4, every_steps=2)
     seen: list[Beat | None] = []
     path = beat_file(tmp_path / "work-1", 0)
-    monkeypatch.setattr(Saver, "close", lambda self: seen.append(decode(0, path.read_bytes())))
+
+    def closing(saver: Saver, *, rank_is_lost: bool) -> None:
+        assert not rank_is_lost
+        seen.append(decode(0, path.read_bytes()))
+
+    monkeypatch.setattr(Saver, "close", closing)
 
     def on_step(step: int, model: nn.Module) -> None:
         if step == 3:

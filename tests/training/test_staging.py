@@ -103,6 +103,9 @@ def test_a_store_that_never_answers_keeps_no_process_from_ending() -> None:
         print("main is done", flush=True)
     """
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], timeout=60, capture_output=True, check=True
+        [sys.executable, "-c", textwrap.dedent(script)],
+        timeout=240,
+        capture_output=True,
+        check=True,
     )
     assert done.stdout == b"main is done\n"

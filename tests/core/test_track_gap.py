@@ -115,6 +115,14 @@ def test_what_is_no_record_of_the_log_is_no_sign_of_a_gap(
 
 def test_a_process_asks_once(store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
     track = Track(store, NAME, now=FakeClock())
-    _decide(track)
-    monkeypatch.setattr(store, "list", lambda prefix: pytest.fail("a second list"))
+    listed: list[str] = []
+    list_keys = store.list
+
+    def counted(prefix: str) -> Iterator[str]:
+        listed.append(prefix)
+        return list_keys(prefix)
+
+    monkeypatch.setattr(store, "list", counted)
+    assert _decide(track) is not None
     track.note(note("newer"))
+    assert listed == [f"{NAME}/log/"]

@@ -19,11 +19,12 @@ from tracks_dagster.adapters.kubernetes.job_names import (
 )
 from tracks_dagster.core.cluster import JOB, JOB_KINDS, JOB_SET
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.names import RUN_ID_PATTERN
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # what a Service's name has to be
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 
-run_ids = st.text("ab09-", min_size=1, max_size=40)
+run_ids = st.text("ab09-.", min_size=1, max_size=40).filter(RUN_ID_PATTERN.fullmatch)
 attempt_ids = st.integers(1, ATTEMPT_ID_MAX)
 
 
@@ -56,6 +57,7 @@ def test_runs_that_differ_only_where_the_name_is_cut_have_names_of_their_own() -
         ("gpt-7", 2, "tracks-gpt-7-a02-"),
         ("gpt-7", 100, "tracks-gpt-7-a100-"),
         ("7b", 1, "tracks-7b-a01-"),
+        ("12.52a", 1, "tracks-12-52a-a01-"),
         ("---", 1, "tracks-a01-"),
         ("a-long-name-with-a-tail-that-is-cut-away", 1, "tracks-a-long-name-with-a-tai-a01-"),
     ],

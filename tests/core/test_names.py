@@ -15,6 +15,7 @@ from tracks_dagster.core.errors import InvalidInput
         ("gpt-7", 99, "gpt-7/a99"),
         ("gpt-7", 100, "gpt-7/a100"),
         ("a", 2, "a/a02"),
+        ("12.52a", 3, "12.52a/a03"),
     ],
 )
 def test_an_attempt_has_one_key_and_is_found_by_it(run_id: str, attempt_id: int, key: str) -> None:
@@ -31,6 +32,7 @@ def test_a_person_may_leave_out_the_zero() -> None:
     [
         *("", "gpt-7", "gpt-7/", "gpt-7/a", "gpt-7/01", "gpt-7/a00", "gpt-7/a0", "gpt-7/a-1"),
         *("/a01", "gpt-7/a01/", "gpt-7/a01 ", "GPT/a01", "gpt-7/a²", "gpt-7/a٢", "x/gpt-7/a01"),
+        *("./a01", "../a01", ".x/a01", "x./a01", "x..y/a01"),
     ],
 )
 def test_what_names_no_attempt_is_refused(key: str) -> None:
@@ -42,21 +44,28 @@ def test_a_checkpoint_and_an_eval_have_keys_below_their_run() -> None:
     assert names.checkpoint_key("gpt-7", 2, 20) == "gpt-7/a02/step-20"
     assert names.eval_key("gpt-7", "heldout-loss@40") == "gpt-7/heldout-loss@40"
     assert names.parse_eval_key("gpt-7/heldout-loss@40") == ("gpt-7", "heldout-loss@40")
+    assert names.parse_eval_key("12.52a/heldout-loss@40") == ("12.52a", "heldout-loss@40")
     assert names.eval_attempt_key("gpt-7", "heldout-loss@40", 2) == "gpt-7/heldout-loss@40/2"
 
 
-@pytest.mark.parametrize("key", ["", "gpt-7", "gpt-7/a01", "/heldout-loss@40", "GPT/x@1"])
+@pytest.mark.parametrize("key", ["", "gpt-7", "gpt-7/a01", "/heldout-loss@40", "GPT/x@1", "../x@1"])
 def test_what_names_no_eval_is_refused(key: str) -> None:
     with pytest.raises(InvalidInput, match="names no eval"):
         names.parse_eval_key(key)
 
 
-@pytest.mark.parametrize("run_id", ["a", "7", "gpt-7", "x" * 40])
-def test_a_run_id_is_up_to_forty_small_letters_digits_and_hyphens(run_id: str) -> None:
+@pytest.mark.parametrize("run_id", ["a", "7", "gpt-7", "x" * 40, "12.52a", "-.-", "a." * 19 + "b"])
+def test_a_run_id_is_up_to_forty_small_letters_digits_hyphens_and_inner_dots(run_id: str) -> None:
     assert names.check_run_id(run_id) == run_id
 
 
-@pytest.mark.parametrize("run_id", ["", "x" * 41, "GPT", "a b", "a/b", "a_b", "a.b", "ä", "a\n"])
+@pytest.mark.parametrize(
+    "run_id",
+    [
+        *("", "x" * 41, "GPT", "a b", "a/b", "a_b", "ä", "a\n"),
+        *(".", "..", "...", ".a", "a.", "a..b", "x" * 39 + ".", "a." * 20 + "b"),
+    ],
+)
 def test_another_run_id_is_refused(run_id: str) -> None:
     with pytest.raises(InvalidInput, match="cannot name a training run"):
         names.check_run_id(run_id)

@@ -276,7 +276,8 @@ def test_a_rule_that_cannot_be_kept_to_is_refused(changes: dict[str, Any], words
 
 def test_a_checkpoint_is_named_by_run_and_step() -> None:
     assert parse_at("my-run@40") == ("my-run", 40)
-    for text in ("my-run", "my-run@", "@40", "my-run@-1", "My@4", "a/a01@4"):
+    assert parse_at("12.52a@40") == ("12.52a", 40)
+    for text in ("../x@4", "x.@4", "my-run", "my-run@", "@40", "my-run@-1", "My@4", "a/a01@4"):
         with pytest.raises(InvalidInput, match="write RUN@STEP"):
             parse_at(text)
 

@@ -11,8 +11,9 @@ import re
 from dataclasses import dataclass
 
 from tracks_dagster.core.errors import InvalidInput, NoCheckpoint
+from tracks_dagster.core.names import RUN_ID
 
-_AT = re.compile(r"(?P<run_id>[a-z0-9-]{1,40})@(?P<step>[0-9]{1,18})")
+_AT = re.compile(rf"(?P<run_id>{RUN_ID})@(?P<step>[0-9]{{1,18}})")
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import TypeVar
 from tracks_dagster.core.bodies import CodeVersion
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import attempt_key, parse_attempt_key
+from tracks_dagster.core.names import RUN_ID, RUN_ID_PATTERN, attempt_key, parse_attempt_key
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
@@ -61,14 +61,14 @@ FORMS = {  # kind → how its name is written, and what it has to look like
     ThingKind.SNAPSHOT: ("DATASET@ID", r"[A-Za-z0-9._-]+@[0-9a-f]{6,64}"),
     ThingKind.CHECKPOINT: (
         "RUN@STEP, RUN/aNN@STEP or SHA256",
-        r"[a-z0-9-]{1,40}(/a[0-9]+)?@[0-9]{1,18}|[0-9a-f]{6,64}",
+        rf"{RUN_ID}(/a[0-9]+)?@[0-9]{{1,18}}|[0-9a-f]{{6,64}}",
     ),
     ThingKind.NODE: ("NAME", r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}"),
     ThingKind.CODE: ("COMMIT, VERSION or ENVIRONMENT", r"[0-9A-Za-z][0-9A-Za-z.+_-]{0,99}"),
-    ThingKind.ATTEMPT: ("RUN/aNN", r"[a-z0-9-]{1,40}/a[0-9]+"),
-    ThingKind.RUN: ("RUN", r"[a-z0-9-]{1,40}"),
-    ThingKind.EVAL: ("RUN/SUITE@STEP", r"[a-z0-9-]{1,40}/[^/]+@[0-9]+"),
-    ThingKind.PROMOTION: ("RUN/ALIAS", r"[a-z0-9-]{1,40}/[^/]+"),
+    ThingKind.ATTEMPT: ("RUN/aNN", rf"{RUN_ID}/a[0-9]+"),
+    ThingKind.RUN: ("RUN", RUN_ID),
+    ThingKind.EVAL: ("RUN/SUITE@STEP", rf"{RUN_ID}/[^/]+@[0-9]+"),
+    ThingKind.PROMOTION: ("RUN/ALIAS", rf"{RUN_ID}/[^/]+"),
 }
 
 
@@ -100,7 +100,7 @@ def _hint(kind: ThingKind, name: str) -> str:
         listed = f"`tracks snapshots list {dataset}` names them."
         is_short = 0 < len(digits) < PREFIX_CHARACTERS_MIN and re.fullmatch(r"[0-9a-f]+", digits)
         return f" {shortest} of its id; {listed}" if is_short else f" {listed}"
-    if kind is ThingKind.CHECKPOINT and re.fullmatch(r"[a-z0-9-]{1,40}", name):
+    if kind is ThingKind.CHECKPOINT and RUN_ID_PATTERN.fullmatch(name):
         return (
             f" {shortest} of a manifest's sha256; `tracks checkpoints list {name}` shows the steps of "
             "a run of that name."

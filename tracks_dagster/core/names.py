@@ -9,8 +9,11 @@ import re
 
 from tracks_dagster.core.errors import InvalidInput
 
-RUN_ID_PATTERN = re.compile(r"[a-z0-9-]{1,40}")
-_ATTEMPT_KEY = re.compile(r"(?P<run_id>[a-z0-9-]{1,40})/a(?P<number>0*[1-9][0-9]*)")
+# A run's id, to be used in larger patterns: 1 to 40 characters, a dot only between two others. So it
+# is never a hidden file, never leads out of a folder, and never holds the "..." that Dagster refuses.
+RUN_ID = r"[a-z0-9-](?:[a-z0-9-]|\.(?=[a-z0-9-])){0,39}"
+RUN_ID_PATTERN = re.compile(RUN_ID)
+_ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
 
 # Launchers, as `ComputeRequest.launcher` names them
 LOCAL = "local"
@@ -162,6 +165,7 @@ def check_run_id(run_id: str) -> str:
     """Return `run_id` if it can name a training run; raises InvalidInput otherwise."""
     if not RUN_ID_PATTERN.fullmatch(run_id):
         raise InvalidInput(
-            f"{run_id!r} cannot name a training run: use 1 to 40 of a-z, 0-9 and '-'."
+            f"{run_id!r} cannot name a training run: use 1 to 40 of a-z, 0-9, '-' and '.', "
+            "each '.' between two of the others."
         )
     return run_id

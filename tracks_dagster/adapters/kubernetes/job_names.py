@@ -35,8 +35,8 @@ def job_name(run_id: str, attempt_id: int) -> str:
     """Return the name of an attempt's Job (or JobSet), and of its Service.
 
     A label of DNS of at most 44 characters, begun by a letter: ("gpt-7", 2) →
-    "tracks-gpt-7-a02-<10 hex digits of the pair's sha256>". The readable part may be cut, the hash
-    is of the exact pair. Raises InvalidInput for what names no attempt.
+    "tracks-gpt-7-a02-<10 hex digits of the pair's sha256>". The readable part has "-" for "." and
+    may be cut, the hash is of the exact pair. Raises InvalidInput for what names no attempt.
     """
     check_run_id(run_id)
     if not 1 <= attempt_id <= ATTEMPT_ID_MAX:
@@ -44,7 +44,7 @@ def job_name(run_id: str, attempt_id: int) -> str:
     attempt = f"a{attempt_id:02d}"
     digest = sha256_hex(attempt_key(run_id, attempt_id).encode())[:HASH_DIGITS]
     room = JOB_NAME_MAX - len(f"{_PREFIX}--{attempt}-{digest}")
-    readable = run_id[:room].strip("-")
+    readable = run_id.replace(".", "-")[:room].strip("-")
     return "-".join(part for part in (_PREFIX, readable, attempt, digest) if part)
 
 

@@ -142,6 +142,35 @@ def test_half_a_surrogate_in_a_log_line_does_not_keep_an_attempt_from_being_clos
     assert json.loads(stored) == lines
 
 
+LATIN_1 = Draft(
+    uid="u",
+    kind=Kind.NOTE,
+    body={"text": "caf\udce9 \0", "by": "größer 🚀", "data": {"a\udce9": ["\ud800", 1, None]}},
+)
+AS_VALID_TEXT = {
+    "text": "caf\ufffd \ufffd",
+    "by": "größer 🚀",
+    "data": {"a\ufffd": ["\ufffd", 1, None]},
+}
+
+
+def test_a_draft_holds_no_text_that_is_no_utf8_and_no_nul() -> None:
+    assert LATIN_1.body == AS_VALID_TEXT
+    assert "caf\ufffd".encode() in sealed(LATIN_1)
+
+
+@pytest.mark.parametrize("ensure_ascii", [True, False], ids=["escaped", "as bytes"])
+def test_a_record_stored_before_with_half_a_surrogate_reads_as_valid_text(
+    ensure_ascii: bool,
+) -> None:
+    body = {"text": "caf\udce9 \0", "by": "größer 🚀", "data": {"a\udce9": ["\ud800", 1, None]}}
+    stored = {**json.loads(sealed()), "body": body}
+    data = json.dumps(stored, ensure_ascii=ensure_ascii).encode("utf-8", "surrogatepass")
+    record = parse(data, seq=3)
+    assert record.body == AS_VALID_TEXT
+    assert record.sha256 == sha256_hex(data)
+
+
 @pytest.mark.parametrize(
     ("at", "text"),
     [

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tracks_dagster.cli.words import take_words
 from tracks_dagster.core.errors import (
     DataRejected,
     InvalidInput,
@@ -75,8 +76,7 @@ class LazyGroup(click.Group):
         """Return the command of that name, or None."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(COMMANDS[cmd_name]).command
-        return command
+        return take_words(importlib.import_module(COMMANDS[cmd_name]).command)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; an error of ours is told in its own words, without a traceback."""

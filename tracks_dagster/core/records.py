@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from tracks_dagster.core.errors import RecordNewer, RecordTooLarge, TrackBroken
+from tracks_dagster.core.valid_text import valid_json
 
 RECORD_BYTES_MAX = 16 * 1024
 COMMIT_BYTES_MAX = 4 * 1024
@@ -71,6 +72,7 @@ class Draft:
     """A record before it has a place: what to say, and the uid that tells it from all others.
 
     The uid is drawn once per fact or decision and stays the same at every try.
+    body: its texts are made valid here, so that no record holds what a database refuses.
     attempt_id: the attempt it speaks of, 1-based, or None.
     """
 
@@ -78,6 +80,9 @@ class Draft:
     kind: Kind
     body: Mapping[str, Json] = field(hash=False)  # a dict has no hash; the uid tells drafts apart
     attempt_id: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "body", valid_json(self.body))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,13 +125,17 @@ def seal(draft: Draft, *, seq: int, at: datetime, prev_sha256: str | None) -> by
 
 
 def parse(data: bytes, *, seq: int) -> Record:
-    """Return the record that `data` stores at `seq`.
+    """Return the record that `data` stores at `seq`, its texts valid.
 
     Raises TrackBroken when the bytes are no record, or one of another seq, and RecordNewer when they
     are one of a kind that this version does not know.
     """
     try:
         stored = {"attempt_id": None, **json.loads(data)}
+        if any(
+            mark in data for mark in _MARKS_OF_INVALID
+        ):  # one that was stored before drafts were valid
+            stored = valid_json(stored)
         at = parse_time(stored["at"])
         _check_types(stored)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -151,6 +160,9 @@ def parse(data: bytes, *, seq: int) -> Record:
         sha256=sha256_hex(data),
     )
 
+
+# Only as an escape, or as the first byte of half a surrogate, can JSON hold a text that is not valid.
+_MARKS_OF_INVALID = (b"\\u", b"\xed")
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "seq": int,

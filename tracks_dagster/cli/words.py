@@ -1,0 +1,46 @@
+"""The words of a person: every argument of a command but the name of a file is made valid text.
+
+Bytes that are no UTF-8 (a latin-1 terminal, a paste) would stay in a record for ever. They are
+replaced and the person is told; a file's name stays as it is, or the file would not be found.
+"""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.core.valid_text import REPLACEMENT, valid_text
+
+
+class _Words(click.types.StringParamType):
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the argument as valid text; says on stderr when that is not what was given."""
+        given: str = super().convert(value, param, ctx)
+        valid = valid_text(given)
+        if valid != given:
+            message = (
+                f"{_name(param)} is no UTF-8: what cannot be read is replaced by {REPLACEMENT}."
+            )
+            click.echo(f"tracks: {message}", err=True)
+        return valid
+
+
+_WORDS = _Words()
+
+
+def take_words(command: click.Command) -> click.Command:
+    """Return the command, its subcommands included, with every argument of plain text as words."""
+    for param in command.params:
+        if param.type is click.STRING:
+            param.type = _WORDS
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            take_words(subcommand)
+    return command
+
+
+def _name(param: click.Parameter | None) -> str:
+    if param is None:
+        return "An argument"
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name

@@ -16,7 +16,7 @@ from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, print_table
 from tracks_dagster.cli.driving import drive
 from tracks_dagster.cli.report import write_report
-from tracks_dagster.cli.run import WAIT_S, read_outcome
+from tracks_dagster.cli.run import WAIT_S, problem_of
 from tracks_dagster.cli.snapshots import ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.core.errors import TracksError
@@ -26,8 +26,10 @@ from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
+from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.services.runs import RunRequest, declare, new_run_id
 from tracks_dagster.settings import Settings
+from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
 
 STEPS = 120
@@ -76,8 +78,10 @@ def run_main_job() -> int:
     ensure_snapshots(app, home, ["gpt", "tabular"])
     declare(app.tracks, request)
     followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
-    _tell(app, read_outcome(app, request.run_id, followed.state))
-    return 0 if followed.state == RunLifecycle.SUCCEEDED else BAD_NEWS
+    outcome = read_outcome(app.tracks, request.run_id, weights_sha256, by=request.owner)
+    _tell(app, {**outcome, "state": followed.state})
+    is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(outcome)
+    return 0 if is_good else BAD_NEWS
 
 
 def _tell(app: App, outcome: Json) -> None:
@@ -94,6 +98,8 @@ def _tell(app: App, outcome: Json) -> None:
     promotion = outcome["promotion"]
     promoted = f", promoted to {promotion['alias']!r}" if promotion else ""
     click.echo(f"\n{run_id}: {outcome['state']}{promoted}")
+    if (problem := problem_of(outcome)) is not None:
+        click.echo(f"The final checkpoint cannot be used: {problem}")
     click.echo(f"Report: {write_report(app, run_id)}")
     click.echo("To look around: ./run ui")
 

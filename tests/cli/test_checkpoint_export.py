@@ -78,7 +78,7 @@ def test_a_corrupt_checkpoint_is_bad_news_and_leaves_no_file(
         chunk.write_bytes(b"other bytes")
     told = call("checkpoints", "export", f"{RUN_ID}@40", str(path))
     assert told.exit_code == 1
-    for word in ("chunks/", "has blake3", "expected", "No file was written"):
+    for word in ("chunks/", "has blake3", "expected", "No file was written", "checkpoints verify"):
         assert word in told.stderr
     assert list(path.parent.glob("*safetensors*")) == []
 

@@ -152,9 +152,10 @@ def _real(asked: Asked) -> Iterator[str]:
     finished = asked.state.finished
     real = finished.final if finished is not None else asked.state.resumes_from
     if real is None:
-        yield "no checkpoint to go on from"
+        yield "resumes from: no checkpoint" if finished is None else "final checkpoint: none"
     else:
-        yield f"what the run stands on now: step {real.step} of attempt {real.attempt_id}"
+        what = "resumes from" if finished is None else "final checkpoint"
+        yield f"{what}: step {real.step} of attempt {real.attempt_id}"
         yield real.manifest_sha256[:12]
 
 

@@ -7,11 +7,14 @@ import hashlib
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import StoreUnavailable
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.services.outcome import outcome
-from tracks_dagster.services.receipts import read_receipts
+from tracks_dagster.services.explain.run import explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
+from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.training.verifying import weights_sha256
 
 
 def digest(store: ObjectStore, ref: CheckpointRef) -> str:
@@ -19,7 +22,7 @@ def digest(store: ObjectStore, ref: CheckpointRef) -> str:
 
 
 def told(tracks: Tracks) -> dict[str, Json]:
-    return outcome(read_receipts(tracks, RUN_ID), tracks.store, digest)
+    return read_outcome(tracks, RUN_ID, digest, by="ann")
 
 
 def test_the_outcome_of_a_whole_run_has_exactly_these_fields(story: Story, tracks: Tracks) -> None:
@@ -76,6 +79,7 @@ def test_the_outcome_of_a_whole_run_has_exactly_these_fields(story: Story, track
             "weights_sha256": "weights of step 40",
             "manifest_sha256": final.manifest_sha256,
             "samples_sha256": hashlib.sha256(samples).hexdigest(),
+            "problem": None,
         },
         "evals": [
             {
@@ -122,3 +126,73 @@ def test_without_the_journal_of_a_kept_step_the_samples_are_not_known(
     [journal] = [key for key in store.objects if "attempts/2/" in key and "journal" in key]
     store.delete(journal)
     assert told(tracks)["final"]["samples_sha256"] is None
+
+
+def flip(store: FakeObjectStore, step: int) -> None:
+    """Change one bit of the chunk of a step's checkpoint."""
+    [chunk] = [key for key in store.objects if f"step-{step}/chunks/" in key]
+    data = store.objects[chunk]
+    store.put(chunk, bytes([data[0] ^ 1]) + data[1:])
+
+
+def test_a_final_checkpoint_that_is_corrupt_is_quarantined_and_the_one_before_it_named(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    flip(store, 40)
+    found = read_outcome(tracks, RUN_ID, weights_sha256, by="ann")
+    assert [each["attempt_id"] for each in found["attempts"]] == [1, 2, 3]
+    final, quarantined = found["final"], tracks.run(RUN_ID).checkpoints[-1]
+    assert quarantined.quarantined
+    assert (final["step"], final["weights_sha256"]) == (40, None)
+    assert "expected" in final["problem"]  # the object, what was found and what was not
+    assert f"Quarantined by record {quarantined.quarantined_seq}." in final["problem"]
+    assert "A resume falls back to step 30 of attempt 2" in final["problem"]
+    assert f"`tracks run --from {RUN_ID}@30 " in final["problem"]
+    again = read_outcome(tracks, RUN_ID, weights_sha256, by="ann")["final"]["problem"]
+    assert "Quarantined by an earlier record." in again
+
+
+def test_an_explanation_never_rests_on_a_checkpoint_that_was_read_as_corrupt(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.begin()
+    story.ship(range(1, 24))
+    story.commit(10)
+    story.commit(20)
+    story.write_tracks()
+    flip(store, 20)
+    problem = read_outcome(tracks, RUN_ID, weights_sha256, by="ann")["final"]["problem"]
+    assert f"`tracks run --run-id {RUN_ID}`" in problem
+    text = attempt_text(explain_attempt(tracks, RUN_ID, 1))
+    assert "step 20: quarantined" in text
+    assert "resumes from: step 10 of attempt 1" in text
+
+
+def test_a_finished_run_whose_final_checkpoint_is_corrupt_says_so_in_its_explanation(
+    story: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    story.whole()
+    flip(store, 40)
+    read_outcome(tracks, RUN_ID, weights_sha256, by="ann")
+    text = attempt_text(explain_attempt(tracks, RUN_ID, 3))
+    assert "final checkpoint: step 40 of attempt 3" in text
+    assert "quarantined; the newest that may be used is step 30 of attempt 2" in text
+    assert "whatever comes next" not in text
+
+
+def test_a_store_that_is_away_at_the_end_leaves_the_table_and_quarantines_nothing(
+    story: Story, tracks: Tracks
+) -> None:
+    def away(store: ObjectStore, ref: CheckpointRef) -> str:
+        raise StoreUnavailable("The bucket cannot be reached.")
+
+    story.whole()
+    found = read_outcome(tracks, RUN_ID, away, by="ann")
+    assert len(found["attempts"]) == 3
+    assert found["final"]["weights_sha256"] is None
+    assert "The bucket cannot be reached." in found["final"]["problem"]
+    assert (
+        f"`tracks checkpoints verify {RUN_ID} --step 40 --attempt 3`" in found["final"]["problem"]
+    )
+    assert not tracks.run(RUN_ID).checkpoints[-1].quarantined

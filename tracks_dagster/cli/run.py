@@ -28,8 +28,7 @@ from tracks_dagster.core.records import Json
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
 from tracks_dagster.services.compute import CheckGang
-from tracks_dagster.services.outcome import outcome
-from tracks_dagster.services.receipts import read_receipts
+from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.services.runs import (
     STAGES,
     RunRequest,
@@ -40,7 +39,7 @@ from tracks_dagster.services.runs import (
 )
 from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.training.verifying import weights_sha256
-from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
+from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0
 FAMILY = "gpt"  # where neither --family nor --from names one
@@ -168,15 +167,17 @@ def command(
     declare(app.tracks, request, check_gang=_gang_check(given))
     told = before.head.seq + 1 if before is not None else 0
     followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
-    result = read_outcome(app, request.run_id, followed.state)
+    read = read_outcome(app.tracks, request.run_id, weights_sha256, by=owner)
+    result: dict[str, Json] = {**read, "state": followed.state}
     _print(result, as_json=as_json)
-    ctx.exit(0 if followed.state == RunLifecycle.SUCCEEDED else BAD_NEWS)
+    is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(result)
+    ctx.exit(0 if is_good else BAD_NEWS)
 
 
-def read_outcome(app: App, run_id: str, state: str) -> dict[str, Json]:
-    """Return the outcome of a run that was followed until `state`."""
-    run = read_receipts(app.tracks, run_id)
-    return {**outcome(run, app.store, weights_sha256), "state": state}
+def problem_of(result: Json) -> str | None:
+    """Return what keeps the final weights of an outcome from being read, in words, or None."""
+    final = result["final"]
+    return None if final is None else final["problem"]
 
 
 def _origin(
@@ -256,3 +257,7 @@ def _print(result: dict[str, Json], *, as_json: bool) -> None:
         return
     click.echo(f"{result['run_id']}: {result['state']}")
     print_table(attempts_table(result))
+    if (problem := problem_of(result)) is not None:
+        click.echo(
+            f"The final checkpoint, step {result['final']['step']}, cannot be used: {problem}"
+        )

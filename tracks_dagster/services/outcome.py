@@ -1,7 +1,8 @@
 """What `tracks run` prints last: one JSON object that says how a training run went.
 
 Its fields are a contract with scripts. Two runs are compared by `final`: the same weights have the
-same `weights_sha256`, the same samples in the same order the same `samples_sha256`.
+same `weights_sha256`, the same samples in the same order the same `samples_sha256`. Where the weights
+cannot be read, `weights_sha256` is null and `problem` says what was found and what is next.
 """
 
 from __future__ import annotations
@@ -12,22 +13,32 @@ from collections.abc import Callable, Sequence
 from tracks_dagster.core.bodies import EvalEnded, EvalOpened
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, StoreError
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.receipts import Receipt, RunReceipts
+from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.services.verification import Verified, fallback_words, quarantine
 
 WeightsDigest = Callable[[ObjectStore, CheckpointRef], str]  # of all model tensors, verified
 
 
-def outcome(run: RunReceipts, store: ObjectStore, weights_digest: WeightsDigest) -> dict[str, Json]:
-    """Return the outcome of a run; raises what `weights_digest` raises for a corrupt checkpoint."""
+def read_outcome(
+    tracks: Tracks, run_id: str, weights_digest: WeightsDigest, *, by: str
+) -> dict[str, Json]:
+    """Return the outcome of a run as its track and journals stand now.
+
+    A final checkpoint that turns out to be corrupt is quarantined in the name of `by`, so that nothing
+    resumes from it. Raises UnknownRun, and StoreError where the track itself cannot be read.
+    """
+    run = read_receipts(tracks, run_id)
     return {
         "run_id": run.state.run_id,
         "state": run.status.state,
         "attempts": [_attempt(receipt) for receipt in run.receipts],
-        "final": _final(run, store, weights_digest),
+        "final": _final(tracks, run, weights_digest, by=by),
         "evals": [
             _eval(e.opened, e.ended)
             for e in run.state.evals
@@ -65,17 +76,53 @@ def _attempt(receipt: Receipt) -> dict[str, Json]:
 
 
 def _final(
-    run: RunReceipts, store: ObjectStore, weights_digest: WeightsDigest
+    tracks: Tracks, run: RunReceipts, weights_digest: WeightsDigest, *, by: str
 ) -> dict[str, Json] | None:
     ref = run.final
     if ref is None:
         return None
+    digest, problem = None, None
+    try:
+        digest = weights_digest(tracks.store, ref)
+    except CheckpointCorrupt as error:
+        problem = _corrupt(run, quarantine(tracks, ref, str(error), by=by))
+    except (CheckpointMismatch, StoreError) as error:
+        problem = f"{error} To read it again: `tracks checkpoints verify {_named(ref)}`."
     return {
         "step": ref.step,
-        "weights_sha256": weights_digest(store, ref),
+        "weights_sha256": digest,
         "manifest_sha256": ref.manifest_sha256,
         "samples_sha256": samples_sha256(run.receipts, ref.step),
+        "problem": problem,
     }
+
+
+def _corrupt(run: RunReceipts, read: Verified) -> str | None:
+    """Say what was found, which record keeps everybody away from it, and how the run goes on.
+
+    None where it was deleted while it was read.
+    """
+    if read.problem is None:
+        return None
+    record = f"record {read.seq}" if read.seq is not None else "an earlier record"
+    told = f"{read.problem} Quarantined by {record}. {fallback_words(read.fallback)}"
+    return f"{told} {_go_on(run, read.fallback)}"
+
+
+def _go_on(run: RunReceipts, fallback: CheckpointRef | None) -> str:
+    run_id = run.state.run_id
+    if run.state.finished is None:
+        return f"To go on: `tracks run --run-id {run_id}`."
+    if fallback is None:
+        return "To train it again: `tracks run`, with the same options and another --run-id."
+    return (
+        f"To train the steps after it again: `tracks run --from {fallback.run_id}@{fallback.step} "
+        f'--intent "…"`.'
+    )
+
+
+def _named(ref: CheckpointRef) -> str:
+    return f"{ref.run_id} --step {ref.step} --attempt {ref.attempt_id}"
 
 
 def _eval(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:

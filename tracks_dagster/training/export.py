@@ -103,7 +103,9 @@ def export_weights(
         digest = _write(store, manifest, layout, path, _metadata(ref))
     except CheckpointCorrupt as error:
         raise CheckpointCorrupt(
-            f"Cannot export step {ref.step} of run {ref.run_id}: {error} No file was written."
+            f"Cannot export step {ref.step} of run {ref.run_id}: {error} No file was written. "
+            f"`tracks checkpoints verify {ref.run_id} --step {ref.step} --attempt {ref.attempt_id}` "
+            "records it and names the checkpoint that a resume takes instead."
         ) from error
     return Exported(
         path=str(path),

@@ -246,7 +246,8 @@ class AttemptExplanation:
     """Everything of one attempt. missing: what the record does not hold, a sentence each.
 
     failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
-    that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it.
+    that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it;
+    of a finished run its final weights. rests_on: the same in words, with what became of it.
     evals_owed: how each required eval of the run stands, a sentence each. history: every attempt of
     the run, oldest first. quarantined: a sentence for each source in quarantine that it descends
     from. broken: where the track stops holding; nothing after it is told.
@@ -267,6 +268,7 @@ class AttemptExplanation:
     cost: Cost
     next: Next
     resumes_from: CheckpointRef | None
+    rests_on: str
     evals: tuple[EvalDone, ...]
     evals_owed: tuple[str, ...]
     history: tuple[Stretch, ...]

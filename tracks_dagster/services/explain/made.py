@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracks_dagster.core.bodies import EvalRequirement
+from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.evals import attempts_at, final_checkpoint, is_completed
 from tracks_dagster.core.prices import Money, Prices
 from tracks_dagster.core.records import format_time
@@ -29,6 +30,45 @@ def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[Checkpo
         )
         for c in state.checkpoints
         if c.ref.attempt_id == attempt.attempt_id
+    )
+
+
+def rests_on(state: RunState, start: CheckpointRef | None, held_back: str) -> str:
+    """Say which checkpoint is the real one now, whichever attempt made it.
+
+    start: what a next attempt may resume from, as far as every quarantine goes. held_back: by which
+    quarantine there is none, or empty.
+    """
+    if state.finished is None:
+        if held_back and state.resumes_from is not None:
+            asked = _named(state, state.resumes_from)
+            return (
+                f"resumes from: {asked}, not before the quarantine under 'what to do' is released"
+            )
+        if start is None:
+            return "resumes from: no checkpoint; a next attempt begins afresh"
+        return f"resumes from: {_named(state, start)}"
+    final = state.finished.final
+    if final is None:
+        return "final checkpoint: none, nothing was saved"
+    told = f"final checkpoint: {_named(state, final)}"
+    if final != state.resumes_from:
+        made = state.checkpoint(final.manifest_sha256)
+        status = made.status if made is not None else "not in the record"
+    elif final != start:
+        status = "in quarantine, or made from what is"
+    else:
+        return told
+    newest = (
+        f"the newest that may be used is {_named(state, start)}" if start else "no other is left"
+    )
+    return f"{told}; {status}; {newest}"
+
+
+def _named(state: RunState, ref: CheckpointRef) -> str:
+    source = "" if ref.run_id == state.run_id else f" of {ref.run_id}"
+    return (
+        f"step {ref.step} of attempt {ref.attempt_id}{source}, manifest {ref.manifest_sha256[:12]}"
     )
 
 

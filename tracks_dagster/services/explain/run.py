@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.bodies import RankPlace, TimeSpent
-from tracks_dagster.core.clean_start import NothingClean
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.clean_start import CleanStart
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Ledger, ObjectStore
@@ -36,6 +37,7 @@ from tracks_dagster.services.explain.made import (
     explain_checkpoints,
     explain_cost,
     explain_evals,
+    rests_on,
 )
 from tracks_dagster.services.explain.missing import missing, score
 from tracks_dagster.services.explain.next_action import explain_next, what_to_do
@@ -182,6 +184,7 @@ def _explain(
     evidence, evidence_problem = read_evidence(store, attempt)
     late = tuple(late_words(store, state.run_id, attempt))
     places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
+    start, held_back = _start(quarantines, state)
     return AttemptExplanation(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
@@ -197,7 +200,8 @@ def _explain(
         progress=explain_progress(receipt, state.run_id, told.until, _heard(store, told, attempt)),
         cost=explain_cost(run, receipt, told.time.attempts[attempt.attempt_id - 1], around.prices),
         next=explain_next(run, attempt, records, told.read.broken),
-        resumes_from=run.final,
+        resumes_from=run.final if state.finished is not None else start,
+        rests_on=rests_on(state, start, held_back),
         evals=explain_evals(state, attempt),
         evals_owed=tuple(evals_owed(state)),
         history=told.history,
@@ -205,7 +209,7 @@ def _explain(
         words=_words(state, attempt),
         missing=tuple(missing(receipt, evidence_problem)),
         completeness=score(state, receipt, evidence_problem),
-        what_to_do=what_to_do(run, attempt, told.read.broken, _held_back(quarantines, state)),
+        what_to_do=what_to_do(run, attempt, told.read.broken, held_back),
         links=tuple(explain_links(state, attempt, around.ui_url)),
         references=tuple(references(state, attempt)),
         broken=told.read.broken,
@@ -231,15 +235,16 @@ def _heard(store: ObjectStore, told: Told, attempt: AttemptState) -> datetime | 
     return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
 
 
-def _held_back(quarantines: Quarantines, state: RunState) -> str:
-    """Say which quarantine leaves a next attempt nothing to start from; empty where none does."""
-    if state.finished is not None or state.open_attempt is not None:
-        return ""
+def _start(quarantines: Quarantines, state: RunState) -> tuple[CheckpointRef | None, str]:
+    """Return what a next attempt may resume from, and which quarantine leaves it nothing, or ""."""
     try:
         start = next_start(quarantines, state)
     except TrackBroken:
-        return ""  # told as what it is, where the quarantines are
-    return start.why if isinstance(start, NothingClean) else ""
+        return state.resumes_from, ""  # told as what it is, where the quarantines are
+    if isinstance(start, CleanStart):
+        return start.resume, ""
+    may_be_opened = state.finished is None and state.open_attempt is None
+    return None, start.why if may_be_opened else ""
 
 
 def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.prices import Money
 from tracks_dagster.services.explain.bucket_words import bucket_label
 from tracks_dagster.services.explain.explanation import (
@@ -227,18 +226,7 @@ def _checkpoints(attempt: AttemptExplanation) -> Iterator[str]:
         yield f"saves failed: {len(attempt.failed_saves)}"
     for sentence in attempt.failed_saves:
         yield f"| {sentence}"
-    yield _real(attempt.run_id, attempt.resumes_from)
-
-
-def _real(run_id: str, ref: CheckpointRef | None) -> str:
-    """Say which checkpoint is the real one now, whichever attempt made it."""
-    if ref is None:
-        return "the run has no checkpoint to go on from: a next attempt begins afresh"
-    source = "" if ref.run_id == run_id else f" of {ref.run_id}"
-    return (
-        f"what the run stands on now: step {ref.step} of attempt {ref.attempt_id}{source}, manifest "
-        f"{ref.manifest_sha256[:12]}; whatever comes next goes on from it"
-    )
+    yield attempt.rests_on
 
 
 def _cost(cost: Cost) -> Iterator[str]:

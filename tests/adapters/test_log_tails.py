@@ -6,7 +6,14 @@ import threading
 from collections.abc import Iterator
 from typing import cast
 
-from tracks_dagster.adapters.kubernetes.log_tails import LINE_BYTES_MAX, LogTails
+import pytest
+
+from tracks_dagster.adapters.kubernetes import log_tails
+from tracks_dagster.adapters.kubernetes.log_tails import (
+    LAST_READS_MAX,
+    LINE_BYTES_MAX,
+    LogTails,
+)
 from tracks_dagster.adapters.kubernetes.reads import LOGS, ReadFailed, Reads
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 
@@ -14,21 +21,26 @@ WAIT_S_MAX = 60.0
 
 
 class ScriptedLog:
-    """One pod's log; `grow` adds a line, `failing` refuses the next reads with that status."""
+    """One pod's log; `grow` adds a line, `failing` refuses the next reads with that status.
+
+    said: what the kubelet adds to every answer.
+    """
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
         self.failing: list[int] = []
+        self.said: list[bytes] = []  # by the kubelet, in the place of the log
         self.since: list[str] = []
 
-    def grow(self, text: bytes) -> None:
-        self.lines.append(b"2026-01-31T02:00:%02d.000000000Z %s" % (len(self.lines), text))
+    def grow(self, text: bytes, *, zone: bytes = b"Z") -> None:
+        self.lines.append(b"2026-01-31T02:00:%02d.000000000%s %s" % (len(self.lines), zone, text))
 
     def log(self, pod: str, container: str, *, lines: int, since: str = "") -> Iterator[bytes]:
         self.since.append(since)
         if self.failing:
             raise ReadFailed("Cannot read", status=self.failing.pop(0))
         yield from (line for line in self.lines[-lines:] if line.decode()[:19] >= since[:19])
+        yield from self.said
 
 
 class Took:
@@ -113,6 +125,59 @@ def test_a_log_that_is_gone_leaves_what_was_read_before() -> None:
     took.wait(2)
     logs.close()
     assert took.tails[-1] == ("one\n", True)
+
+
+GONE = b"unable to retrieve container logs for containerd://0a1b"
+
+
+def test_words_of_the_kubelet_in_the_place_of_a_log_are_no_line_of_it_and_hide_no_later_one() -> (
+    None
+):
+    """A kubelet answers 200 while a container goes, and its words sort after every time."""
+    log = ScriptedLog()
+    log.grow(b"one")
+    log.said = [GONE]
+    logs, took = begin(log)
+    took.wait(1)
+    took.wait_for_trouble()
+    log.said = []
+    log.grow(b"two")
+    logs.hurry("u", ended=True)
+    took.wait(2)
+    logs.close()
+    assert took.tails[-1] == ("one\ntwo\n", True)
+    assert GONE.decode() in took.troubles[0]
+    assert took.troubles[-1] == ""
+
+
+def test_a_log_that_the_kubelet_never_finds_again_leaves_what_was_read_and_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(log_tails, "LEAVING_EVERY_S", 0.0)
+    log = ScriptedLog()
+    log.grow(b"one")
+    logs, took = begin(log)
+    took.wait(1)
+    log.said = [GONE]
+    logs.hurry("u", ended=True)
+    took.wait(3)
+    logs.close()
+    assert took.tails[-2:] == [("one\n", False), ("one\n", True)]
+    assert GONE.decode() in took.troubles[-1]
+    assert len(log.since) == 1 + LAST_READS_MAX
+
+
+def test_lines_are_put_in_order_by_their_times_not_by_how_they_are_written() -> None:
+    log = ScriptedLog()
+    log.grow(b"before the clocks went back", zone=b"+02:00")
+    logs, took = begin(log)
+    took.wait(1)
+    log.lines = [b"2026-01-31T01:00:01Z after it"]
+    logs.hurry("u", ended=True)
+    took.wait(2)
+    logs.close()
+    assert took.tails[-1] == ("before the clocks went back\nafter it\n", True)
+    assert log.since == ["", "2026-01-31T00:00:00Z"]
 
 
 def test_an_account_that_may_not_read_logs_is_told_and_no_stop_waits_for_it() -> None:

@@ -32,6 +32,13 @@ STREAM_READ_S_MAX = (
 CONNECTIONS_MAX = 64  # kept open for the threads of one process
 WORDS_CHARACTERS_MAX = 2000  # of what the API server said
 
+ANSWER_CHARACTERS_MAX = 80  # of an answer that is none, in words
+
+
+class NoObject(urllib3.exceptions.HTTPError):
+    """The answer was 200, and its body is no object of the API."""
+
+
 CLIENT_ERRORS = (ApiException, urllib3.exceptions.HTTPError, ConfigException, OSError)
 
 _DENIED = re.compile(
@@ -81,6 +88,14 @@ class BoundedClient(ApiClient):  # type: ignore[misc]  # the library ships no ty
             if error.body is None:  # TLS failed: the library would stumble over the missing body
                 error.body = b""
             raise
+
+
+def as_object(answer: Json) -> dict[str, Json]:
+    """Return an answer's body as the object that it is; raises NoObject."""
+    if isinstance(answer, dict) and isinstance(answer.get("kind"), str):
+        return answer
+    words = " ".join(str(answer).split())[:ANSWER_CHARACTERS_MAX]
+    raise NoObject(f"{words!r}, which is no object of its API")
 
 
 def status_of(error: BaseException) -> Json:
@@ -182,6 +197,8 @@ def _why(error: Exception, cluster: ClusterSettings) -> str:
             why = f"{at} did not answer within {CONNECT_S_MAX:g} s; is a VPN or a tunnel missing?"
         case urllib3.exceptions.TimeoutError():
             why = f"{at} took the request and did not reply in time; it may have been done."
+        case NoObject():
+            why = f"{at} answered 200 with {words}; is a proxy or a page to log in before it?"
         case urllib3.exceptions.ProtocolError():
             why = f"{at} cut the connection ({words}); the request may have been done."
         case _:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS, explain
+from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS, as_object, explain
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_checkup import ClusterFacts, NodeFacts
 from tracks_dagster.core.cluster_needs import (
@@ -24,6 +24,7 @@ from tracks_dagster.core.cluster_needs import (
 from tracks_dagster.core.kube_json import mapping, mappings, text
 from tracks_dagster.core.records import Json
 
+VERSION = "/version"
 PAGE_OBJECTS = 500
 PAGES_MAX = 20  # of nodes: 10 000, twice as many as a cluster may have
 
@@ -39,7 +40,7 @@ _UNITS = {"": 1, "k": 1000, "M": 1000**2, "G": 1000**3}
 def read_facts(client: ApiClient, cluster: ClusterSettings) -> ClusterFacts:
     """Return what there is; raises GangError when the API server cannot be asked at all."""
     reader = _Reader(client, cluster)
-    version = reader.get("/version", "ask for the version")
+    version = reader.get(VERSION, "ask for the version")
     groups = reader.groups()
     wanted = references(cluster)
     seen = {ref: reader.has_object(ref, groups or {}) for ref in wanted}
@@ -146,7 +147,7 @@ class _Reader:
         Raises GangError.
         """
         try:
-            return self._client.call_api(
+            answer = self._client.call_api(
                 path,
                 method,
                 query_params=list((query or {}).items()),
@@ -156,6 +157,8 @@ class _Reader:
                 auth_settings=["BearerToken"],
                 _return_http_data_only=True,
             )
+            # /version is the one answer that has no kind.
+            return mapping(answer) if path == VERSION else as_object(answer)
         except CLIENT_ERRORS as error:
             status = error.status if isinstance(error, ApiException) else None
             if status == _MAY_NOT:

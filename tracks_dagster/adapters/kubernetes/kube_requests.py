@@ -13,7 +13,13 @@ from http import HTTPStatus
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS, explain, is_passing
+from tracks_dagster.adapters.kubernetes.client import (
+    CLIENT_ERRORS,
+    NoObject,
+    as_object,
+    explain,
+    is_passing,
+)
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.records import Json
 
@@ -74,7 +80,10 @@ class KubeRequests:
             page = self.ask("GET", path, [*query, *more], doing=doing, none_at={HTTPStatus.GONE})
             if page is None:
                 return None
-            found += page.get("items") or []
+            if "items" not in page:
+                none = NoObject(f"a {page.get('kind')}, which is no list")
+                raise explain(none, doing, self._cluster)
+            found += page["items"] or []
             after = (page.get("metadata") or {}).get("continue") or ""
             if not after:
                 break
@@ -93,7 +102,9 @@ class KubeRequests:
         """Return the answer's JSON; None for the statuses of `none_at`.
 
         doing: what is attempted, for the error ("start r-1/a01"). Raises GangError. A request that
-        was repeated may have been obeyed the first time.
+        was repeated may have been obeyed the first time. A 200 whose body is no object of the API (a
+        proxy's page, half an answer) is no answer: taken for an empty one it would show every gang as
+        gone.
         """
         began_s = self._seconds()
         for wait_s in (*WAITS_S, None):
@@ -122,4 +133,4 @@ class KubeRequests:
             auth_settings=["BearerToken"],
             _return_http_data_only=True,
         )
-        return answer if isinstance(answer, dict) else {}
+        return as_object(answer)

@@ -4,16 +4,21 @@ A log is read at once when its pod is disrupted, deleted or ended, and in turns 
 followed: 64 pods × 500 gangs would be 32 000 open streams through the API server, all their life. In
 turns at LOG_READS_PER_S a gang costs 2 requests a second however large it is; of 64 pods each is then
 read every 32 s, of up to 10 every 5 s.
+
+A kubelet that cannot read a log says so in its place, with status 200. Its words have no time, so
+every line without one is told as trouble, and none is kept as the container's.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Protocol
 
 from tracks_dagster.adapters.kubernetes.change_stream import REFUSED
@@ -32,7 +37,10 @@ KEPT_BYTES_MAX = 4 * LOG_TAIL_BYTES_MAX  # of one read
 WORKERS = 4
 LAST_READS_MAX = 3  # tries of the read that comes after the end
 PODS_MAX = 2048
+SAID_BYTES_MAX = 500  # of a kubelet's words in the place of a log
 NOT_THERE, NOT_YET = 404, 400
+# RFC 3339; a kubelet writes its node's zone, which is not the same all year.
+_TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _log = logging.getLogger(__name__)
 
 
@@ -175,10 +183,14 @@ class LogTails:
             at_once, pod.at_once, ended = pod.at_once, False, pod.ended
         over = ended
         try:
-            grew = self._grow(pod)
-            self._troubled(LOGS, "")
-            if grew or at_once:
-                self._took(pod.uid, pod.tail, until=pod.until, whole=ended, at_once=at_once)
+            grew, said = self._grow(pod)
+            self._troubled(LOGS, said)
+            if said and ended:
+                pod.tries += 1
+                over = pod.tries >= LAST_READS_MAX
+            if grew or at_once or (over and ended):
+                whole = over and ended
+                self._took(pod.uid, pod.tail, until=pod.until, whole=whole, at_once=at_once)
         except ReadFailed as error:
             over = self._failed(pod, error, ended=ended)
             if over and ended:
@@ -200,28 +212,49 @@ class LogTails:
         pod.tries += ended
         return error.status == NOT_THERE or pod.tries >= LAST_READS_MAX
 
-    def _grow(self, pod: _Pod) -> bool:
-        """Add the lines after the last known one; False when there are none."""
-        since = f"{pod.until[:19]}Z" if pod.until.endswith("Z") else ""
+    def _grow(self, pod: _Pod) -> tuple[bool, str]:
+        """Add the lines after the last known one; return whether there were any, and what the kubelet
+        said in the place of the log."""
+        since = f"{pod.until[:19]}Z" if pod.until else ""
         lines = self._reads.log(pod.name, pod.container, lines=LINES_MAX, since=since)
-        fresh, until = _newest(lines, after=pod.until)
-        if not fresh:
-            return False
-        pod.tail = tail(pod.tail + self._clean(fresh), LOG_TAIL_BYTES_MAX)
-        pod.until = until
-        return True
+        fresh, until, said = _newest(lines, after=pod.until)
+        if fresh:
+            pod.tail = tail(pod.tail + self._clean(fresh), LOG_TAIL_BYTES_MAX)
+            pod.until = until
+        if said:
+            said = f"The log of pod {pod.name} cannot be read now; its kubelet says: {said}"
+        return bool(fresh), said
 
 
-def _newest(lines: Iterable[bytes], *, after: str) -> tuple[str, str]:
-    """Return the last of the lines later than `after`, without their times, and the last's time."""
+def split_line(line: bytes) -> tuple[str, bytes]:
+    """Return a log line's time, in UTC to the nanosecond, and its words; "" as the time of a line
+    that has none, which is not the container's."""
+    at, _, words = line.partition(b" ")
+    found = _TIME.fullmatch(at)
+    if found is None:
+        return "", line
+    second, fraction, zone = (part.decode("ascii") for part in found.groups(b""))
+    try:
+        moment = datetime.fromisoformat(second + ("+00:00" if zone == "Z" else zone))
+    except ValueError:
+        return "", line
+    second = moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{second}.{fraction:0<9}Z", words
+
+
+def _newest(lines: Iterable[bytes], *, after: str) -> tuple[str, str, str]:
+    """Return the last of the lines later than `after`, without their times; the last's time; and the
+    first line without a time, "" for none."""
     kept: deque[bytes] = deque()
-    size, until = 0, after
+    size, until, said = 0, after, ""
     for line in lines:
-        at, _, words = line.partition(b" ")
-        told_at = at.decode("ascii", "replace")
-        if told_at <= after:
+        at, words = split_line(line)
+        if not at:
+            said = said or words[:SAID_BYTES_MAX].decode("utf-8", "replace").strip()
             continue
-        until = max(until, told_at)
+        if at <= after:
+            continue
+        until = max(until, at)
         # Half a line hides what a secret in it is called: its end begins at a word.
         words = words if len(words) <= LINE_BYTES_MAX else _end_of(words)
         kept.append(words)
@@ -229,7 +262,7 @@ def _newest(lines: Iterable[bytes], *, after: str) -> tuple[str, str]:
         while size > KEPT_BYTES_MAX:
             size -= len(kept.popleft())
     text = b"".join(line + b"\n" for line in kept).decode("utf-8", "replace")
-    return text, until
+    return text, until, said
 
 
 def _end_of(words: bytes) -> bytes:

@@ -151,9 +151,14 @@ class Reads:
                 if len(data) > LIST_BYTES_MAX:
                     raise ReadFailed(f"Cannot {doing}: the reply is over {LIST_BYTES_MAX} bytes.")
         try:
-            return mapping(json.loads(data))
+            found = mapping(json.loads(data))
         except ValueError as error:
             raise ReadFailed(f"Cannot {doing}: the reply is no JSON ({error}).") from error
+        # A proxy's page, taken for an empty list, would show every pod as gone.
+        if "items" not in found or not text(mapping(found.get("metadata")).get("resourceVersion")):
+            begin = bytes(data[:WORDS_MAX]).decode("utf-8", "replace")
+            raise ReadFailed(f"Cannot {doing}: the reply is no list of the API: {begin!r}")
+        return found
 
     @contextmanager
     def _response(
@@ -224,9 +229,13 @@ def _lines(response: BaseHTTPResponse, line_bytes_max: int) -> Iterator[bytes]:
 
 def _event(line: bytes) -> Mapping[str, Json]:
     try:
-        return mapping(json.loads(line))
+        event = mapping(json.loads(line))
     except ValueError as error:
         raise ReadFailed(f"An event of the API server's is no JSON ({error}).") from error
+    if not text(event.get("type")) or not isinstance(event.get("object"), dict):
+        begin = line[:WORDS_MAX].decode("utf-8", "replace")
+        raise ReadFailed(f"An event of the API server's is no event: {begin!r}")
+    return event
 
 
 def _refused_within(event: Mapping[str, Json], names: str) -> ReadFailed:

@@ -13,8 +13,9 @@ from kubernetes.watch.watch import iter_resp_lines
 
 from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests, Object
+from tracks_dagster.adapters.kubernetes.log_tails import split_line
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.kube_json import mapping, text
+from tracks_dagster.core.kube_json import mapping, mappings, text
 from tracks_dagster.core.records import Json
 
 # dagster-k8s labels so what its run launcher starts, and nothing else.
@@ -73,12 +74,19 @@ class RunWorkerApi:
         )
 
     def log(self, pod: str) -> str:
-        """Return the end of a pod's log, "" where there is none to be had."""
-        query = [("tailLines", str(LOG_LINES)), ("limitBytes", str(LOG_BYTES_MAX))]
+        """Return the end of a pod's log, "" where there is none to be had.
+
+        With times, for what a kubelet says in the place of a log has none and is left out.
+        """
+        query = [
+            *(("tailLines", str(LOG_LINES)), ("limitBytes", str(LOG_BYTES_MAX))),
+            ("timestamps", "true"),
+        ]
         try:
             answer = self._open(f"{self._path('pods')}/{pod}/log", query, ANSWER_S_SLACK)
             try:
-                return bytes(answer.read(LOG_BYTES_MAX)).decode("utf-8", errors="replace")
+                lines = map(split_line, bytes(answer.read(LOG_BYTES_MAX)).splitlines())
+                return b"\n".join(words for at, words in lines if at).decode("utf-8", "replace")
             finally:
                 answer.release_conn()
         except CLIENT_ERRORS:
@@ -90,8 +98,7 @@ class RunWorkerApi:
         answer = self._requests.ask("GET", self._path("pods"), query, doing="list the run workers")
         found = mapping(answer)
         version = text(mapping(found.get("metadata")).get("resourceVersion"))
-        items = found.get("items")
-        return Listed(pods=items if isinstance(items, list) else [], version=version)
+        return Listed(pods=[*map(dict, mappings(found.get("items")))], version=version)
 
     def changes(self, version: str, *, seconds: int) -> Iterator[dict[str, Json]]:
         """Yield watch events of run workers' pods after `version`; ends by itself after `seconds`.
@@ -109,7 +116,7 @@ class RunWorkerApi:
         answer = self._open(self._path("pods"), query, seconds + ANSWER_S_SLACK)
         try:
             for line in iter_resp_lines(answer):
-                yield json.loads(line)
+                yield dict(mapping(json.loads(line)))
         finally:
             answer.close()
             answer.release_conn()

@@ -121,7 +121,7 @@ class TrainingRunConfig(Config):
         default=None, description="The compute pool that the run is counted to."
     )
     checkpoint_every_steps: int | None = Field(
-        default=10, description="Save after that many steps; null for never by steps."
+        default=10, description="Save after that many steps; null for by seconds alone."
     )
     checkpoint_every_s: float | None = Field(
         default=None, description="Save after that many seconds, whichever comes first."
@@ -195,6 +195,7 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
         device_class=config.device_class,
         checkpoint_every_steps=config.checkpoint_every_steps,
         checkpoint_every_s=config.checkpoint_every_s,
+        checkpoints_may_be_off=app.usable_policy()[0].checkpoints_may_be_off,
         retention=RetentionRule(**config.retention.model_dump()),
         owner=config.owner,
         team=config.team,

@@ -92,6 +92,53 @@ def test_what_is_given_on_the_command_line_stands_a_default_s_value_too(call: Ca
     assert declared.stage == "smoke"
 
 
+@pytest.mark.usefixtures("unfollowed", "source")
+@pytest.mark.parametrize(
+    ("options", "cadence"),
+    [
+        ((), CheckpointCadence(every_steps=10)),
+        (("--checkpoint-every-s", "90"), CheckpointCadence(every_s=90.0)),
+        (
+            ("--checkpoint-every-s", "90", "--checkpoint-every", "20"),
+            CheckpointCadence(every_steps=20, every_s=90.0),
+        ),
+        (("--from", "r-0@20", "--checkpoint-every", "off"), CheckpointCadence(every_s=600.0)),
+        (
+            ("--from", "r-0@20", "--checkpoint-every-s", "90"),
+            CheckpointCadence(every_steps=25, every_s=90.0),
+        ),
+    ],
+)
+def test_checkpoints_are_saved_by_steps_by_seconds_or_by_both(
+    options: tuple[str, ...], cadence: CheckpointCadence, call: Call
+) -> None:
+    call(*RUN, "--run-id", "b-1", *options)
+    declared = open_tracks_to_read(Settings.from_environment()).run("b-1").declared
+    assert declared.cadence == cadence
+
+
+@pytest.mark.usefixtures("unfollowed", "source")
+def test_only_a_policy_lets_a_run_train_without_periodic_checkpoints(
+    call: Call, home: Path
+) -> None:
+    (home / "policy.yaml").write_text("limits: {checkpoints_may_be_off: true}\n")
+    call(*RUN, "--run-id", "b-1", "--checkpoint-every", "off")
+    declared = open_tracks_to_read(Settings.from_environment()).run("b-1").declared
+    assert declared.cadence == CheckpointCadence()
+
+
+@pytest.mark.usefixtures("unfollowed", "source")
+def test_the_best_checkpoints_are_kept_by_the_metric_that_is_named(
+    call: Call, tmp_path: Path
+) -> None:
+    script = tmp_path / "trainer.py"
+    script.write_text("pass\n")
+    best = ("--best-metric", "accuracy", "--best-direction", "max", "--keep-best", "2")
+    call(*RUN, "--run-id", "b-1", "--trainer", str(script), *best)
+    declared = open_tracks_to_read(Settings.from_environment()).run("b-1").declared
+    assert declared.retention == RetentionRule(keep_best=2, metric="accuracy", direction="max")
+
+
 @pytest.mark.usefixtures("unfollowed")
 def test_of_two_attempts_that_committed_the_step_one_can_be_chosen(
     source: History, call: Call

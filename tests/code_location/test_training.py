@@ -387,12 +387,14 @@ def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_writt
 ) -> None:
     result = declare(app, instance, {"run_id": "from-ui", "family": "resnet"})
     assert "gpt, tabular" in description(result)
+    result = declare(app, instance, {"run_id": "from-ui", "checkpoint_every_steps": None})
+    assert "checkpoints_may_be_off" in description(result)
     assert app.tracks.find_run("from-ui") is None
 
 
 @pytest.mark.usefixtures("snapshots")
 def test_the_launchpad_says_which_checkpoints_are_kept(app: App, instance: DagsterInstance) -> None:
-    rule = {"keep_last": 9, "metric": "val", "milestone_every_steps": 100, "delete_after_s": 60.0}
+    rule = {"keep_last": 9, "metric": "lr", "milestone_every_steps": 100, "delete_after_s": 60.0}
     assert declare(app, instance, {"run_id": "from-ui", "retention": rule}).success
     declared = app.tracks.run("from-ui").declared
     assert declared.retention == RetentionRule(**rule)  # type: ignore[arg-type]

@@ -78,7 +78,9 @@ def test_every_key_of_a_row_is_read(key: str, text: str, field: str, value: obje
 def test_limits_storms_environments_devices_and_pools_are_read() -> None:
     policy = good(
         """
-        limits: {fingerprint_limit: 4, device_time_floor: 2h, never_started_limit: 5}
+        limits:
+          {fingerprint_limit: 4, device_time_floor: 2h, never_started_limit: 5,
+           checkpoints_may_be_off: true}
         storm: {ends: 20, window: 10min, share: 10%}
         environment: {torch: 2, cuda: any, nccl: exact}
         larger_devices: {a100-40: a100-80}
@@ -87,6 +89,8 @@ def test_limits_storms_environments_devices_and_pools_are_read() -> None:
     )
     assert (policy.fingerprint_limit, policy.device_s_floor) == (4, 7200.0)
     assert policy.never_started_limit == 5
+    assert policy.checkpoints_may_be_off
+    assert any("may train without" in line for line in limit_lines(policy))
     assert (policy.storm.ends, policy.storm.window_s, policy.storm.share) == (20, 600.0, 0.1)
     assert policy.storm.runs == DEFAULT_POLICY.storm.runs
     rules = {rule.key: rule.parts for rule in policy.environment}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.retention import DIRECTIONS
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
 from tracks_dagster.services.compute import CheckGang
@@ -37,11 +39,13 @@ from tracks_dagster.services.runs import (
     first_gang,
     new_run_id,
 )
-from tracks_dagster.settings import Settings, load_cluster
+from tracks_dagster.settings import Settings, load_cluster, load_policy
 from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0
+EVERY_STEPS = 10  # where a person names neither steps nor seconds
+OFF = "off"
 FAMILY = "gpt"  # where neither --family nor --from names one
 
 
@@ -59,14 +63,35 @@ FAMILY = "gpt"  # where neither --family nor --from names one
 @click.option(
     "--checkpoint-every",
     "checkpoint_every_steps",
-    type=int,
-    default=10,
-    show_default=True,
-    help="Steps.",
+    metavar="STEPS|off",
+    show_default=f"{EVERY_STEPS}, or off with --checkpoint-every-s",
+    help="Save after so many steps.",
+)
+@click.option(
+    "--checkpoint-every-s",
+    type=float,
+    metavar="SECONDS",
+    help="Save after so many seconds; of both, what comes first.",
 )
 @click.option("--keep-last", type=int, default=3, show_default=True, help="Checkpoints to keep.")
 @click.option(
-    "--keep-best", type=int, default=1, show_default=True, help="And those of least loss."
+    "--keep-best", type=int, default=1, show_default=True, help="And the best by --best-metric."
+)
+@click.option(
+    "--best-metric",
+    "metric",
+    metavar="NAME",
+    default="loss",
+    show_default=True,
+    help="What makes one the best: loss, or what the script reports of a step.",
+)
+@click.option(
+    "--best-direction",
+    "direction",
+    type=click.Choice(DIRECTIONS),
+    default="min",
+    show_default=True,
+    help="Whether the least is best or the greatest.",
 )
 @click.option(
     "--keep-every",
@@ -99,9 +124,12 @@ def command(
     from_attempt: int | None,
     steps: int | None,
     seed: int | None,
-    checkpoint_every_steps: int,
+    checkpoint_every_steps: str | None,
+    checkpoint_every_s: float | None,
     keep_last: int,
     keep_best: int,
+    metric: str,
+    direction: str,
     milestone_every_steps: int | None,
     ranks: int,
     settings: tuple[str, ...],
@@ -141,10 +169,13 @@ def command(
         config=_config(settings, steps=steps, seed=seed),
         snapshot_id=snapshot,
         ranks=ranks,
-        checkpoint_every_steps=checkpoint_every_steps,
+        checkpoint_every_steps=_every_steps(checkpoint_every_steps, checkpoint_every_s),
+        checkpoint_every_s=checkpoint_every_s,
         retention=RetentionRule(
             keep_last=keep_last,
             keep_best=keep_best,
+            metric=metric,
+            direction=direction,
             milestone_every_steps=milestone_every_steps,
         ),
         owner=owner,
@@ -216,6 +247,9 @@ def _checked(
     if data is not None and request.snapshot_id is not None:
         raise InvalidInput("--data and --snapshot both name the data; give one of them.")
     request = request if origin is None else origin.inherited_by(request, given=chosen)
+    if request.checkpoint_every_steps is None and request.checkpoint_every_s is None:
+        policy = load_policy(given)  # read only here: a broken file hinders no other run
+        request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
     check_place(request.launcher, chosen)
     check_request(request)
     _gang_check(given)(first_gang(request, given.store_url))
@@ -229,6 +263,19 @@ def _checked(
             "out, and the family's snapshots are made."
         )
     return request
+
+
+def _every_steps(text: str | None, every_s: float | None) -> int | None:
+    """Return the steps between saves, None for off; raises InvalidInput."""
+    if text is None:
+        return EVERY_STEPS if every_s is None else None
+    if text == OFF:
+        return None
+    if not re.fullmatch(r"[0-9]{1,12}", text):
+        raise InvalidInput(
+            f"--checkpoint-every {text!r} is no number of steps; use a number, or off."
+        )
+    return int(text)
 
 
 def _gang_check(given: Settings) -> CheckGang:

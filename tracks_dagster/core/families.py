@@ -25,6 +25,8 @@ from tracks_dagster.core.records import Json
 from tracks_dagster.core.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
 from tracks_dagster.core.skip_windows import SKIP_WINDOWS
 
+REPORTED = ("loss", "lr", "gradient_norm")  # what the families that ship report of each step
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:

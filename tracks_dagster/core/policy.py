@@ -104,6 +104,7 @@ class RetryPolicy:
     never_started_backoff_s, _max: their delay, doubled each time.
     device_hours_factor, device_s_floor: the cap of a run is the greater of the factor times its
     estimated device seconds and the floor.
+    checkpoints_may_be_off: whether a run may be declared that saves neither by steps nor by time.
     memory_growth, memory_growth_max: a step of more host memory, and the cap, as a multiple of what
     the run was declared with.
     larger_devices: device class → the next larger one, where a cluster has such.
@@ -123,6 +124,7 @@ class RetryPolicy:
     device_s_floor: float = HOUR_S
     memory_growth: float = 1.5
     memory_growth_max: float = 4.0
+    checkpoints_may_be_off: bool = False
     larger_devices: Mapping[str, str] = field(default_factory=dict)
     other_pools: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[EnvironmentRule, ...] = ()

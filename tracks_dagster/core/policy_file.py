@@ -217,6 +217,7 @@ _LIMITS: Mapping[str, Read] = {
     "device_time_floor": _to("device_s_floor", units.duration_s),
     "memory_growth": _to("memory_growth", units.number),
     "memory_growth_max": _to("memory_growth_max", units.number),
+    "checkpoints_may_be_off": _to("checkpoints_may_be_off", units.flag),
 }
 _STORM: Mapping[str, Read] = {
     "ends": _to("ends", units.or_none(units.count)),

@@ -53,6 +53,8 @@ def limit_lines(policy: RetryPolicy) -> Iterator[str]:
         f"attempts that never started: {policy.never_started_limit} free retries, after "
         f"{duration(policy.never_started_backoff_s)} to {duration(policy.never_started_backoff_s_max)}"
     )
+    if policy.checkpoints_may_be_off:
+        yield "a run may train without periodic checkpoints"
     yield _nodes(policy.nodes)
     storm = policy.storm
     if storm.ends is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tracks_dagster.core.bodies import CheckpointCadence
+from tracks_dagster.core.bodies import CheckpointCadence, RetentionRule
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.families import Family, resolve_config
+from tracks_dagster.core.families import REPORTED, Family, resolve_config
 from tracks_dagster.core.records import Json
 
 RANKS_MAX = 4096
@@ -35,8 +35,30 @@ def whole_config(
     return {**resolve_config(family, given, ranks=ranks), **own}
 
 
-def checked_cadence(every_steps: int | None, every_s: float | None) -> CheckpointCadence:
-    """Return when checkpoints are saved; raises InvalidInput."""
+def check_best_metric(rule: RetentionRule) -> None:
+    """Raise InvalidInput for a metric that a family that ships does not report: no checkpoint would
+    ever be the best by it."""
+    if rule.keep_best and rule.metric not in REPORTED:
+        raise InvalidInput(
+            f"No checkpoint can be the best by {rule.metric!r}: the family's own trainer reports "
+            f"{', '.join(REPORTED)}. Choose one of these, or give a script that reports it."
+        )
+
+
+def checked_cadence(
+    every_steps: int | None, every_s: float | None, *, may_be_off: bool
+) -> CheckpointCadence:
+    """Return when checkpoints are saved; raises InvalidInput.
+
+    may_be_off: whether the policy allows a run that saves neither by steps nor by time.
+    """
+    if every_steps is None and every_s is None and not may_be_off:
+        raise InvalidInput(
+            "Without periodic checkpoints a run loses all its work at the first failure. Save every "
+            "so many steps or seconds (`tracks run --checkpoint-every N`, --checkpoint-every-s "
+            "SECONDS; in the launchpad checkpoint_every_steps, checkpoint_every_s). Where that is "
+            "meant, the policy file says so: limits: {checkpoints_may_be_off: true}."
+        )
     if every_steps is not None and every_steps < 1:
         raise InvalidInput(
             f"A checkpoint every {every_steps} steps is not possible; use 1 or more."

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import (
     AttemptOpened,
+    CheckpointCadence,
     CodeVersion,
     ComputeRequest,
     Drill,
@@ -36,7 +37,12 @@ from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.pins import pin_source
 from tracks_dagster.services.quarantine.clean_starts import refuse_declaration, resume_or_refuse
 from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
-from tracks_dagster.services.run_config import WORDS_CHARACTERS_MAX, checked_cadence, whole_config
+from tracks_dagster.services.run_config import (
+    WORDS_CHARACTERS_MAX,
+    check_best_metric,
+    checked_cadence,
+    whole_config,
+)
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 
@@ -60,6 +66,7 @@ class RunRequest:
     snapshot_id: None takes the newest usable snapshot of the family's dataset.
     drills: as `core.drills` reads them. trainer_source: a script of one's own, or None.
     branched_from: the checkpoint of another run to go on from, or None (`services.branches`).
+    checkpoints_may_be_off: whether the policy allows neither steps nor seconds between checkpoints.
     retention: which checkpoints are kept when nothing pins them.
     launcher and what follows it: as in `ComputeRequest`.
     """
@@ -74,6 +81,7 @@ class RunRequest:
     device_class: str = "cpu"
     checkpoint_every_steps: int | None = 10
     checkpoint_every_s: float | None = None
+    checkpoints_may_be_off: bool = False
     owner: str = "unknown"
     team: str = "unknown"
     stage: str = "smoke"
@@ -151,8 +159,10 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     )
     check_compute(request.compute)
     _check_branch_steps(request, config)
-    checked_cadence(request.checkpoint_every_steps, request.checkpoint_every_s)
+    _cadence(request)
     check_rule(request.retention)
+    if request.trainer_source is None and request.branched_from is None:
+        check_best_metric(request.retention)
     _drills(request, config)
     trainer_name(request.run_id, request.trainer_source)
     return config
@@ -175,7 +185,7 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         stage=request.stage,
         intent=request.intent,
         compute=request.compute,
-        cadence=checked_cadence(request.checkpoint_every_steps, request.checkpoint_every_s),
+        cadence=_cadence(request),
         estimated_device_s=estimate_device_s(config["steps"] - _steps_done(request), request.ranks),
         # The family's suite builds the family's model: it cannot read another trainer's weights.
         evals=() if has_own_trainer else _evals(tracks, family),
@@ -184,6 +194,14 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         trainer=trainer_name(request.run_id, request.trainer_source),
         branched_from=request.branched_from,
         retention=request.retention,
+    )
+
+
+def _cadence(request: RunRequest) -> CheckpointCadence:
+    return checked_cadence(
+        request.checkpoint_every_steps,
+        request.checkpoint_every_s,
+        may_be_off=request.checkpoints_may_be_off,
     )
 
 

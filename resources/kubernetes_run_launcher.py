@@ -23,6 +23,7 @@ from dagster_k8s.container_context import K8sContainerContext
 from dagster_k8s.job import UserDefinedDagsterK8sConfig
 from kubernetes.client import BatchV1Api, CoreV1Api
 
+from resources.own_process import health_in_own_process, runs_in_own_process
 from resources.run_worker_ends import RunWorkerEnds, job_name
 from tracks_dagster.adapters.kubernetes.client import connect, explain
 from tracks_dagster.adapters.kubernetes.job_names import run_label
@@ -53,6 +54,8 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
     python: the interpreter in the run workers' image; None takes the one of the code location, which
     is right where that runs in the same image. context: of the kubeconfig, None for its current one.
     """
+
+    tells_why_workers_end = True  # in TAG_WORKER_REASON, as soon as the control plane says so
 
     def __init__(
         self,
@@ -132,6 +135,8 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
         the next look.
         """
         self._watch.start()
+        if runs_in_own_process(self._instance, run):
+            return health_in_own_process(self._instance, run)
         try:
             return self._health(run)
         except TracksError as error:
@@ -157,6 +162,12 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
         """Delete the run's Job; for a worker that never ran, or is dead, the run is ended here."""
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
+            return False
+        if runs_in_own_process(self._instance, run):
+            self._instance.report_engine_event(
+                "Cannot cancel it from here: the command that began this run executes it. End that.",
+                run,
+            )
             return False
         was_silent = self._is_silent(run)
         is_told = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]

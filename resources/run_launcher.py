@@ -17,6 +17,8 @@ from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.types import GetCurrentRunsResult
 from dagster._serdes import deserialize_value
 
+from resources.own_process import health_in_own_process, runs_in_own_process
+
 TRIES = 3  # a code server that is busy may refuse a connection; one that is gone refuses every one
 TRY_AGAIN_S = 1.0
 
@@ -33,7 +35,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
         """Ask the code server that started the run; one that does not exist any more says no."""
         client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
         if client is None:
-            return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run has ended.")
+            return self._without_server(run)
         try:
             answer = _current_runs(client)
         except DagsterUserCodeUnreachableTimeoutError:
@@ -43,6 +45,12 @@ class CheckedRunLauncher(DefaultRunLauncher):
         if run.run_id in answer.current_runs:
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
+
+    def _without_server(self, run: DagsterRun) -> CheckRunHealthResult:
+        """Judge a run that no code server was asked for, or that has ended meanwhile."""
+        if self.has_instance and runs_in_own_process(self._instance, run):
+            return health_in_own_process(self._instance, run)
+        return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "The run has ended.")
 
 
 def _current_runs(client: DagsterGrpcClient) -> GetCurrentRunsResult:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from pathlib import Path
+from typing import cast
 
 import pytest
-from dagster import DagsterRun
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, job
 from dagster._core.errors import (
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
 )
+from dagster._core.events import DagsterEvent
 from dagster._core.launcher.base import WorkerStatus
+from dagster._core.workspace.context import BaseWorkspaceRequestContext
+from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 from dagster._grpc.types import GetCurrentRunsResult
 from dagster._serdes import serialize_value
 
@@ -74,3 +80,29 @@ def test_a_code_server_that_does_not_answer_in_time_is_busy(check: Check) -> Non
     client = Client("r", error=DagsterUserCodeUnreachableTimeoutError("late"), failures=1)
     assert check(client) is WorkerStatus.RUNNING
     assert client.calls == 1
+
+
+def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Path) -> None:
+    """As `tracks run` makes snapshots beside `tracks up`: no code server knows the run."""
+    settings = (
+        "telemetry: {enabled: false}\n"
+        "run_launcher: {module: resources.run_launcher, class: CheckedRunLauncher}\n"
+        "run_monitoring: {enabled: true}\n"
+    )
+    (tmp_path / "dagster.yaml").write_text(settings)
+    with DagsterInstance.from_config(str(tmp_path)) as instance:
+        run = instance.create_run_for_job(nothing)
+        begun = DagsterEvent(event_type_value="PIPELINE_START", job_name=run.job_name)
+        instance.report_dagster_event(begun, run_id=run.run_id)
+        record = instance.get_run_record_by_id(run.run_id)
+        assert record is not None
+        workspace = cast(BaseWorkspaceRequestContext, None)
+        monitor_started_run(instance, workspace, record, logging.getLogger("monitoring"))
+        after = instance.get_run_by_id(run.run_id)
+        assert after is not None
+        assert after.status is DagsterRunStatus.STARTED
+
+
+@job
+def nothing() -> None:
+    """Do nothing."""

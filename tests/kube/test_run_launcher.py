@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.launcher import WorkerStatus
 
+from resources import own_process
 from resources.run_worker_ends import job_name
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.faults import Misbehaviour
@@ -24,6 +26,7 @@ from tests.kube.run_workers import (
     launch,
     launcher_of,
     monitor,
+    new_run,
     pods_of,
     reread,
     running_pod,
@@ -109,6 +112,41 @@ def test_a_worker_that_ends_its_run_itself_on_sigterm_is_tagged_all_the_same(
     )
 
 
+def test_a_worker_that_is_taken_away_is_explained_in_the_runs_events(
+    kube: KubeDouble, instance: DagsterInstance
+) -> None:
+    run, pod = started(instance, kube)
+    kube.preempt(pod)
+
+    def told() -> bool:
+        logged = instance.all_logs(run.run_id, of_type=DagsterEventType.ENGINE_EVENT)
+        words = [each.user_message or each.message for each in logged]
+        return any(f"{pod}" in each and "(preempted)" in each for each in words)
+
+    until(told, "an event of the run says that its worker was preempted")
+
+
+def test_a_run_that_a_command_executes_itself_is_no_run_whose_worker_is_gone(
+    kube: KubeDouble, instance: DagsterInstance
+) -> None:
+    """As `tracks run` makes snapshots beside `tracks up --kubernetes`: there is no Job."""
+    run = begin(instance, new_run(instance))
+    assert monitor(instance, run).status is STARTED
+    assert launcher_of(instance).terminate(run.run_id) is False
+    assert reread(instance, run).status is STARTED
+    instance.report_dagster_event(_success(run), run_id=run.run_id)
+    assert launcher_of(instance).check_run_worker_health(run).status is WorkerStatus.SUCCESS
+
+
+def test_a_run_whose_own_command_writes_nothing_any_more_is_given_up(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_process, "SILENT_S_MAX", -1.0)
+    run = begin(instance, new_run(instance))
+    assert monitor(instance, run).status is FAILED
+    assert "has written nothing for" in failure_of(instance, run)
+
+
 def test_a_run_that_succeeded_is_never_called_preempted(
     kube: KubeDouble, instance: DagsterInstance
 ) -> None:
@@ -121,8 +159,6 @@ def test_a_run_that_succeeded_is_never_called_preempted(
 
 
 def _success(run: DagsterRun) -> Any:
-    from dagster._core.events import DagsterEvent, DagsterEventType
-
     return DagsterEvent(event_type_value=DagsterEventType.RUN_SUCCESS.value, job_name=run.job_name)
 
 

@@ -57,6 +57,8 @@ from tracks_dagster.wiring import App
 
 SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 CANCELLED_BY = "dagster ui"
+TAKEN_AWAY_S_MAX = 5.0  # for the launcher's word on why this worker is ended; its grace is longer
+TAKEN_AWAY_LOOK_S = 0.2
 DESCRIPTION = f"""One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
 
 Green: the attempt reached the step it was asked for. Red: it ended before; its receipt (why, what it
@@ -180,6 +182,7 @@ def _supervise(
     except DagsterExecutionInterruptedError:
         run = orchestrator.find(context.run.run_id)
         if run is None or not run.is_canceling:
+            _fail_as_taken_away(context)
             raise
         why = f"its Dagster run {context.run.run_id} was cancelled"
         request_stop(app.tracks, run_id, mode="drain", by=CANCELLED_BY, why=why)
@@ -188,6 +191,27 @@ def _supervise(
             context.instance.add_run_tags(context.run.run_id, ending_tags(ended.reason))
             _show_receipt(context, app)
         raise
+
+
+def _fail_as_taken_away(context: AssetExecutionContext) -> None:
+    """Raise Failure with why this worker ends, where the run launcher finds that out in time.
+
+    Dagster's own words are the same for a preemption, a drained node and a deployment.
+    """
+    if not getattr(context.instance.run_launcher, "tells_why_workers_end", False):
+        return
+    give_up_at = time.monotonic() + TAKEN_AWAY_S_MAX
+    while time.monotonic() < give_up_at:
+        run = context.instance.get_run_by_id(context.run.run_id)
+        reason = None if run is None else run.tags.get(names.TAG_WORKER_REASON)
+        if reason is not None:
+            sentence = TerminationReason(reason).sentence
+            raise Failure(
+                f"The supervisor's own pod was taken away ({reason}): {sentence} The attempt goes on: "
+                "its gang trains, and the next Dagster run adopts it.",
+                allow_retries=False,
+            )
+        time.sleep(TAKEN_AWAY_LOOK_S)
 
 
 def _report_commits(

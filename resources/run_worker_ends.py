@@ -88,23 +88,29 @@ class RunWorkerEnds:
                 run, "Its worker does not run and will not any more."
             )
 
-    def tag(self, run: DagsterRun, reason: str) -> None:
-        """Write the reason into the run's tags, unless one that says more stands there."""
+    def tag(self, run: DagsterRun, reason: str) -> bool:
+        """Write the reason into the run's tags; False where one that says more is there already."""
         found = self._instance().get_run_by_id(run.run_id)
-        if found is not None and found.tags.get(TAG_WORKER_REASON, _UNKNOWN) == _UNKNOWN:
-            self._instance().add_run_tags(run.run_id, {TAG_WORKER_REASON: reason})
+        if found is None or found.tags.get(TAG_WORKER_REASON, _UNKNOWN) != _UNKNOWN:
+            return False
+        self._instance().add_run_tags(run.run_id, {TAG_WORKER_REASON: reason})
+        return True
 
     def seen(self, run_id: str, history: Sequence[Json]) -> None:
-        """Tag a run whose worker is being taken away: it may end itself before anybody looks.
+        """Tag a run whose worker is being taken away, and add an event that says why.
+
+        It may end itself before anybody looks, and Dagster's own words are the same for every reason.
 
         Called by the watch at each change of a pod; pods of other Dagsters are among them.
         """
         if not has_disruption(history):
             return
-        reason = worker_end(history, ()).reason
+        end = worker_end(history, ())
         run = self._instance().get_run_by_id(run_id)
-        if run is not None and run.status is not DagsterRunStatus.SUCCESS and reason != _UNKNOWN:
-            self.tag(run, reason)
+        if run is None or run.status is DagsterRunStatus.SUCCESS or end.reason == _UNKNOWN:
+            return
+        if self.tag(run, end.reason):
+            self._instance().report_engine_event(end.words, run)
 
     def look_at_starting(self) -> None:
         """Give up the runs that can never start, and those whose worker died before it began.

@@ -11,6 +11,7 @@ from dagster import (
     AssetCheckEvaluation,
     AssetCheckSeverity,
     AssetKey,
+    DagsterExecutionInterruptedError,
     DagsterInstance,
     DagsterInvalidConfigError,
     ExecuteInProcessResult,
@@ -41,6 +42,7 @@ from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.services.status import read_heartbeat
+from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.wiring import App
 
 KEY = "r-1/a01"
@@ -112,6 +114,27 @@ def test_a_failed_attempt_shows_its_receipt_and_names_its_reason(
     assert observation.metadata["steps/last_committed_step"].value == 10
     (run,) = instance.get_runs()
     assert run.tags[names.TAG_REASON] == "preempted"
+
+
+def test_a_supervisor_whose_pod_is_preempted_fails_in_words_that_say_so(
+    app: App, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a cluster: the launcher's watch tags the run, and the worker gets SIGTERM."""
+    write(app, History("r-1").declare().open())
+
+    def taken_away(*_: object) -> None:
+        (run,) = instance.get_runs()
+        instance.add_run_tags(run.run_id, {names.TAG_WORKER_REASON: "preempted"})
+        raise DagsterExecutionInterruptedError
+
+    monkeypatch.setattr(Supervisor, "supervise", taken_away)
+    monkeypatch.setattr(type(instance.run_launcher), "tells_why_workers_end", True, raising=False)
+    failure = supervise(app, instance).failure_data_for_node(names.ATTEMPT_PARTITIONS)
+    assert failure is not None
+    assert failure.user_failure_data is not None
+    words = failure.user_failure_data.description or ""
+    assert words.startswith("The supervisor's own pod was taken away (preempted): ")
+    assert words.endswith("its gang trains, and the next Dagster run adopts it.")
 
 
 def test_commits_reach_dagster_as_partitions_and_events_once(

@@ -22,6 +22,7 @@ READING = (
     ("explain", f"{RUN_ID}/a02"),
     ("explain", RUN_ID, "--records"),
     ("explain", f"{RUN_ID}/a02", "--evidence"),
+    ("logs", f"{RUN_ID}/a02"),
     ("checkpoints", "list", RUN_ID),
     ("checkpoints", "advise", RUN_ID),
     ("snapshots", "list"),

@@ -30,6 +30,7 @@ COMMANDS = {  # in the order that `tracks --help` lists them
     "status": "tracks_dagster.cli.status",
     "triage": "tracks_dagster.cli.triage",
     "explain": "tracks_dagster.cli.explain",
+    "logs": "tracks_dagster.cli.logs",
     "report": "tracks_dagster.cli.report",
     "review": "tracks_dagster.cli.review",
     "lineage": "tracks_dagster.cli.lineage",

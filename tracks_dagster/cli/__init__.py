@@ -1,4 +1,4 @@
-"""The `tracks` command: its list of subcommands, and how errors become exit codes.
+"""The `tracks` command: how subcommands are found, and how errors become exit codes.
 
 A subcommand's module is imported only when it is called, so that reading commands load neither
 Dagster nor torch and `tracks status` answers at once. Exit codes: 0 done, 1 the answer is bad news,
@@ -11,7 +11,9 @@ import importlib
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
+from tracks_dagster.cli.catalog import GROUPS, SUMMARIES, module_of
 from tracks_dagster.cli.words import take_words
 from tracks_dagster.core.errors import (
     DataRejected,
@@ -22,43 +24,6 @@ from tracks_dagster.core.errors import (
     TracksError,
 )
 
-COMMANDS = {  # in the order that `tracks --help` lists them
-    "up": "tracks_dagster.cli.up",
-    "run": "tracks_dagster.cli.run",
-    "drill": "tracks_dagster.cli.drill",
-    "doctor": "tracks_dagster.cli.doctor",
-    "status": "tracks_dagster.cli.status",
-    "triage": "tracks_dagster.cli.triage",
-    "explain": "tracks_dagster.cli.explain",
-    "logs": "tracks_dagster.cli.logs",
-    "report": "tracks_dagster.cli.report",
-    "review": "tracks_dagster.cli.review",
-    "lineage": "tracks_dagster.cli.lineage",
-    "blast": "tracks_dagster.cli.blast",
-    "quarantine": "tracks_dagster.cli.quarantine",
-    "release": "tracks_dagster.cli.release",
-    "retry": "tracks_dagster.cli.retry",
-    "stop": "tracks_dagster.cli.stop",
-    "drain": "tracks_dagster.cli.drain",
-    "pool": "tracks_dagster.cli.pool",
-    "note": "tracks_dagster.cli.note",
-    "search": "tracks_dagster.cli.search",
-    "diff": "tracks_dagster.cli.diff",
-    "export": "tracks_dagster.cli.export",
-    "promote": "tracks_dagster.cli.promote",
-    "policy": "tracks_dagster.cli.policy",
-    "simulate": "tracks_dagster.cli.simulate",
-    "waive": "tracks_dagster.cli.waive",
-    "classify": "tracks_dagster.cli.classify",
-    "reclassify": "tracks_dagster.cli.reclassify",
-    "checkpoints": "tracks_dagster.cli.checkpoints",
-    "snapshots": "tracks_dagster.cli.snapshot_decisions",
-    "goodput": "tracks_dagster.cli.goodput",
-    "sql": "tracks_dagster.cli.sql",
-    "fsck": "tracks_dagster.cli.fsck",
-    "reindex": "tracks_dagster.cli.reindex",
-}
-
 BAD_NEWS = 1
 WRONG_USE = 2
 
@@ -67,17 +32,30 @@ _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, Led
 
 
 class LazyGroup(click.Group):
-    """Finds a subcommand by importing its module: `<module>.command`."""
+    """Finds a subcommand by importing its module; lists and completes them without."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of COMMANDS."""
-        return list(COMMANDS)
+        """Return the names in the order of the catalog."""
+        return list(SUMMARIES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command of that name, or None."""
-        if cmd_name not in COMMANDS:
+        if cmd_name not in SUMMARIES:
             return None
-        return take_words(importlib.import_module(COMMANDS[cmd_name]).command)
+        return take_words(importlib.import_module(module_of(cmd_name)).command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the catalog."""
+        width = max(map(len, SUMMARIES))
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the subcommands, and options of `tracks` itself, that begin so."""
+        names = [name for name in SUMMARIES if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=SUMMARIES[name]) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; an error of ours is told in its own words, without a traceback."""
@@ -94,10 +72,10 @@ def fail(error: TracksError) -> int:
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tracks-dagster", message="tracks %(version)s")
 def main() -> None:
     """Training runs that survive preemption and failure, kept as records and run by Dagster.
 
-    TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL say where everything lives, TRACKS_POLICY which
-    file changes the retry policy, TRACKS_RULES which one adds rules to the classifier,
-    TRACKS_KUBERNETES which one says how gangs run on a cluster.
+    TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL say where everything lives; the README lists
+    all settings. `tracks COMMAND --help` says the rest.
     """

@@ -27,7 +27,7 @@ def command(ctx: click.Context, source: str, as_of: str | None, as_json: bool) -
     snapshot:DATASET@ID     what used samples of it
     checkpoint:RUN@STEP     what resumed from it
     node:NAME               what ran on it
-    code:COMMIT             what ran it; also a version, or an environment's sha256
+    code:COMMIT             what ran it; also a version or an environment
     attempt:RUN/aNN         what it worked on
 
     Ids may be shortened. Exit code 1 when anything promoted descends from it.

@@ -14,6 +14,7 @@ from tracks_dagster.cli import (
     checkpoint_verify,
 )
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.protection import RESUMES, pins_of
@@ -25,7 +26,7 @@ from tracks_dagster.services.quarantine.descending import Held, read_held
 from tracks_dagster.settings import Settings
 
 
-@click.group("checkpoints")
+@click.group("checkpoints", cls=WholeGroup)
 def command() -> None:
     """List, save, verify, collect and pin the checkpoints of a run."""
 

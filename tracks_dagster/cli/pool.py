@@ -14,6 +14,7 @@ from tracks_dagster.cli.common import (
     print_table,
     why_option,
 )
+from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.core import units
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
@@ -26,7 +27,7 @@ _TITLES = ("pool", "node", "strikes", "worked h", "per 100 h", "quarantined unti
 _NUMBERS = frozenset({"strikes", "worked h", "per 100 h"})
 
 
-class ShownByDefault(click.Group):
+class ShownByDefault(WholeGroup):
     """A group in which what is no subcommand is an argument of `show`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

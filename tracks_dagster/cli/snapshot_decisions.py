@@ -13,6 +13,7 @@ from tracks_dagster.cli.common import (
     print_table,
     why_option,
 )
+from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.nearest import did_you_mean
 from tracks_dagster.core.ports import Ledger
@@ -29,7 +30,7 @@ from tracks_dagster.services.runs import check_words
 from tracks_dagster.settings import Settings
 
 
-@click.group("snapshots")
+@click.group("snapshots", cls=WholeGroup)
 def command() -> None:
     """List the snapshots of datasets, quarantine and release them."""
 

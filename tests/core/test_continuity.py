@@ -58,6 +58,11 @@ OTHER_BATCH = {**CONFIG, "micro_batch": 2, "accumulation": 12}
             "attempt 1 had another config (accumulation 6 → 12, micro_batch 4 → 2)",
         ),
         (replace(RESUMED, ranks=2), [DEAD], "attempt 1 ran on 1 ranks, attempt 2 on 2"),
+        (
+            replace(RESUMED, beside={"device": "NVIDIA H100"}),
+            [replace(DEAD, beside={"device": "cpu"})],
+            "attempt 1 had another device (cpu → NVIDIA H100)",
+        ),
         (RESUMED, [replace(DEAD, last_step=20)], "no step had been run past step 20"),
         (RESUMED, [replace(DEAD, last_step=None, losses={})], "no step had been run past step 20"),
         (

@@ -119,11 +119,11 @@ def test_a_code_error_is_refused_with_its_message_and_what_to_change() -> None:
     assert refusal.counted_seqs == (history.state.head.seq,)
 
 
-def test_a_script_of_ones_own_needs_a_new_run() -> None:
+def test_a_script_of_ones_own_is_given_anew() -> None:
     history = failed(begun(trainer="runs/r-1/trainer/a.py"), "code_error", last_step=None)
     refusal = answer(history)
     assert isinstance(refusal, Refuse)
-    assert "declare a new run" in refusal.what_to_do
+    assert 'Then `tracks retry r-1 --why "…" --trainer FILE.py` goes on.' in refusal.what_to_do
 
 
 # --- refunds ---------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from tests.incidents.gang import ENVIRONMENT, NODES, condition, exited, killed, 
 from tests.incidents.world import World
 from tracks_dagster.core import hangs
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot
 from tracks_dagster.services.resuming import check_resume
@@ -178,7 +179,7 @@ def _data_worker_stalled(world: World) -> None:
         world.run_id,
         by="ann",
         why="Fewer loader workers, the share was slow.",
-        changes={"lr": 0.0008},
+        changes=AttemptChanges(config={"lr": 0.0008}),
         policy=DEFAULT_POLICY,
     )
     world.start().train(60).end(exited(0, 0), exited(1, 0))

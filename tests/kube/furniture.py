@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 
 from tests.kube.answers import Json
 from tests.kube.objects import now_text
@@ -137,3 +139,16 @@ def low_memory(container: str) -> str:
         f"17681736Ki. Container {container} was using 1258944Ki, request is 100Mi, has larger "
         "consumption of memory. "
     )
+
+
+def cluster_file(folder: Path, *, mount: Path) -> Path:
+    """Write settings of a cluster whose pods see `mount`, with devices a100 and h100; their path."""
+    config = folder / "kubeconfig"
+    config.write_text(json.dumps(kubeconfig("http://127.0.0.1:1")))
+    path = folder / "kubernetes.yaml"
+    path.write_text(
+        "image: train:1\ndevice_classes: {a100: {}, h100: {}}\n"
+        "volumes: [{name: s, persistentVolumeClaim: {claimName: s}}]\n"
+        f"volume_mounts: [{{name: s, mountPath: {mount}}}]\nkubeconfig: {config}\n"
+    )
+    return path

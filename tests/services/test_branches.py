@@ -289,14 +289,14 @@ def test_a_retry_of_a_branch_whose_source_was_quarantined_is_refused_in_a_record
     assert settled.what == "refused"
     assert "r-0@20 (attempt 2) was quarantined" in settled.why
     with pytest.raises(InvalidInput, match="b-1 cannot be retried: r-0@20"):
-        retry_by_person(tracks, "b-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY)
+        retry_by_person(tracks, "b-1", by="ann", why="again", policy=DEFAULT_POLICY)
 
 
 def test_a_person_retries_a_branch_from_its_source(source: History, tracks: Tracks) -> None:
     declare(tracks, branched(tracks))
     branch = History("b-1").declare(branched_from=source.state.checkpoints[1].ref).open()
     append(tracks, branch.end("user_cancelled").drafts[-1])
-    retry_by_person(tracks, "b-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY)
+    retry_by_person(tracks, "b-1", by="ann", why="again", policy=DEFAULT_POLICY)
     assert tracks.run("b-1").attempts[1].opened.resume == source.state.checkpoints[1].ref
 
 

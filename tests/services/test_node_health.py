@@ -164,7 +164,6 @@ def test_a_persons_retry_avoids_and_strikes_as_well(
         "r-1",
         by="ann",
         why="the fan was changed",
-        changes={},
         policy=DEFAULT_POLICY,
         nodes=NodeHealth(tracks, ledger, DEFAULT_POLICY.nodes),
     )

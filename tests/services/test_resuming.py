@@ -94,7 +94,6 @@ def test_a_person_lets_it_go_on_and_the_track_says_with_what(
         "r-1",
         by="ann",
         why="upgraded",
-        changes={},
         policy=DEFAULT_POLICY,
         allows_environment_change=True,
     )
@@ -113,7 +112,7 @@ def test_without_that_word_the_next_attempt_is_refused_again(
 ) -> None:
     resumed(OLDER).write_to(store)
     supervised(tracks, gangs, clock)
-    retry_by_person(tracks, "r-1", by="ann", why="once more", changes={}, policy=DEFAULT_POLICY)
+    retry_by_person(tracks, "r-1", by="ann", why="once more", policy=DEFAULT_POLICY)
     attempt = supervised(tracks, gangs, clock, attempt_id=3)
     assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
     assert gangs.specs == []

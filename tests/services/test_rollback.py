@@ -134,9 +134,7 @@ def test_two_sensors_at_once_quarantine_and_open_once(clock: FakeClock) -> None:
 def test_a_persons_retry_does_not_resume_from_after_the_onset(clock: FakeClock) -> None:
     store = stored(clock)
     tracks = tracks_on(store, clock)
-    record = retry_by_person(
-        tracks, "r-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY
-    )
+    record = retry_by_person(tracks, "r-1", by="ann", why="again", policy=DEFAULT_POLICY)
     assert record.kind is Kind.ATTEMPT_OPENED
     assert record.body["resume"]["step"] == 30
     assert [c.ref.step for c in tracks.run("r-1").checkpoints if c.quarantined] == [40, 50, 60]

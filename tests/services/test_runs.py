@@ -138,6 +138,6 @@ def test_what_a_caller_killed_before_it_projected_left_is_brought_into_the_ledge
     History("r-1").declare().open().write_to(store)
     declare(tracks, REQUEST)
     with pytest.raises(InvalidInput, match="has not ended"):
-        retry_by_person(tracks, "r-1", by="ann", why="again", changes={}, policy=DEFAULT_POLICY)
+        retry_by_person(tracks, "r-1", by="ann", why="again", policy=DEFAULT_POLICY)
     request_stop(tracks, "r-1", mode="stop", by="ann", why="enough")
     assert projected == ["runs/r-1"] * 4  # the last request is a record, projected as well

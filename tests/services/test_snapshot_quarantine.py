@@ -184,6 +184,4 @@ def test_of_many_consumers_the_newest_are_named_and_all_are_counted(
 
 
 def by_ann(tracks: Tracks) -> Record:
-    return retry_by_person(
-        tracks, "r-1", by="ann", why="It is well.", changes={}, policy=DEFAULT_POLICY
-    )
+    return retry_by_person(tracks, "r-1", by="ann", why="It is well.", policy=DEFAULT_POLICY)

@@ -72,9 +72,7 @@ def marks(tracks: Tracks, ledger: Ledger, thing: str) -> tuple[Quarantined, ...]
 
 
 def by_person(tracks: Tracks) -> Any:
-    return retry_by_person(
-        tracks, "r-1", by="bo", why="on with it", changes={}, policy=DEFAULT_POLICY
-    )
+    return retry_by_person(tracks, "r-1", by="bo", why="on with it", policy=DEFAULT_POLICY)
 
 
 LATE_SOURCES = ["node:node-2", "attempt:r-1/a02", "checkpoint:r-1@30"]

@@ -1,20 +1,24 @@
-"""The options of `tracks run` that say where a gang runs and what it asks for there.
+"""The options of `tracks run` and `tracks retry` that say where a gang runs and what it asks for there.
 
-They arrive together, as the fields of a `RunRequest` that they set.
+They arrive together, as the fields of a `RunRequest` that they set: of `run` all of them, with their
+defaults; of `retry` those that were given, for what is not given stays as it was.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.core import names, units
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
-from tracks_dagster.services.compute import LAUNCHERS, check_is_on_cluster
+from tracks_dagster.services.compute import LAUNCHERS, CheckGang, check_is_on_cluster
+from tracks_dagster.settings import Settings, load_cluster
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -35,24 +39,23 @@ _CLUSTER = {
 }
 _FIELDS = ("launcher", *_CLUSTER)
 
+# field of a RunRequest → what it is where nothing is said
+_DEFAULTS: Mapping[str, Any] = {"launcher": names.LOCAL, "ranks_per_node": 1, "device_class": "cpu"}
+
 _OPTIONS = (
     click.option(
         "--on",
         "launcher",
         type=click.Choice(LAUNCHERS),
-        default=names.LOCAL,
-        show_default=True,
         help="Where the gang runs. What follows, up to --pool, is asked of a cluster.",
     ),
-    click.option(
-        "--ranks-per-node", type=int, default=1, show_default=True, help="Processes of each pod."
-    ),
+    click.option("--ranks-per-node", type=int, help="Processes of each pod."),
     click.option("--memory", "memory_bytes", metavar="SIZE", help="Of each pod, as 64GiB."),
     click.option("--cpus", type=float, help="Of each pod."),
     click.option(
         "--device-class",
-        default="cpu",
-        show_default=True,
+        "--device",
+        "device_class",
         help="What each rank runs on, of the cluster's settings.",
     ),
     click.option("--queue", help="Kueue's local queue."),
@@ -73,11 +76,22 @@ _OPTIONS = (
 
 
 def compute_options(command: Command) -> Command:
-    """Add the options; the command gets `compute`, fields of a RunRequest by name.
+    """Add the options; the command gets `compute`, fields of a RunRequest by name, with the defaults.
 
     Raises InvalidInput for a value that cannot be read.
     """
+    return _with_options(command, _DEFAULTS)
 
+
+def compute_changes(command: Command) -> Command:
+    """Add the options; the command gets `compute`, the fields that were given, by name.
+
+    Raises InvalidInput for a value that cannot be read.
+    """
+    return _with_options(command, {})
+
+
+def _with_options(command: Command, defaults: Mapping[str, Any]) -> Command:
     @functools.wraps(command)
     def packed(*args: Any, **given: Any) -> object:
         compute = {name: given.pop(name) for name in _FIELDS}
@@ -86,11 +100,19 @@ def compute_options(command: Command) -> Command:
             "node_selector": _labels(compute["node_selector"]),
             "tolerations": tuple(_toleration(text) for text in compute["tolerations"]),
         }
-        return command(*args, compute={**compute, **read}, **given)
+        return command(*args, compute=_chosen({**compute, **read}), **given)
 
     for option in reversed(_OPTIONS):
         packed = option(packed)
+    for each in packed.__click_params__:  # type: ignore[attr-defined]
+        if each.name in defaults:
+            each.default, each.show_default = defaults[each.name], True
     return packed  # type: ignore[return-value]  # click keeps the type
+
+
+def _chosen(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a person gave: an option that was left out is None, or empty."""
+    return {name: value for name, value in given.items() if value not in (None, (), {})}
 
 
 def check_place(launcher: str, chosen: Collection[str]) -> None:
@@ -99,6 +121,21 @@ def check_place(launcher: str, chosen: Collection[str]) -> None:
     chosen: the names of the options that were given, as fields of a RunRequest.
     """
     check_is_on_cluster(launcher, [option for name, option in _CLUSTER.items() if name in chosen])
+
+
+def gang_check_of(given: Settings) -> CheckGang:
+    """Return what refuses a gang that the cluster's settings cannot start."""
+    return gang_check(lambda: load_cluster(given))
+
+
+def read_trainer(path: Path | None) -> bytes | None:
+    """Return the script at `path`, None without one; raises InvalidInput where it cannot be read."""
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"The trainer {path} cannot be read: {error.strerror}.") from error
 
 
 def _size(text: str | None) -> int | None:

@@ -34,7 +34,7 @@ def take_up(app: App, run_id: str, *, by: str, intent: str) -> RunState | None:
     click.echo(f"{run_id} exists and is taken up as it was declared: {status.why}", err=True)
     if status.state == RunLifecycle.WAITING:
         why = f"Taken up again by `tracks run`: {intent}"
-        retry_by_person(app.tracks, run_id, by=by, why=why, changes={}, policy=app.policy)
+        retry_by_person(app.tracks, run_id, by=by, why=why, policy=app.policy)
     return state
 
 

@@ -2,42 +2,96 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
 import click
 
-from tracks_dagster.cli.common import by_option, open_app, parse_settings, why_option
+from tracks_dagster.cli.common import by_option, parse_settings, why_option
+from tracks_dagster.cli.compute_options import (
+    check_place,
+    compute_changes,
+    gang_check_of,
+    read_trainer,
+)
 from tracks_dagster.core.names import check_run_id
+from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.runs import check_words
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
 
 
 @click.command("retry")
-@click.argument("run_id")
+@click.argument("run_id", metavar="RUN")
 @why_option
 @by_option
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Change the config.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
+@click.option("--ranks", type=int, help="Processes, a device each; the global batch stays.")
+@click.option("--checkpoint-every", "every_steps", type=int, metavar="N", help="Steps.")
+@click.option("--checkpoint-every-s", "every_s", type=float, metavar="S", help="Seconds.")
+@click.option("--snapshot", "snapshot_id", help="Another snapshot of the dataset, by its id.")
+@click.option(
+    "--trainer",
+    type=click.Path(path_type=Path),
+    help="Another script, of a run that trains with one of your own.",
+)
 @click.option(
     "--allow-environment-change",
     is_flag=True,
     help="Resume even with other libraries than those that wrote the checkpoint.",
 )
+@click.option("--force", is_flag=True, help="Even where nothing changed that the end depends on.")
+@compute_changes
 def command(
-    run_id: str, why: str, by: str, changes: tuple[str, ...], allow_environment_change: bool
+    run_id: str,
+    why: str,
+    by: str,
+    settings: tuple[str, ...],
+    ranks: int | None,
+    every_steps: int | None,
+    every_s: float | None,
+    snapshot_id: str | None,
+    trainer: Path | None,
+    allow_environment_change: bool,
+    force: bool,
+    compute: Mapping[str, Any],
 ) -> None:
-    """Open another attempt of RUN_ID, which must not be finished or running."""
+    """Open another attempt of RUN, which must not be finished or running.
+
+    What is given replaces what the attempt before ran with, and stands in the record; all else stays.
+    With other ranks it trains the same samples in the same order, on another device, data or script it
+    goes on from the same weights: then its losses are not compared with those that went before.
+    """
     check_words({"why": why, "by": by})
-    overrides = parse_settings(changes)
-    app = open_app()
+    given = Settings.from_environment()
+    changes = AttemptChanges(
+        config=parse_settings(settings),
+        compute={**compute, **({} if ranks is None else {"ranks": ranks})},
+        every_steps=every_steps,
+        every_s=every_s,
+        snapshot_id=snapshot_id,
+        trainer_source=read_trainer(trainer),
+    )
+    app = build(given)
+    last = app.tracks.run(check_run_id(run_id)).last_attempt
+    if last is not None:
+        check_place(compute.get("launcher", last.opened.compute.launcher), compute)
     policy = app.policy
     record = retry_by_person(
         app.tracks,
-        check_run_id(run_id),
+        run_id,
         by=by,
         why=why,
-        changes=overrides,
         policy=policy,
+        changes=changes,
         allows_environment_change=allow_environment_change,
+        is_forced=force,
         nodes=NodeHealth(app.tracks, app.ledger, policy.nodes),
+        check_gang=gang_check_of(given),
+        foresee=app.foresee,
     )
     click.echo(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "

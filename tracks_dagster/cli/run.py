@@ -14,10 +14,14 @@ from click.core import ParameterSource
 
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.home_folder import check_home
-from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_table
-from tracks_dagster.cli.compute_options import check_place, compute_options
+from tracks_dagster.cli.compute_options import (
+    check_place,
+    compute_options,
+    gang_check_of,
+    read_trainer,
+)
 from tracks_dagster.cli.driving import drive, take_up
 from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
@@ -29,7 +33,6 @@ from tracks_dagster.core.records import Json
 from tracks_dagster.core.retention import DIRECTIONS
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
-from tracks_dagster.services.compute import CheckGang
 from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.services.runs import (
     STAGES,
@@ -39,7 +42,7 @@ from tracks_dagster.services.runs import (
     first_gang,
     new_run_id,
 )
-from tracks_dagster.settings import Settings, load_cluster, load_policy
+from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 
@@ -182,7 +185,7 @@ def command(
         team=team,
         stage=stage,
         drills=drills,
-        trainer_source=_read_trainer(trainer),
+        trainer_source=read_trainer(trainer),
         **compute,
     )
     if wait_s <= 0:
@@ -195,7 +198,7 @@ def command(
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, family, data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
-    declare(app.tracks, request, check_gang=_gang_check(given))
+    declare(app.tracks, request, check_gang=gang_check_of(given))
     told = before.head.seq + 1 if before is not None else 0
     followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
     read = read_outcome(app.tracks, request.run_id, weights_sha256, by=owner)
@@ -252,7 +255,7 @@ def _checked(
         request = replace(request, checkpoints_may_be_off=policy.checkpoints_may_be_off)
     check_place(request.launcher, chosen)
     check_request(request)
-    _gang_check(given)(first_gang(request, given.store_url))
+    gang_check_of(given)(first_gang(request, given.store_url))
     check_home(given.home)
     if data is not None:
         return replace(request, snapshot_id=check_source(request.family, data))
@@ -278,24 +281,10 @@ def _every_steps(text: str | None, every_s: float | None) -> int | None:
     return int(text)
 
 
-def _gang_check(given: Settings) -> CheckGang:
-    """Return what refuses a gang that the cluster's settings cannot start."""
-    return gang_check(lambda: load_cluster(given))
-
-
 def _config(settings: tuple[str, ...], **named: int | None) -> dict[str, Json]:
     """Return the config overrides of `--set` and of the options that have their own name."""
     own = [f"{name}={value}" for name, value in named.items() if value is not None]
     return parse_settings((*settings, *own))
-
-
-def _read_trainer(path: Path | None) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"The trainer {path} cannot be read: {error.strerror}.") from error
 
 
 def _print(result: dict[str, Json], *, as_json: bool) -> None:

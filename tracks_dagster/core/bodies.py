@@ -191,6 +191,7 @@ class AttemptOpened:
     checkpoint; a retry from the same checkpoint keeps that.
     avoided_nodes: those of `compute.excluded_nodes` that are excluded for this attempt alone, because
     they were in quarantine when it was opened, each with the reason.
+    trainer: the key of the script that it runs, which a person gave; None: as the run was declared.
     """
 
     cause: str
@@ -207,6 +208,7 @@ class AttemptOpened:
     allows_environment_change: bool = False
     cadence: CheckpointCadence | None = None
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
+    trainer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ Their losses must be the same floats, or the resume was not exact. Pure: who rea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tracks_dagster.core.records import Json
 
@@ -17,6 +17,7 @@ from tracks_dagster.core.records import Json
 class AttemptLosses:
     """What one attempt ran. losses: of the steps whose journal lines are in the store.
 
+    beside: what else the losses depend on, by name: device, script, snapshot.
     resumed_step: 0 when it began afresh; last_step: the last step it is known to have finished.
     """
 
@@ -26,6 +27,7 @@ class AttemptLosses:
     resumed_step: int
     last_step: int | None
     losses: Mapping[int, float]
+    beside: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +97,10 @@ def _difference(resumed: AttemptLosses, attempt: AttemptLosses) -> str | None:
             f"attempt {attempt.attempt_id} ran on {attempt.ranks} ranks, "
             f"attempt {resumed.attempt_id} on {resumed.ranks}"
         )
+    for name in sorted(attempt.beside.keys() & resumed.beside.keys()):
+        before, after = attempt.beside[name], resumed.beside[name]
+        if before != after:
+            return f"attempt {attempt.attempt_id} had another {name} ({before} → {after})"
     keys = sorted(attempt.config.keys() | resumed.config.keys())
     changed = [key for key in keys if attempt.config.get(key) != resumed.config.get(key)]
     if not changed:

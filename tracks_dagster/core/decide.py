@@ -201,6 +201,7 @@ def _after_failure(
         resume=resume,
         counted_seqs=seqs_of(failed, standing, rollback.seqs if rollback else ()),
         cadence=remedied.tried.cadence,
+        trainer=failed.opened.trainer,
         quarantine=(
             quarantines(failed, rollback.onset, resume, rollback.passed_over) if rollback else ()
         ),

@@ -31,7 +31,7 @@ class Retry:
 
     quarantine: a record each, in this order; what stands in the track already is not named again.
     collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
-    avoided_nodes: as in `AttemptOpened`, once the pool's quarantines were looked at.
+    avoided_nodes: as in `AttemptOpened`, once the pool's quarantines were looked at; trainer: likewise.
     """
 
     decision: str
@@ -47,6 +47,7 @@ class Retry:
     quarantine: tuple[Quarantine, ...] = ()
     collects_first: bool = False
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
+    trainer: str | None = None
 
     def opened(self, *, decided_by: str, policy_version: str = "") -> AttemptOpened:
         """Return the body of its record."""
@@ -65,6 +66,7 @@ class Retry:
             allows_environment_change=self.allows_environment_change,
             cadence=self.cadence,
             avoided_nodes=self.avoided_nodes,
+            trainer=self.trainer,
         )
 
 

@@ -3,6 +3,7 @@ snapshot, or a source in quarantine. Pure."""
 
 from __future__ import annotations
 
+from tracks_dagster.core.advice import retry_command
 from tracks_dagster.core.decision import Refuse
 from tracks_dagster.core.decision_words import seqs_of
 from tracks_dagster.core.reasons import TerminationReason
@@ -18,7 +19,10 @@ def cut_off(failed: AttemptState, reason: TerminationReason, why: str) -> Refuse
         reason=reason,
         limit="branch",
         decision=f"{ended} and is not retried: the run has no checkpoint of its own, and {why}",
-        what_to_do="Declare another branch: this one goes on from that checkpoint or not at all.",
+        what_to_do=(
+            "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that "
+            "checkpoint or not at all."
+        ),
         counted_seqs=seqs_of(failed, ()),
     )
 
@@ -33,8 +37,8 @@ def without_data(
         limit="snapshot",
         decision=f"{ended} and is not retried: {why}",
         what_to_do=(
-            "Declare a run on another snapshot, or release this one, and then "
-            f'`tracks retry {state.run_id} --why "…"` goes on.'
+            f"Give it another snapshot: `{retry_command(state.run_id, '--snapshot SNAPSHOT')}`; or "
+            f"release this one, then `{retry_command(state.run_id)}` goes on."
         ),
         counted_seqs=seqs_of(failed, ()),
     )
@@ -51,7 +55,7 @@ def in_quarantine(
         decision=f"{ended} and is not retried: {why}",
         what_to_do=(
             "Declare a run that does not rest on it, or release it, and then "
-            f'`tracks retry {state.run_id} --why "…"` goes on.'
+            f"`{retry_command(state.run_id)}` goes on."
         ),
         counted_seqs=seqs_of(failed, ()),
     )

@@ -269,6 +269,11 @@ class RunState:
         return stop is not None and stop.body.mode == MOVE
 
 
+def trainer_of(state: RunState, attempt: AttemptState) -> str:
+    """Return what `attempt` runs: "family", or the key of its stored script."""
+    return attempt.opened.trainer or state.declared.trainer
+
+
 def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:
     """Return the resumable checkpoint of `step`, of the newest attempt that has one, or of that one.
 

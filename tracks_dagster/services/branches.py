@@ -13,7 +13,7 @@ from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_at
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import RunState, find_at
+from tracks_dagster.core.run_state import RunState, find_at, trainer_of
 from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.runs import RunRequest
@@ -92,9 +92,8 @@ def find_origin(
     withheld = checkpoint_withheld(tracks, state, ref) if branch is None else None
     if withheld is not None:
         raise InvalidInput(f"Nothing can branch from {at}: {withheld}")
-    wrote = state.attempts[ref.attempt_id - 1].opened
-    declared = state.declared
-    trainer = declared.trainer
+    writer = state.attempts[ref.attempt_id - 1]
+    wrote, declared, trainer = writer.opened, state.declared, trainer_of(state, writer)
     return Origin(
         ref=ref,
         family=declared.model_family,

@@ -16,7 +16,13 @@ from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, EvalState, RunState
+from tracks_dagster.core.run_state import (
+    AttemptState,
+    CheckpointState,
+    EvalState,
+    RunState,
+    trainer_of,
+)
 from tracks_dagster.services.noting import known_attempt
 from tracks_dagster.services.tracks import Tracks
 
@@ -89,7 +95,7 @@ def side_of(tracks: Tracks, named: Named) -> Side:
         cursor_from=attempt.restored.cursor if attempt.restored else None,
         cursor_to=_cursor_to(named),
         config=attempt.opened.config,
-        code=_code(state),
+        code=_code(state, attempt),
         environment=_environment(attempt),
         placement=_placement(attempt),
         descent=tuple(each.ref for each in line),
@@ -182,14 +188,14 @@ def _cursor_to(named: Named) -> int | None:
     return max(own, default=attempt.restored.cursor if attempt.restored else None)
 
 
-def _code(state: RunState) -> Mapping[str, Json]:
+def _code(state: RunState, attempt: AttemptState) -> Mapping[str, Json]:
     code = state.declared.code
     return {
         "commit": code.git_commit,
         "branch": code.branch,
         "dirty": code.dirty,
         "package_version": code.package_version,
-        "trainer": state.declared.trainer,
+        "trainer": trainer_of(state, attempt),
     }
 
 

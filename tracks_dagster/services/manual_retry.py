@@ -2,28 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from tracks_dagster.core.avoidance import own_compute
-from tracks_dagster.core.bodies import AttemptOpened, ConfigChange
+from tracks_dagster.core.bodies import AttemptOpened
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import Contended, InvalidInput
-from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.core.rollback import from_onset_on
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.core.track import DECISIONS_MAX, run_track
+from tracks_dagster.services.attempt_changes import (
+    NO_CHANGES,
+    AttemptChanges,
+    AttemptPlan,
+    differences,
+    plan_attempt,
+)
 from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.branch_source import source_withdrawn
+from tracks_dagster.services.compute import CheckGang
 from tracks_dagster.services.node_health import NodeHealth
+from tracks_dagster.services.own_trainer import FAMILY
 from tracks_dagster.services.quarantine.clean_starts import resume_or_refuse
 from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
 from tracks_dagster.services.remedying import quarantine_all
 from tracks_dagster.services.tracks import Tracks
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
+CODE = "code_sha256"  # of the training code, in an environment
+
+Foresee = Callable[[str], Mapping[str, Json]]
 
 
 def retry_by_person(
@@ -32,31 +44,44 @@ def retry_by_person(
     *,
     by: str,
     why: str,
-    changes: Mapping[str, Json],
     policy: RetryPolicy,
+    changes: AttemptChanges = NO_CHANGES,
     allows_environment_change: bool = False,
+    is_forced: bool = False,
     nodes: NodeHealth | None = None,
+    check_gang: CheckGang | None = None,
+    foresee: Foresee | None = None,
 ) -> Record:
-    """Open the next attempt in the name of `by`, with `changes` to the config; no budget is spent.
+    """Open the next attempt in the name of `by`, with `changes`; no budget is spent.
 
     What was saved after the numbers went wrong (`policy` says for which reasons) is quarantined first:
     no attempt resumes from it, whoever opens it.
     allows_environment_change: it may resume with other libraries than those that wrote its
-    checkpoint. nodes: strikes the node that the newest attempt ended on, where no sensor has come to
-    it. Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open,
-    the run is finished, what it branched from or its snapshot was withdrawn, all that it could resume
-    from descends from a source in quarantine, or a change cannot be used.
+    checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
+    nodes: strikes the node that the newest attempt ended on, where no sensor has come to it.
+    check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
+    foresee: the environment of a gang that the launcher of that name would start now, {} where that
+    cannot be told.
+
+    Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open, the run is
+    finished, what it branched from or its snapshot was withdrawn, all that it could resume from
+    descends from a source in quarantine, a change cannot be used, or one is needed and missing.
     """
     tracks.run(run_id)
     try:
         for _ in range(DECISIONS_MAX):
             state = tracks.run(run_id)
-            last = _retriable(state, changes)
+            last = _retriable(state, changes.config)
             if nodes is not None:
                 nodes.look(state, by=by)
-            avoidance = avoid_now(tracks, own_compute(last.opened))
-            resume, left_out = _check_sources(tracks, state, last)
-            config = _changed_config(state, last, changes)
+            plan = plan_attempt(tracks, state, last, changes)
+            resume, left_out = _check_sources(tracks, state, plan)
+            changed = differences(state, last, plan, why=f"{by}: {why}")
+            if not (changed or allows_environment_change or is_forced):
+                _refuse_the_same_again(state, last, foresee)
+            if check_gang is not None and changes.compute:
+                check_gang(_gang(tracks, state, last, plan))
+            avoidance = avoid_now(tracks, plan.compute)
             if tainted := from_onset_on(state, last, policy):
                 quarantine_all(tracks, state, tainted, by=by)
                 continue
@@ -64,16 +89,19 @@ def retry_by_person(
                 cause="manual_retry",
                 decided_by=by,
                 decision=" ".join(filter(None, (why, left_out, avoidance.words))),
-                config=config,
+                config=plan.config,
                 compute=avoidance.compute,
-                snapshot=last.opened.snapshot,
+                snapshot=plan.snapshot,
                 resume=resume,
-                remediation=_differences(last.opened.config, config, why=f"{by}: {why}"),
+                remediation=changed,
                 counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
                 allows_environment_change=allows_environment_change,
-                cadence=last.opened.cadence,
+                cadence=plan.cadence,
                 avoided_nodes=avoidance.nodes,
+                trainer=plan.trainer,
             )
+            if changes.trainer_source is not None and plan.trainer is not None:
+                tracks.store.create(plan.trainer, changes.trainer_source)  # before what needs it
             draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
             after = tracks.append_to(state, draft)
             if after is not None:
@@ -87,7 +115,7 @@ def retry_by_person(
 
 
 def _check_sources(
-    tracks: Tracks, state: RunState, last: AttemptState
+    tracks: Tracks, state: RunState, plan: AttemptPlan
 ) -> tuple[CheckpointRef | None, str]:
     """Return what the attempt resumes from, and what was left out, in words.
 
@@ -98,7 +126,7 @@ def _check_sources(
     gone = source_withdrawn(tracks, state)
     if gone is not None and not state.resumable:
         raise InvalidInput(f"{doing}: {gone}")
-    refuse_withdrawn(tracks, last.opened.snapshot, doing=doing)
+    refuse_withdrawn(tracks, plan.snapshot, doing=doing)
     return resume_or_refuse(tracks, state, source_withdrawn=gone, doing=doing)
 
 
@@ -130,37 +158,37 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
     return last
 
 
-def _changed_config(
-    state: RunState, last: AttemptState, changes: Mapping[str, Json]
-) -> dict[str, Json]:
-    """Return the config of the newest attempt with `changes`, checked as when it was declared."""
-    before = dict(last.opened.config)
-    if not changes:
-        return before
-    unknown = sorted(set(changes) - set(before))
-    if unknown:
-        raise InvalidInput(
-            f"The config of {state.run_id} has no key {unknown[0]!r}; it has: "
-            f"{', '.join(sorted(before))}."
-        )
-    if "accumulation" in changes:
-        raise InvalidInput(
-            "accumulation follows from global_batch, micro_batch and the ranks: change micro_batch."
-        )
-    family = FAMILIES.get(state.declared.model_family)
-    if family is None:
-        return {**before, **changes}
-    given = {**before, **changes}
-    own = {key: given[key] for key in given if key not in family.keys and key != "accumulation"}
-    keys = {key: given[key] for key in given if key in family.keys}
-    return {**resolve_config(family, keys, ranks=last.opened.compute.ranks), **own}
+def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee | None) -> None:
+    """Raise InvalidInput where nothing changed since `last`, which ended before its first step for a
+    reason that lies in the code or the config alone."""
+    if last.reason not in SAME_AGAIN or last.ended is None or last.ended.last_step is not None:
+        return
+    script = trainer_of(state, last)
+    if script == FAMILY and not _is_same_code(last, foresee):
+        return
+    what = "its training code" if script == FAMILY else f"the script ({script})"
+    change = "correct it first" if script == FAMILY else "give the corrected one: --trainer FILE.py"
+    raise InvalidInput(
+        f"Attempt {last.attempt_id} of {state.run_id} ended as {last.reason} before its first step, "
+        f"and neither {what} nor anything else has changed: the next attempt would end the same. "
+        f"Change something (--set KEY=VALUE), or {change}; --force opens it all the same."
+    )
 
 
-def _differences(
-    before: Mapping[str, Json], after: Mapping[str, Json], *, why: str
-) -> tuple[ConfigChange, ...]:
-    return tuple(
-        ConfigChange(key=key, before=before.get(key), after=value, why=why)
-        for key, value in after.items()
-        if before.get(key) != value
+def _is_same_code(last: AttemptState, foresee: Foresee | None) -> bool:
+    """Whether a gang would run the very training code of `last`; what is not known may differ."""
+    ran = last.placed.environment.get(CODE) if last.placed is not None else None
+    now = foresee(last.opened.compute.launcher).get(CODE) if foresee is not None else None
+    return ran is not None and ran == now
+
+
+def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan) -> GangSpec:
+    """Return what the launcher would be asked to start, to see whether it can."""
+    return GangSpec(
+        run_id=state.run_id,
+        attempt_id=last.attempt_id + 1,
+        opened_seq=state.head.seq + 1,
+        compute=plan.compute,
+        store_url=tracks.store.url,
+        trainer=plan.trainer or state.declared.trainer,
     )

@@ -14,7 +14,7 @@ from tracks_dagster.core.continuity import AttemptLosses, Continuity, continuity
 from tracks_dagster.core.lifecycle import RunStatus, run_status
 from tracks_dagster.core.names import ALERT_SAVE_FAILED
 from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.services.journals import StepLine, read_steps
 from tracks_dagster.services.tracks import Tracks
 
@@ -79,7 +79,7 @@ def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
 def receipts_of(store: ObjectStore, state: RunState) -> RunReceipts:
     """Return the receipts of a run whose track was read before, with its journals as they stand now."""
     steps = [_steps(store, state.run_id, attempt) for attempt in state.attempts]
-    losses = [_losses(*pair) for pair in zip(state.attempts, steps, strict=True)]
+    losses = [_losses(state, *pair) for pair in zip(state.attempts, steps, strict=True)]
     newest = {a.attempt_id: s[-1].step for a, s in zip(state.attempts, steps, strict=True) if s}
     accounts = kept_and_lost(state, newest)
     receipts = tuple(
@@ -115,7 +115,7 @@ def _steps(store: ObjectStore, run_id: str, attempt: AttemptState) -> tuple[Step
     return tuple(read_steps(store, run_id, attempt.attempt_id, attempt.placed.launch_id))
 
 
-def _losses(attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses:
+def _losses(state: RunState, attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses:
     shipped = steps[-1].step if steps else None
     return AttemptLosses(
         attempt_id=attempt.attempt_id,
@@ -124,4 +124,9 @@ def _losses(attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses
         resumed_step=attempt.resumed_step,
         last_step=attempt.ended.last_step if attempt.ended else shipped,
         losses={step.step: step.loss for step in steps},
+        beside={
+            **({"device": attempt.placed.ranks[0].accelerator} if attempt.placed else {}),
+            "script": trainer_of(state, attempt).rpartition("/")[2],
+            "snapshot": attempt.opened.snapshot.snapshot_id[:12],
+        },
     )

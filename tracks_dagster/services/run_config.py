@@ -21,18 +21,28 @@ def whole_config(
 
     Raises InvalidInput.
     """
-    if not 1 <= ranks <= RANKS_MAX:
-        raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
+    check_ranks(ranks)
     own: dict[str, Json] = {}
     if has_own_trainer:
         own = {key: value for key, value in overrides.items() if key not in family.keys}
     for key, value in own.items():
-        is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
-        is_number = isinstance(value, int | float) and math.isfinite(value)
-        if not (is_text or is_number or value is None):
-            raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
+        check_own(key, value)
     given = {key: value for key, value in overrides.items() if key not in own}
     return {**resolve_config(family, given, ranks=ranks), **own}
+
+
+def check_ranks(ranks: int) -> None:
+    """Raise InvalidInput unless that many processes can train."""
+    if not 1 <= ranks <= RANKS_MAX:
+        raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
+
+
+def check_own(key: str, value: Json) -> None:
+    """Raise InvalidInput unless `value` may stand under a key that only one's own trainer knows."""
+    is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    if not (is_text or is_number or value is None):
+        raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
 
 
 def check_best_metric(rule: RetentionRule) -> None:

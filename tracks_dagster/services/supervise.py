@@ -31,7 +31,7 @@ from tracks_dagster.core.ports import (
 )
 from tracks_dagster.core.records import Draft, Kind, format_time
 from tracks_dagster.core.redact import Redact
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.core.start_budget import START_FAILED
 from tracks_dagster.core.track import run_track
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
@@ -289,7 +289,7 @@ class Supervisor:
 
 def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
     """Return what to start for `attempt`; raises GangError when its trainer's script is gone."""
-    trainer = state.declared.trainer
+    trainer = trainer_of(state, attempt)
     script = None
     if trainer != "family":
         data = tracks.store.get(trainer)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tracks_dagster.core.bodies import ConfigChange
 from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.services.explain.explanation import DataSeen, Tried
 from tracks_dagster.services.receipts import Receipt
@@ -21,7 +21,7 @@ def explain_tried(state: RunState, attempt: AttemptState) -> Tried:
         stage=declared.stage,
         owner=declared.owner,
         team=declared.team,
-        trainer=declared.trainer,
+        trainer=trainer_of(state, attempt),
         cause=opened.cause,
         decided_by=opened.decided_by,
         decision=opened.decision,

@@ -12,7 +12,7 @@ from tracks_dagster.core.evals import result_key
 from tracks_dagster.core.placement import places_key
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, sha256_hex
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.run_state import RunState, trainer_of
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import fold_track, read_track
@@ -137,18 +137,19 @@ def check_eval_results(store: ObjectStore, state: RunState) -> Iterator[Finding]
 def check_trainer(
     store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
 ) -> Iterator[Finding]:
-    """Check the script of a run with a trainer of one's own."""
-    key = state.declared.trainer
-    if key == "family" or is_absent(key):
-        return
-    problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".py"))
-    if problem is not None:
-        yield Finding(
-            kind=FindingKind.TRAINER_WRONG,
-            where=key,
-            meaning=f"The trainer's script of run {state.run_id} {problem}.",
-            to_do="Restore the object, or declare a new run with the script of your own checkout.",
-        )
+    """Check the scripts of a run with a trainer of one's own: declared, and given to later attempts."""
+    for key in sorted({state.declared.trainer, *(trainer_of(state, a) for a in state.attempts)}):
+        if key == "family" or is_absent(key):
+            continue
+        problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".py"))
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.TRAINER_WRONG,
+                where=key,
+                meaning=f"The trainer's script of run {state.run_id} {problem}.",
+                to_do="Restore the object, or give the run the script of your own checkout: "
+                f'`tracks retry {state.run_id} --why "…" --trainer FILE.py`.',
+            )
 
 
 def check_snapshots(

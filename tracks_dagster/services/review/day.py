@@ -170,7 +170,7 @@ def _all_of(kind: MatterKind, rows: Rows, shown: Sequence[Matter]) -> Matters:
 
 def _run(kind: MatterKind, row: Mapping[str, Json]) -> Matter:
     run_id = row["run_id"]
-    to_do = f'tracks explain {run_id}, then tracks retry {run_id} --why "…"'
+    to_do = f"tracks explain {run_id} (it says what to change, and the command that goes on)"
     return Matter(kind=kind, who=run_id, what=row["state_why"], to_do=to_do)
 
 

@@ -1,0 +1,202 @@
+"""What a person changes for the next attempt: asked for, recorded, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.fakes import FakeObjectStore
+from tests.histories import DatasetHistory, History
+from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
+from tracks_dagster.core.decide import decide
+from tracks_dagster.core.decision import Retry
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.core.names import KUBERNETES
+from tracks_dagster.core.records import Json
+from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.services.attempt_changes import AttemptChanges
+from tracks_dagster.services.manual_retry import retry_by_person
+from tracks_dagster.services.supervise import gang_spec
+from tracks_dagster.services.tracks import Tracks
+
+CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "micro_batch": 2}, ranks=2)
+POD = ComputeRequest(launcher=KUBERNETES, ranks=2, memory_bytes=2**30, queue="team-a")
+SCRIPT = b"print('the first')\n"
+
+
+@pytest.fixture
+def history() -> History:
+    """A run on a cluster whose first attempt committed step 20 and ran out of memory."""
+    history = History().declare(config=CONFIG, compute=POD).open().place().restore().commit(20)
+    return history.end("host_oom", last_step=23)
+
+
+def retried(
+    tracks: Tracks,
+    store: FakeObjectStore,
+    history: History,
+    *,
+    is_forced: bool = False,
+    **given: Any,
+) -> AttemptState:
+    history.write_to(store)
+    retry_by_person(
+        tracks,
+        "r-1",
+        by="ann",
+        why="more of it",
+        policy=DEFAULT_POLICY,
+        changes=AttemptChanges(**given),
+        is_forced=is_forced,
+        foresee=lambda launcher: {"code_sha256": "c"},
+    )
+    return tracks.run("r-1").attempts[-1]
+
+
+def changed(attempt: AttemptState) -> dict[str, tuple[Json, Json]]:
+    return {each.key: (each.before, each.after) for each in attempt.opened.remediation}
+
+
+def test_more_memory_is_asked_for_and_stands_in_the_record(
+    tracks: Tracks, store: FakeObjectStore, history: History
+) -> None:
+    attempt = retried(tracks, store, history, compute={"memory_bytes": 2**32})
+    assert attempt.opened.compute.memory_bytes == 2**32
+    assert attempt.opened.compute.queue == "team-a"  # what is not given stays
+    assert changed(attempt) == {"compute.memory_bytes": (2**30, 2**32)}
+    assert attempt.opened.remediation[0].why == "ann: more of it"
+
+
+def test_other_ranks_keep_the_global_batch(
+    tracks: Tracks, store: FakeObjectStore, history: History
+) -> None:
+    attempt = retried(tracks, store, history, compute={"ranks": 4})
+    config = attempt.opened.config
+    assert config["global_batch"] == CONFIG["global_batch"]
+    assert config["micro_batch"] * config["accumulation"] * 4 == config["global_batch"]
+    assert set(changed(attempt)) == {"compute.ranks", "accumulation"}
+
+
+def test_another_place_leaves_behind_what_was_asked_of_the_first(
+    tracks: Tracks, store: FakeObjectStore, history: History
+) -> None:
+    attempt = retried(tracks, store, history, compute={"launcher": "local"})
+    assert attempt.opened.compute == ComputeRequest(ranks=2)
+
+
+def test_the_cadence_and_the_snapshot_can_be_changed(
+    tracks: Tracks, store: FakeObjectStore, history: History
+) -> None:
+    data = DatasetHistory("aws-docs").declare().commit()
+    data.write_to(store)
+    snapshot_id = data.state.snapshots[0].body.snapshot_id
+    attempt = retried(tracks, store, history, every_s=60.0, snapshot_id=snapshot_id[:12])
+    assert attempt.opened.cadence == CheckpointCadence(every_steps=10, every_s=60.0)
+    assert attempt.opened.snapshot == SnapshotRef(dataset="aws-docs", snapshot_id=snapshot_id)
+    assert set(changed(attempt)) == {"cadence.every_s", "snapshot"}
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "no ranks": ({"compute": {"ranks": 0}}, "1 to 4096"),
+    "ranks that do not divide the batch": ({"compute": {"ranks": 7}}, "use a multiple of 7"),
+    "memory of a local run": (
+        {"compute": {"launcher": "local", "memory_bytes": 5}},
+        "asks something of a cluster",
+    ),
+    "no time between saves": ({"every_s": 0.0}, "use more than 0"),
+    "a script of a family's run": ({"trainer_source": SCRIPT}, "tracks run --from RUN@STEP"),
+    "an unknown snapshot": ({"snapshot_id": "f" * 12}, "no snapshot"),
+    "an unknown key": ({"config": {"colour": 1}}, "has no key 'colour'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_changed_is_refused_and_nothing_is_written(
+    name: str, tracks: Tracks, store: FakeObjectStore, history: History
+) -> None:
+    DatasetHistory("aws-docs").declare().write_to(store)
+    given, words = REFUSED[name]
+    with pytest.raises(Exception, match=words) as refused:
+        retried(tracks, store, history, **given)
+    assert type(refused.value).__name__ in ("InvalidInput", "UnknownRun")
+    assert len(tracks.run("r-1").attempts) == 1
+
+
+# --- a script of one's own, and what would end the same again ---------------------------------------
+
+
+@pytest.fixture
+def scripted(tracks: Tracks, store: FakeObjectStore) -> History:
+    """A run of a script that raised before its first step."""
+    key = "runs/r-1/trainer/first.py"
+    store.put(key, SCRIPT)
+    history = History().declare(config=CONFIG, trainer=key).open().place().restore()
+    return history.end("code_error", last_step=None)
+
+
+def test_a_corrected_script_is_stored_run_and_kept_by_later_retries(
+    tracks: Tracks, store: FakeObjectStore, scripted: History
+) -> None:
+    attempt = retried(tracks, store, scripted, trainer_source=b"print('the second')\n")
+    key = attempt.opened.trainer
+    assert key is not None
+    assert store.get(key) == b"print('the second')\n"
+    assert changed(attempt) == {"trainer": ("runs/r-1/trainer/first.py", key)}
+    state = tracks.run("r-1")
+    assert gang_spec(tracks, state, state.attempts[0]).script == SCRIPT.decode()
+    assert gang_spec(tracks, state, attempt).script == "print('the second')\n"
+    scripted.open(cause="manual_retry", trainer=key).place().restore().commit(10)
+    scripted.end("preempted", last_step=12)
+    decision = decide(scripted.state, DEFAULT_POLICY, scripted.at + timedelta(hours=1))
+    assert isinstance(decision, Retry)
+    assert decision.opened(decided_by="tests").trainer == key
+
+
+@pytest.mark.parametrize("reason", ["code_error", "config_error"])
+def test_what_ended_before_its_first_step_is_not_opened_again_without_a_change(
+    reason: str, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    key = "runs/r-1/trainer/first.py"
+    store.put(key, SCRIPT)
+    history = History().declare(config=CONFIG, trainer=key).open().place().restore()
+    history.end(reason, last_step=None)
+    with pytest.raises(InvalidInput, match="would end the same") as refused:
+        retried(tracks, store, history)
+    assert "--force" in str(refused.value)
+    assert "--trainer FILE.py" in str(refused.value)
+    assert len(tracks.run("r-1").attempts) == 1
+    assert retried(tracks, store, history, is_forced=True).opened.remediation == ()
+
+
+def test_a_change_of_anything_is_enough(
+    tracks: Tracks, store: FakeObjectStore, scripted: History
+) -> None:
+    assert retried(tracks, store, scripted, config={"lr": 0.5}).attempt_id == 2
+
+
+@pytest.mark.parametrize(
+    ("ran", "is_refused"), [("c", True), ("another", False)], ids=["the same code", "other code"]
+)
+def test_of_a_family_the_training_code_of_this_checkout_is_looked_at(
+    ran: str, is_refused: bool, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = History().declare(config=CONFIG).open().place(environment={"code_sha256": ran})
+    history.restore().end("code_error", last_step=None)
+    if is_refused:
+        with pytest.raises(InvalidInput, match="its training code"):
+            retried(tracks, store, history)
+    else:
+        assert retried(tracks, store, history).attempt_id == 2
+
+
+def test_after_a_first_step_the_same_again_is_a_persons_choice(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    history = History().declare(config=CONFIG, trainer="runs/r-1/trainer/first.py").open()
+    history.place().restore().end("code_error", last_step=3)
+    assert retried(tracks, store, history).attempt_id == 2

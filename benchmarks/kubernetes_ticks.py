@@ -38,11 +38,12 @@ from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.launch import plan_launches
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.sweep import sweep
 from tracks_dagster.services.tracks import Tracks
-from tracks_dagster.services.watch import close_lost, settle_open_runs, survey, write_heartbeat
+from tracks_dagster.services.watch import close_lost, settle_open_runs, survey
 from tracks_dagster.wiring import new_uid, utc_now
 
 CLOSED = (0, 100, 1000, 5000)  # attempts, of runs that are over
@@ -157,7 +158,7 @@ class Plane:
         """Let every sensor tick, and the sweeper."""
         self._seconds += TICK_S
         found = survey(self.tracks, self.ledger, self._launcher_of, self.orchestrator)
-        planned = plan_launches(found.attempts)
+        planned = plan_launches(found.attempts, self.clock())
         write_heartbeat(self.store, self.clock(), {})
         lost = close_lost(
             self.tracks, self.ledger, self._launcher_of, self.orchestrator, clean=redact

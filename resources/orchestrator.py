@@ -1,8 +1,9 @@
 """Dagster's instance behind `ports.Orchestrator`: which runs an attempt has had, and how they stand."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
 from tracks_dagster.core import names
 from tracks_dagster.core.ports import OrchestratorRun
@@ -26,18 +27,31 @@ class DagsterOrchestrator:
 
     def find(self, dagster_run_id: str) -> OrchestratorRun | None:
         """Return the Dagster run of that id, or None."""
-        run = self._instance.get_run_by_id(dagster_run_id)
-        return None if run is None else _translated(run)
+        record = self._instance.get_run_record_by_id(dagster_run_id)
+        return None if record is None else _translated(record)
 
     def _runs(self, tags: dict[str, str]) -> Sequence[OrchestratorRun]:
-        found = self._instance.get_runs(RunsFilter(tags=tags), limit=RUNS_MAX)
-        return [_translated(run) for run in found]
+        found = self._instance.get_run_records(RunsFilter(tags=tags), limit=RUNS_MAX)
+        return [_translated(record) for record in found]
 
 
-def _translated(run: DagsterRun) -> OrchestratorRun:
+def _translated(record: RunRecord) -> OrchestratorRun:
+    run, ended = record.dagster_run, record.end_time
     return OrchestratorRun(
         dagster_run_id=run.run_id,
         is_finished=run.is_finished,
         is_canceling=run.status in (DagsterRunStatus.CANCELING, DagsterRunStatus.CANCELED),
         is_failed=run.status is DagsterRunStatus.FAILURE,
+        asked_at=record.create_timestamp,
+        ended_at=None if ended is None else datetime.fromtimestamp(ended, UTC),
+        problem=_problem(run),
     )
+
+
+def _problem(run: DagsterRun) -> str:
+    if run.status is DagsterRunStatus.QUEUED:
+        return "it waits in Dagster's queue"
+    if names.TAG_LAUNCH in run.tags:
+        return run.tags[names.TAG_LAUNCH]
+    reason = run.tags.get(names.TAG_WORKER_REASON)
+    return "" if reason is None else f"its run worker ended as {reason}"

@@ -1,26 +1,35 @@
-"""Dagster's own run launcher, which also notices that a run's worker is gone.
+"""Dagster's own run launcher, which also says what a launch met, and notices that a worker is gone.
 
 `dagster.yaml` names it. Without it a run whose worker died together with the code server (a reboot, a
 `kill -9`) is listed as started for ever, and its attempt would wait for a supervisor that never comes.
 A run that is declared dead while it lives does no harm: it finds a newer claim in the track and goes.
+
+A code server that does not answer in time has not refused: on a machine that is overloaded the run's
+process is on its way, and to call the run failed would start another one beside it. Such a run stays as
+it is, until Dagster's monitoring gives up waiting (`start_timeout_seconds`).
 """
 
 import time
 
-from dagster import DagsterRun, DefaultRunLauncher
+from dagster import DagsterError, DagsterRun, DefaultRunLauncher
 from dagster._core.errors import (
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
 )
+from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.types import GetCurrentRunsResult
+from dagster._grpc.utils import default_grpc_timeout
 from dagster._serdes import deserialize_value
 
 from resources.own_process import health_in_own_process, runs_in_own_process
+from tracks_dagster.core.names import TAG_LAUNCH
+from tracks_dagster.core.redact import redact
 
 TRIES = 3  # a code server that is busy may refuse a connection; one that is gone refuses every one
 TRY_AGAIN_S = 1.0
+TAG_CHARACTERS_MAX = 200
 
 
 class CheckedRunLauncher(DefaultRunLauncher):
@@ -30,6 +39,26 @@ class CheckedRunLauncher(DefaultRunLauncher):
     def supports_check_run_worker_health(self) -> bool:
         """Tell Dagster's run monitoring to ask."""
         return True
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Start the run; what that met stands in its tags. Raises DagsterError when it was refused."""
+        try:
+            super().launch_run(context)
+        except DagsterUserCodeUnreachableTimeoutError:
+            late = f"the code server did not answer in {default_grpc_timeout()} s"
+            self._tag(context.dagster_run, f"{late}; {self._log()}")
+        except DagsterUserCodeUnreachableError:
+            self._tag(context.dagster_run, f"the code server could not be reached; {self._log()}")
+            raise
+        except DagsterError as error:
+            self._tag(context.dagster_run, redact(str(error)))
+            raise
+
+    def _log(self) -> str:
+        return f"see daemon.log in {self._instance.root_directory}"
+
+    def _tag(self, run: DagsterRun, met: str) -> None:
+        self._instance.add_run_tags(run.run_id, {TAG_LAUNCH: met[:TAG_CHARACTERS_MAX]})
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Ask the code server that started the run; one that does not exist any more says no."""

@@ -13,6 +13,7 @@ from dagster import (
 
 from tracks_dagster.core import names
 from tracks_dagster.core.ports import Orchestrator
+from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.services.launch import LaunchRequest, plan_launches
 from tracks_dagster.services.watch import survey
 from tracks_dagster.wiring import App
@@ -38,11 +39,15 @@ def launch_attempts(
         app.tracks, app.ledger, app.launcher_of, orchestrator, after=context.cursor or None
     )
     context.update_cursor(found.cut_at or "")
-    plan = plan_launches(found.attempts)
+    plan = plan_launches(found.attempts, app.now())
+    write_launches(app.store, names.LAUNCH_ATTEMPTS, plan.pending)
     for problem in (*found.problems, *plan.given_up):
         context.log.warning(problem)
     if not plan.requests:
-        return SkipReason("; ".join(plan.given_up) or "every open attempt is supervised")
+        waiting = [f"{each.key}: {each.failed_count} launches failed" for each in plan.pending]
+        return SkipReason(
+            "; ".join((*plan.given_up, *waiting)) or "every open attempt is supervised"
+        )
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(
         run_requests=[_run_request(request) for request in plan.requests],

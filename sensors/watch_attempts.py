@@ -30,6 +30,7 @@ from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
+from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.services.sweep import sweep, sweep_is_due
 from tracks_dagster.services.tainting import keep_taints
@@ -38,7 +39,6 @@ from tracks_dagster.services.watch import (
     close_lost,
     settle_open_runs,
     skip_reason,
-    write_heartbeat,
 )
 from tracks_dagster.services.watch_cursor import WatchCursor, read_cursor
 from tracks_dagster.settings import find_cluster_file

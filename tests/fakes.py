@@ -210,13 +210,16 @@ class FakeOrchestrator:
     def __init__(self) -> None:
         self.runs: dict[str, list[OrchestratorRun]] = {}
 
-    def put(self, key: str, dagster_run_id: str, *, is_finished: bool = False) -> None:
-        """Let there be a newest run of `key`, or let the one of that id change."""
+    def put(
+        self, key: str, dagster_run_id: str, *, is_finished: bool = False, **more: str | datetime
+    ) -> None:
+        """Let there be a newest run of `key`, or let the one of that id change. more: its fields."""
         run = OrchestratorRun(
             dagster_run_id=dagster_run_id,
             is_finished=is_finished,
             is_canceling=False,
             is_failed=is_finished,
+            **more,  # type: ignore[arg-type]
         )
         others = [r for r in self.runs.get(key, []) if r.dagster_run_id != dagster_run_id]
         self.runs[key] = [run, *others]

@@ -129,6 +129,20 @@ def test_the_config_switches_off_what_calls_home_and_what_would_retry(tmp_path: 
     assert "storage" not in config
 
 
+def test_what_is_started_here_waits_longer_for_a_code_server_unless_it_is_told_how_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variable = "DAGSTER_GRPC_TIMEOUT_SECONDS"
+    monkeypatch.delenv(variable, raising=False)
+    config = yaml.safe_load(local_config(on_postgres=False))
+    assert another(tmp_path).environment[variable] == "300"
+    assert config["code_servers"]["local_startup_timeout"] == 300
+    # a launch that is not answered in time is not given up at that moment
+    assert config["run_monitoring"]["start_timeout_seconds"] > 300
+    monkeypatch.setenv(variable, "900")
+    assert another(tmp_path).environment[variable] == "900"
+
+
 def test_on_postgres_the_password_is_not_in_the_file(tmp_path: Path) -> None:
     home = DagsterHome(
         tmp_path, root=tmp_path, environment={}, postgres_url="postgresql+psycopg2://u:hunter22@h/d"

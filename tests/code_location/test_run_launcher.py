@@ -1,4 +1,4 @@
-"""Whether the worker of a run lives, as its code server tells; the server's client is played."""
+"""What a launch met, and whether a worker lives, as its code server tells; the server is played."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, job
+from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, DefaultRunLauncher, job
 from dagster._core.errors import (
+    DagsterLaunchFailedError,
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
 )
 from dagster._core.events import DagsterEvent
+from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
@@ -21,6 +23,7 @@ from dagster._grpc.types import GetCurrentRunsResult
 from dagster._serdes import serialize_value
 
 from resources import run_launcher
+from resources.orchestrator import DagsterOrchestrator
 from resources.run_launcher import TRIES, CheckedRunLauncher
 
 
@@ -37,6 +40,11 @@ class Client:
         return serialize_value(
             GetCurrentRunsResult(current_runs=list(self.runs), serializable_error_info=None)
         )
+
+
+@job
+def nothing() -> None:
+    """Do nothing."""
 
 
 Check = Callable[[Client | None], WorkerStatus]
@@ -103,6 +111,51 @@ def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Pat
         assert after.status is DagsterRunStatus.STARTED
 
 
-@job
-def nothing() -> None:
-    """Do nothing."""
+def launch(instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, error: Exception) -> str:
+    """Launch a run that meets `error`; return its id."""
+
+    def meet(self: DefaultRunLauncher, context: LaunchRunContext) -> None:
+        raise error
+
+    monkeypatch.setattr(DefaultRunLauncher, "launch_run", meet)
+    monkeypatch.setenv("DAGSTER_GRPC_TIMEOUT_SECONDS", "300")
+    run = instance.create_run_for_job(nothing, tags={"dagster/partition": "r-1/a01"})
+    launcher = CheckedRunLauncher()
+    launcher.register_instance(instance)
+    launcher.launch_run(LaunchRunContext(dagster_run=run, workspace=None))
+    return run.run_id
+
+
+def test_a_launch_that_is_not_answered_in_time_is_late_and_not_failed(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = launch(instance, monkeypatch, DagsterUserCodeUnreachableTimeoutError("late"))
+    run = instance.get_run_by_id(run_id)
+    assert run is not None
+    assert run.status is DagsterRunStatus.NOT_STARTED  # as it was: its process may be on its way
+    [found] = DagsterOrchestrator(instance).runs_of_attempt("r-1/a01")
+    assert not found.is_finished
+    assert found.asked_at is not None
+    assert found.problem.startswith("the code server did not answer in 300 s; see daemon.log in /")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (DagsterUserCodeUnreachableError("refused"), "the code server could not be reached; see"),
+        (DagsterLaunchFailedError("its subprocess ended with 1"), "its subprocess ended with 1"),
+    ],
+)
+def test_a_launch_that_is_refused_fails_and_its_tags_say_why(
+    instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str
+) -> None:
+    with pytest.raises(type(error)):
+        launch(instance, monkeypatch, error)
+    [run] = instance.get_runs()
+    instance.report_run_failed(run)  # as Dagster's queue does
+    [found] = DagsterOrchestrator(instance).runs_of_attempt("r-1/a01")
+    assert found.is_failed
+    assert found.problem.startswith(words)
+    assert found.asked_at is not None
+    assert found.ended_at is not None
+    assert 0 <= (found.ended_at - found.asked_at).total_seconds() < 3600  # both in UTC

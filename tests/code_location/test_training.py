@@ -41,7 +41,7 @@ from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.services.status import read_heartbeat
+from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.wiring import App
 

@@ -22,6 +22,7 @@ from tests.deploy.values import (
 )
 from tests.deploy.worker_jobs import check_run_worker, run_worker_job
 from tracks_dagster.adapters import dagster_instance
+from tracks_dagster.adapters.dagster_instance import DEADLINES
 from tracks_dagster.adapters.kubernetes import dagster_config
 from tracks_dagster.core.cluster import ClusterSettings
 
@@ -105,7 +106,9 @@ def test_secrets_are_named_and_never_written(cluster: ClusterSettings) -> None:
     code = VALUES["dagster-user-deployments"]["deployments"][0]
     for part in (VALUES["dagsterWebserver"], VALUES["dagsterDaemon"], code):
         assert part["envSecrets"] == [{"name": "tracks-postgres-url"}, {"name": "tracks-store"}]
-        assert {each["name"] for each in part["env"]} == {"TRACKS_STORE", "TRACKS_KUBERNETES"}
+        env = {each["name"]: each["value"] for each in part["env"]}
+        assert set(env) == {"TRACKS_STORE", "TRACKS_KUBERNETES", "DAGSTER_GRPC_TIMEOUT_SECONDS"}
+        assert env.items() & DEADLINES.items()  # as long as on a laptop
     assert "postgresqlPassword" not in VALUES["postgresql"]
     assert VALUES["generatePostgresqlPasswordSecret"] is False
     assert VALUES["global"]["postgresqlSecretName"] == "tracks-postgres"

@@ -94,7 +94,7 @@ def test_what_ended_while_no_daemon_ran_is_decided_and_asked_for_in_three_ticks(
         assert not [problem for tick in ticks for problem in tick.problems]
     assert opened_count(ledger) == COUNT
     found = survey(tracks, ledger, lambda _: FakeGangs(), FakeOrchestrator(), seconds=lambda: 0.0)
-    assert len(plan_launches(found.attempts).requests) == COUNT
+    assert len(plan_launches(found.attempts, clock()).requests) == COUNT
 
 
 class Distant(FakeObjectStore):

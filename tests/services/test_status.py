@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+from html import unescape
+from typing import Any
 
 import pytest
 
@@ -12,12 +14,18 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import Alert, PromotionRule
 from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, canonical_json, format_time
 from tracks_dagster.core.track import log_key
+from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.services.explain.text import attempt_text, run_text
+from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.services.journals import read_tail
+from tracks_dagster.services.launch import PendingLaunch
+from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.silence import SILENT_S_MIN
-from tracks_dagster.services.status import RunLine, read_status
+from tracks_dagster.services.status import RunLine, read_status, reads_what_waits
 from tracks_dagster.services.tracks import Tracks
 
 SENSORS = (
@@ -212,3 +220,103 @@ def test_a_finished_run_waits_for_nobody(story: Story, tracks: Tracks, ledger: L
 def test_a_run_that_does_not_exist_is_named(tracks: Tracks, ledger: Ledger) -> None:
     with pytest.raises(UnknownRun, match="no-such-run"):
         read_status(tracks, ledger, run_id="no-such-run")
+
+
+MET = "the code server did not answer in 300 s; see daemon.log in /home/dagster"
+
+
+@pytest.mark.parametrize(
+    ("launch", "age_s", "words"),
+    [
+        # asked for just now: nothing is late
+        ({"failed_count": 0, "asked_s_ago": 20}, 0, None),
+        (
+            {"failed_count": 0, "asked_s_ago": 45},
+            0,
+            "waiting: its launch was asked for 45 s ago and has not begun",
+        ),
+        (
+            {"failed_count": 4, "why": MET, "asked_s_ago": 20},
+            0,
+            f"waiting: 4 launches failed: {MET}; the next one was asked for 20 s ago",
+        ),
+        (
+            {"failed_count": 1, "why": MET, "next_s": 5},
+            0,
+            f"waiting: 1 launch failed: {MET}; the next one is asked for at 2026-01-05T12:00:05Z",
+        ),
+        (
+            {"failed_count": 20, "why": MET},
+            0,
+            f"waiting: 20 launches failed: {MET}; another one is asked for once a person has deleted "
+            "these in Dagster's UI",
+        ),
+        # the code server that would tell more stands still: within a minute that shows
+        (
+            {"failed_count": 4, "why": MET},
+            960,
+            f"waiting: 4 launches failed: {MET}; another one is asked for once a person has deleted "
+            "these in Dagster's UI; no daemon has ticked since 2026-01-05T11:44:00Z (16 min ago): "
+            "either none runs, and `tracks up` starts one, or its code server does not answer or has "
+            "no share of the machine",
+        ),
+        (None, 51, "waiting: no daemon has ticked since 2026-01-05T11:59:09Z (51 s ago)"),
+        (None, 49, None),
+    ],
+)
+def test_a_launch_that_does_not_come_is_told_everywhere(
+    launch: dict[str, Any] | None,
+    age_s: float,
+    words: str | None,
+    store: FakeObjectStore,
+    tracks: Tracks,
+    ledger: Ledger,
+    clock: FakeClock,
+) -> None:
+    history = History(RUN_ID).declare().open()
+    history.write_to(store)
+    clock.at = datetime(2026, 1, 5, 12, tzinfo=UTC)
+    if launch is not None:
+        given = dict(launch)
+        asked, following = given.pop("asked_s_ago", None), given.pop("next_s", None)
+        pending = PendingLaunch(
+            **{"key": attempt_key(RUN_ID, 1), "why": "", **given},
+            asked_at=None if asked is None else format_time(clock() - timedelta(seconds=asked)),
+            next_at=None
+            if following is None
+            else format_time(clock() + timedelta(seconds=following)),
+        )
+        other = PendingLaunch(key="other/a01", failed_count=9, why="not of this run")
+        write_launches(store, names.LAUNCH_ATTEMPTS, [other, pending])
+    clock.advance(-age_s)
+    beat(store, clock)
+    clock.advance(age_s)
+    found = line(tracks, ledger)
+    assert (found.waiting_for or "").startswith(words or "")
+    assert (found.waiting_for is None) is (words is None)
+    around = Around(waits=reads_what_waits(tracks))
+    for told in (
+        run_text(explain_run(tracks, RUN_ID, around)),
+        attempt_text(explain_attempt(tracks, RUN_ID, 1, around)),
+        unescape(
+            render_report(tracks, RUN_ID, around).replace("<code>", "`").replace("</code>", "`")
+        ),
+    ):
+        assert (found.waiting_for or "") in told
+        assert ("waiting: " in told) is (words is not None)
+
+
+def test_what_the_daemon_left_is_not_said_of_a_run_that_trains(
+    store: FakeObjectStore, tracks: Tracks, ledger: Ledger, clock: FakeClock
+) -> None:
+    History(RUN_ID).declare().open().supervise().place().restore().write_to(store)
+    assert line(tracks, ledger).waiting_for is None  # no daemon ever ticked, and a gang works
+
+
+def test_a_tick_that_has_nothing_to_tell_of_launches_writes_nothing(store: FakeObjectStore) -> None:
+    failed = PendingLaunch(key="k", failed_count=1, why="")
+    for launches in ([], [failed], [failed]):
+        write_launches(store, names.LAUNCH_ATTEMPTS, launches)
+    assert [method for method, _ in store.calls].count("put") == 1
+    write_launches(store, names.LAUNCH_ATTEMPTS, [])  # it came
+    assert [method for method, _ in store.calls].count("put") == 2

@@ -27,6 +27,8 @@ from tracks_dagster.core.errors import GangError, UnknownRun
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import canonical_json, format_time
+from tracks_dagster.services.heartbeat import write_launches
+from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.triage.judge import Sources, Triage, triage
 from tracks_dagster.services.triage.reading import read_sql
@@ -295,6 +297,20 @@ def test_what_a_daemon_opens_against_the_order_is_told(
     found = triage(sources, ONE_DEVICE).daemon
     assert found.ticks
     assert found.openers == tuple(name for name, on in sensors.items() if on)
+
+
+def test_launches_that_do_not_come_are_told_by_their_key(
+    variants: Triage, store: FakeObjectStore, sources: Sources
+) -> None:
+    assert variants.daemon.late == {}
+    beat = {"at": format_time(MORNING), "sensors": {}}
+    store.put("daemon/heartbeat.json", canonical_json(beat))
+    failed = PendingLaunch(key="v2-5/a02", failed_count=4, why="no answer in 300 s")
+    usual = PendingLaunch(key="v2-6/a02", failed_count=0, why="", asked_at=format_time(MORNING))
+    write_launches(store, "launch_attempts", [failed, usual])
+    late = triage(sources, ONE_DEVICE).daemon.late
+    assert list(late) == ["v2-5/a02"]
+    assert late["v2-5/a02"].startswith("4 launches failed: no answer in 300 s; ")
 
 
 def test_an_unknown_run_is_told_with_the_nearest_names(variants: Triage, sources: Sources) -> None:

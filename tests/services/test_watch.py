@@ -25,8 +25,8 @@ from tracks_dagster.services.due import (
     runs_between_attempts,
     runs_with_open_attempts,
 )
+from tracks_dagster.services.heartbeat import read_heartbeat, write_heartbeat
 from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.status import read_heartbeat
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due, scan_is_due
 from tracks_dagster.services.watch import (
@@ -35,7 +35,6 @@ from tracks_dagster.services.watch import (
     settle_open_runs,
     skip_reason,
     survey,
-    write_heartbeat,
 )
 
 

@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from tracks_dagster.adapters.dagster_instance import (
     CONFIG_FILE,
+    DEADLINES,
     POSTGRES_VARIABLE,
     create_schema,
     create_storage,
@@ -72,7 +73,7 @@ class DagsterHome:
         self._config = config
         self._root = root
         self._postgres_url = postgres_url
-        self._environment = {**os.environ, **environment, "DAGSTER_HOME": str(folder)}
+        self._environment = {**DEADLINES, **os.environ, **environment, "DAGSTER_HOME": str(folder)}
         if postgres_url is not None:
             self._environment[POSTGRES_VARIABLE] = in_own_schema(postgres_url)
         self._children: list[subprocess.Popen[bytes]] = []

@@ -19,9 +19,18 @@ SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same d
 POSTGRES_VARIABLE = "TRACKS_DAGSTER_POSTGRES_URL"  # the file names it, so it holds no password
 RUNS_MAX = 16  # at once, of all kinds, on one machine
 ATTEMPTS_MAX = 12  # of these, so that evals and snapshots always find a place
+# Generous: at a load of 60 on two cores a run worker needs more than Dagster's 60 s for its imports,
+# and a time-out only starts the same work again.
+CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor's tick, a launch
+RUN_START_S_MAX = 600  # until a run that was launched has begun; then it counts as failed
+DEADLINES = {
+    "DAGSTER_GRPC_TIMEOUT_SECONDS": str(CODE_SERVER_S_MAX),
+    # By default as long as the one before; a code server that is told to end shall not take that.
+    "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "60",
+}
 CREATE_S_MAX = 180.0  # twenty times what an idle machine needs
 
-_COMMON = """\
+_COMMON = f"""\
 # Written by tracks_dagster; changes are overwritten.
 telemetry:
   enabled: false
@@ -34,7 +43,7 @@ sensors:
   use_threads: true
   num_workers: 5
 code_servers:
-  local_startup_timeout: 300
+  local_startup_timeout: {CODE_SERVER_S_MAX}
 retention:
   sensor:
     purge_after_days:
@@ -57,7 +66,7 @@ run_launcher:
 run_monitoring:
   enabled: true
   poll_interval_seconds: 10
-  start_timeout_seconds: 300
+  start_timeout_seconds: {RUN_START_S_MAX}
   max_resume_run_attempts: 0
 """
 _POSTGRES = f"""\

@@ -26,6 +26,7 @@ from tracks_dagster.services.explain.raw_records import evidence_text, record_li
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
 from tracks_dagster.services.explain.text import attempt_text, broken_lines, run_text
+from tracks_dagster.services.status import reads_what_waits
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
 from tracks_dagster.wiring import utc_now
@@ -78,7 +79,8 @@ def command(
         return
     _check(target, html, records=records, evidence=evidence, random_failed=random_failed)
     settings = settings_for(archive)
-    tracks, around = open_tracks_to_read(settings), _around(settings)
+    tracks = open_tracks_to_read(settings)
+    around = _around(settings, tracks)
     if random_failed:
         picked = _pick(settings, last, seed)
         click.echo(_told(picked, last), err=True)
@@ -110,14 +112,18 @@ def _check(
         raise InvalidInput(f"--evidence is of one attempt: write {target}/a01, for example.")
 
 
-def _around(settings: Settings) -> Around:
+def _around(settings: Settings, tracks: Tracks) -> Around:
     """Return what an explanation may draw on; what cannot be had is told and left out."""
     rules, wrong_rules = usable_rules(settings)
     prices, wrong_prices = usable_prices(settings)
     for problem in filter(None, (wrong_rules, wrong_prices)):
         click.echo(problem, err=True)
     return Around(
-        rules=rules, ledger=_ledger(settings), ui_url=find_ui_url(settings), prices=prices
+        rules=rules,
+        ledger=_ledger(settings),
+        ui_url=find_ui_url(settings),
+        prices=prices,
+        waits=None if settings.is_archive else reads_what_waits(tracks),
     )
 
 

@@ -17,9 +17,10 @@ from tracks_dagster.core.promotion import promotion_is_settled
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.journals import last_step
 from tracks_dagster.services.narrate import sentence
-from tracks_dagster.services.status import read_heartbeat, waiting_for
+from tracks_dagster.services.status import waiting_for
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.tracks import Tracks
 

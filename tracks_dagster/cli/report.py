@@ -10,6 +10,7 @@ from tracks_dagster.cli.common import open_app
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.services.explain.run import Around
 from tracks_dagster.services.report import link as report_link
+from tracks_dagster.services.status import reads_what_waits
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.wiring import App
 
@@ -27,6 +28,12 @@ def write_report(app: App, run_id: str) -> Path:
     prices, wrong_prices = usable_prices(app.settings)
     for problem in filter(None, (wrong_rules, wrong_prices)):
         click.echo(problem, err=True)
-    around = Around(rules=rules, ledger=app.ledger, ui_url=find_ui_url(app.settings), prices=prices)
+    around = Around(
+        rules=rules,
+        ledger=app.ledger,
+        ui_url=find_ui_url(app.settings),
+        prices=prices,
+        waits=reads_what_waits(app.tracks),
+    )
     file = app.settings.reports / f"{run_id}.html"
     return report_link.write_report(app.tracks, run_id, file, around).path

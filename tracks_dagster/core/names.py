@@ -68,6 +68,7 @@ TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
 TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
 TAG_REASON = "tracks/termination_reason"
 TAG_ENDING = "tracks/ending"  # failure, interruption or as_meant, as `core.endings` has it
+TAG_LAUNCH = "tracks/launch"  # what the launch of a Dagster run met, in words
 TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
 TAG_PARENT_RUN = (
     "dagster/parent_run_id"  # Dagster's own: it shows runs that name a root as its group

@@ -370,12 +370,19 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorRun:
-    """A Dagster run, as far as decisions need it."""
+    """A Dagster run, as far as decisions need it.
+
+    asked_at, ended_at: when it was made and when it ended, None where that is not known. problem: what
+    its launch met, in words; empty where nothing is known.
+    """
 
     dagster_run_id: str
     is_finished: bool
     is_canceling: bool
     is_failed: bool
+    asked_at: datetime | None = None
+    ended_at: datetime | None = None
+    problem: str = ""
 
 
 class Orchestrator(Protocol):

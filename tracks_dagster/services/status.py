@@ -1,49 +1,51 @@
 """How every training run stands now, and what those that wait are waiting for.
 
 Runs are found in the ledger; how each stands is read from its track, unless the ledger says as much
-(`status_row`). The daemon's heartbeat is for people only: it tells that a sensor is switched off,
-nothing is decided by it.
+(`status_row`). What the daemon left (`heartbeat`) is for people only: nothing is decided by it.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
-from tracks_dagster.core.names import ALERT_POOL_STORM, LAUNCH_ATTEMPTS, RUN_EVALS
+from tracks_dagster.core.names import (
+    ALERT_POOL_STORM,
+    LAUNCH_ATTEMPTS,
+    RUN_EVALS,
+    TRAINER_SCRIPT,
+    attempt_key,
+    eval_attempt_key,
+)
 from tracks_dagster.core.policy import sensor_of
 from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.promotion import promotion_is_due
 from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
+from tracks_dagster.services.heartbeat import (
+    Heartbeat,
+    describe_age,
+    describe_launch,
+    read_heartbeat,
+)
 from tracks_dagster.services.journals import JournalTail, read_tail
 from tracks_dagster.services.quarantine.descending import read_held
 from tracks_dagster.services.silence import heard_at, silence
 from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.services.tracks import Tracks
 
-HEARTBEAT_KEY = "daemon/heartbeat.json"
-HEARTBEAT_AGE_S_MAX = 120.0  # the watcher ticks every few seconds; two minutes mean that it is gone
 RUNS_MAX = 200
 
 _BROKEN = "Its track does not hold: `tracks fsck` tells what is wrong and what to do."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heartbeat:
-    """What the daemon's watcher wrote last. sensors: name → whether it is switched on."""
-
-    at: datetime
-    sensors: Mapping[str, bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,23 +160,37 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
 
 
 def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> str | None:
-    """Say what a run waits for that will not come by itself: a sensor that is off, or a daemon.
+    """Say what a run waits for that is late or will not come by itself: a launch that failed, a daemon,
+    a sensor that is off.
 
     None while a gang works, and when it is a person's turn (refused, drained) or nobody's (finished).
     """
+    if state.declared.trainer == TRAINER_SCRIPT:
+        return None  # it trains outside of attempts: no daemon belongs to its folder
     sensor = next_sensor(state)
     if sensor is None or run_status(state).state != RunLifecycle.RUNNING:
         return None
-    if heartbeat is None:
-        return "waiting: no daemon has looked at this store yet; start one with `tracks up`"
-    if (now - heartbeat.at).total_seconds() > HEARTBEAT_AGE_S_MAX:
-        return (
-            f"waiting: no daemon has ticked since {format_time(heartbeat.at)}; "
-            "start one with `tracks up`"
-        )
-    if heartbeat.sensors.get(sensor) is False:
+    launches = heartbeat.launches if heartbeat is not None else ()
+    own = [each for each in launches if each.key in _awaited(state)]
+    late = [*(describe_launch(each, now) for each in own), describe_age(heartbeat, now)]
+    if any(late):
+        return f"waiting: {'; '.join(filter(None, late))}"
+    if heartbeat is not None and heartbeat.sensors.get(sensor) is False:
         return f"waiting: sensor {sensor} is off"
     return _storm(state, now)
+
+
+def reads_what_waits(tracks: Tracks) -> Callable[[RunState], str | None]:
+    """Return `waiting_for` by what the daemon has left now."""
+    return partial(waiting_for, heartbeat=read_heartbeat(tracks.store), now=tracks.now())
+
+
+def _awaited(state: RunState) -> set[str]:
+    """Return the keys of what a Dagster run has to come for: the open attempt, and open evals."""
+    attempt = state.open_attempt
+    keys = {attempt_key(state.run_id, attempt.attempt_id)} if attempt is not None else set()
+    asked = (e.opened for e in state.evals if e.ended is None)
+    return keys | {eval_attempt_key(state.run_id, o.eval_id, o.number) for o in asked}
 
 
 def _storm(state: RunState, now: datetime) -> str | None:
@@ -194,23 +210,12 @@ def next_sensor(state: RunState) -> str | None:
     """Return the sensor that has to act next on an unfinished run, or None when a gang works."""
     attempt = state.last_attempt
     if attempt is None or attempt.reason is None:
-        return LAUNCH_ATTEMPTS if attempt is None or not attempt.claims else None
+        has_begun = attempt is not None and (attempt.claims or attempt.placed is not None)
+        return None if has_begun else LAUNCH_ATTEMPTS
     owes_evals = attempt.reason in HAS_ALL_STEPS and not evals_settled(state)
     if owes_evals or promotion_is_due(state):
         return RUN_EVALS
     return sensor_of(attempt.reason)
-
-
-def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
-    """Return the daemon's last heartbeat, or None when there is none that can be read."""
-    data = store.get(HEARTBEAT_KEY)
-    if data is None:
-        return None
-    try:
-        stored = json.loads(data)
-        return Heartbeat(at=parse_time(stored["at"]), sensors=dict(stored["sensors"]))
-    except (ValueError, KeyError, TypeError):
-        return None  # for people only: a broken one is as good as none
 
 
 def _progress(store: ObjectStore, state: RunState) -> tuple[JournalTail, int | None, float | None]:

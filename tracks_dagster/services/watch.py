@@ -7,9 +7,8 @@ waiting. Which attempts need a Dagster run is planned by `services.launch`.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from tracks_dagster.core import names
 from tracks_dagster.core.errors import TracksError
@@ -20,11 +19,10 @@ from tracks_dagster.core.ports import (
     CheckpointReader,
     LauncherOf,
     Ledger,
-    ObjectStore,
     Orchestrator,
 )
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind, canonical_json, format_time
+from tracks_dagster.core.records import Kind
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
@@ -37,7 +35,7 @@ from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.status import HEARTBEAT_KEY, next_sensor
+from tracks_dagster.services.status import next_sensor
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import Seconds, Turns
 from tracks_dagster.services.withdrawals import Withdrawals
@@ -260,9 +258,3 @@ def skip_reason(tick: Tick, *, idle: str) -> str:
     if tick.cut_at is not None:
         told.append(f"the next tick goes on after {tick.cut_at}")
     return "; ".join(told) or idle
-
-
-def write_heartbeat(store: ObjectStore, now: datetime, sensors: Mapping[str, bool]) -> None:
-    """Overwrite the daemon's heartbeat: when it ticked, and which sensors are on. For people only."""
-    value = {"at": format_time(now), "sensors": dict(sensors)}
-    store.put(HEARTBEAT_KEY, canonical_json(value))

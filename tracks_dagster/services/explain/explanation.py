@@ -250,7 +250,8 @@ class AttemptExplanation:
     of a finished run its final weights. rests_on: the same in words, with what became of it.
     evals_owed: how each required eval of the run stands, a sentence each. history: every attempt of
     the run, oldest first. quarantined: a sentence for each source in quarantine that it descends
-    from. broken: where the track stops holding; nothing after it is told.
+    from. broken: where the track stops holding; nothing after it is told. waits_for: what the run waits
+    for that is late or will not come by itself.
     """
 
     key: str
@@ -280,13 +281,15 @@ class AttemptExplanation:
     links: tuple[UiLink, ...]
     references: tuple[Reference, ...]
     broken: Break | None
+    waits_for: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
     """A run and its newest attempts, oldest first. promotions: a sentence each.
 
-    history: all of its attempts; left_out: how many older ones are told there only.
+    history: all of its attempts; left_out: how many older ones are told there only. waits_for: what is
+    late or will not come by itself.
     """
 
     run_id: str
@@ -297,3 +300,4 @@ class RunExplanation:
     history: tuple[Stretch, ...]
     left_out: int
     broken: Break | None
+    waits_for: str | None

@@ -6,7 +6,7 @@ and no memory of any person. What the record does not hold is listed as missing,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -64,13 +64,19 @@ class Around:
 
     rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
     and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prices: None
-    where nothing is told in money.
+    where nothing is told in money. waits: says what a run waits for that is late or will not come by
+    itself, as the daemon left it; None for a record that no daemon belongs to.
     """
 
     rules: UserRules = NO_RULES
     ledger: Ledger | None = None
     ui_url: str = ""
     prices: Prices | None = None
+    waits: Callable[[RunState], str | None] | None = None
+
+    def waits_for(self, state: RunState) -> str | None:
+        """Return what the run waits for; None where that is nothing, or nobody can tell."""
+        return None if self.waits is None else self.waits(state)
 
 
 NOTHING_AROUND = Around()
@@ -146,6 +152,7 @@ def explain_told(
         history=told.history,
         left_out=len(receipts) - len(chosen),
         broken=told.read.broken,
+        waits_for=around.waits_for(told.run.state),
     )
 
 
@@ -213,6 +220,7 @@ def _explain(
         links=tuple(explain_links(state, attempt, around.ui_url)),
         references=tuple(references(state, attempt)),
         broken=told.read.broken,
+        waits_for=around.waits_for(state),
     )
 
 

@@ -20,6 +20,7 @@ def run_text(run: RunExplanation) -> str:
     """Return the run in a few lines, its history, then each of its newest attempts, then the words."""
     head = [f"{run.run_id}: {run.state}. {run.why}".rstrip(), *run.promotions]
     head += broken_lines(run.broken)
+    head += filter(None, [run.waits_for])
     head += _labelled([Section("history", tuple(_history(run)))])
     parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
     return _with_words("\n\n".join(parts))
@@ -57,6 +58,7 @@ def _attempt(attempt: AttemptExplanation, *, is_alone: bool) -> str:
     lines = [headline(attempt)]
     if is_alone:  # of a run both are told once, at its head
         lines += broken_lines(attempt.broken)
+        lines += filter(None, [attempt.waits_for])
     told = sections(attempt)
     kept = told if is_alone else [each for each in told if each.label != "history"]
     return "\n".join([*lines, *_labelled(kept)])

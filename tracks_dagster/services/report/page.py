@@ -64,7 +64,7 @@ def render_told(
         title=escape(state.run_id),
         style=STYLE.read_text(encoding="utf-8"),
         state=escape(run.status.state),
-        why=rich(run.status.why),
+        why=rich(" ".join(filter(None, (run.status.why, explained.waits_for)))),
         broken="".join(
             f'<p class="broken">{rich(each)}</p>' for each in broken_lines(told.read.broken)
         ),

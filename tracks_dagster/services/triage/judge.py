@@ -24,7 +24,7 @@ from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen, Sign
-from tracks_dagster.services.status import read_heartbeat
+from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.triage.daemon import Daemon, daemon_of
 from tracks_dagster.services.triage.gangs import Gangs
 from tracks_dagster.services.triage.line import Line, line_of

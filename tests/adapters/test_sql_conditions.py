@@ -204,7 +204,6 @@ def test_only_comparisons_that_every_row_must_meet_are_checked_by_sqlite(
         "select 1 from training_runs where owner = 'a' union all select 2 from training_runs",
         "select * from (from training_runs) where owner = 'a'",
         "select * from run_time where run_id = 'a'",  # a view
-        "select * from main.training_runs where owner = 'a'",
     ],
 )
 def test_a_query_that_is_more_than_one_table_with_conditions_is_left_to_duckdb(text: str) -> None:

@@ -24,10 +24,9 @@ import sqlalchemy as sa
 from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.engine import BUSY_S_MAX, READ_S_MAX
 from tracks_dagster.adapters.sql_conditions import as_sqlite
-from tracks_dagster.adapters.sql_parse import Select
+from tracks_dagster.adapters.sql_parse import CELLS_MAX, Select, too_large
 from tracks_dagster.core.errors import InvalidInput, LedgerError
 
-CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
 BATCH_ROWS = 50_000
 
 _AS_POSTGRES = "NULLS_LAST_ON_ASC_FIRST_ON_DESC"
@@ -78,18 +77,11 @@ def _answer(query: duckdb.DuckDBPyRelation) -> pa.Table:
                 batches.append(batch)
                 rows_max -= batch.num_rows
                 if rows_max < 0:
-                    raise InvalidInput(_too_large(len(query.columns)))
+                    raise InvalidInput(too_large(len(query.columns)))
             return pa.Table.from_batches(batches, reader.schema)
     except OSError as error:  # one of DuckDB's on the way: of its kind only the text is left
         is_late = "INTERRUPT Error" in str(error)
         raise (duckdb.InterruptException if is_late else duckdb.Error)(str(error)) from error
-
-
-def _too_large(columns: int) -> str:
-    return (
-        f"The answer has more than {CELLS_MAX // columns:,} rows of {columns} columns; ask for fewer "
-        "columns, for sums, or in parts (order by … limit … offset …)."
-    )
 
 
 def _filters(connection: duckdb.DuckDBPyConnection, select: Select) -> dict[str, str]:

@@ -17,9 +17,13 @@ import sqlalchemy as sa
 
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.ledger.views import views
+from tracks_dagster.adapters.sql_allowed import Named, check_allowed
 from tracks_dagster.adapters.sql_conditions import Condition, conditions, every_node
 from tracks_dagster.adapters.sql_heads import Head, head
+from tracks_dagster.adapters.sql_text import comparable_text
 from tracks_dagster.core.errors import InvalidInput
+
+CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
 
 # Parts of a query that stand for columns without naming them.
 _NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
@@ -27,10 +31,12 @@ _NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Select:
-    """One SELECT. tables: those of the ledger, and its views, that it may read.
+    """One SELECT, of what is allowed. query: without comments. tables: those of the ledger, and its
+    views, that it may read.
 
     words: every name and literal in it, in lower case; None when any column may be read.
     conditions: some that every row of the answer meets. head: all the rows that it needs, if few.
+    named: functions and attributes in it.
     """
 
     query: str
@@ -38,6 +44,7 @@ class Select:
     words: frozenset[str] | None
     conditions: tuple[Condition, ...]
     head: Head | None
+    named: Named
 
     def columns(self, table: sa.Table) -> list[sa.Column[Any]]:
         """Return the columns of `table` that the query may read, at least one."""
@@ -46,7 +53,8 @@ class Select:
 
 
 def parse_select(query: str) -> Select:
-    """Return what `query` is; raises InvalidInput when it is not one SELECT."""
+    """Return what `query` is; raises InvalidInput when it is not one SELECT of what is allowed."""
+    query, exact_names = comparable_text(query)
     with closing(duckdb.connect()) as connection:
         try:
             statements = connection.extract_statements(query)
@@ -70,12 +78,22 @@ def parse_select(query: str) -> Select:
     words = {word.lower() for node in nodes for word in _words(node)}
     known = (*metadata.sorted_tables, *views.sorted_tables)
     tables = tuple(table for table in known if table.name in words)
+    named = check_allowed(tree, exact_names)
     return Select(
         query=query,
         tables=tables,
         words=None if _reads_unnamed(nodes) else frozenset(words),
         conditions=must_hold,
         head=first,
+        named=named,
+    )
+
+
+def too_large(columns: int) -> str:
+    """Say that an answer has too many rows of so many columns."""
+    return (
+        f"The answer has more than {CELLS_MAX // columns:,} rows of {columns} columns; ask for fewer "
+        "columns, for sums, or in parts (order by … limit … offset …)."
     )
 
 

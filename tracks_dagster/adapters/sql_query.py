@@ -1,12 +1,13 @@
 """The engine of `tracks sql`: one SELECT over the ledger, which it cannot change.
 
 On Postgres the server answers. SQLite knows neither intervals nor timestamps, so DuckDB answers for
-an embedded ledger. Both take the same text, and the time zone is UTC.
+an embedded ledger. Both take the same text, of the same functions, and the time zone is UTC.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -17,54 +18,61 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
 from tracks_dagster.adapters.embedded_sql import run_embedded
-from tracks_dagster.adapters.ledger.engine import READ_S_MAX, make_engine, reason, transaction
-from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.adapters.ledger.views import views
+from tracks_dagster.adapters.ledger.engine import READ_S_MAX, make_engine, reason
+from tracks_dagster.adapters.postgres_sql import run_on_postgres
 from tracks_dagster.adapters.sql_parse import Select, first_line, parse_select
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.errors import InvalidInput, LedgerError
 from tracks_dagster.core.records import Json
 
 Answer = tuple[list[str], list[tuple[Json, ...]]]  # column names, rows
 
-_TABLE_UNKNOWN = "42P01"  # SQLSTATEs of Postgres
-_COLUMN_UNKNOWN = "42703"
+_COLUMN_UNKNOWN = "42703"  # SQLSTATEs of Postgres
 _TOO_LONG = "57014"
 _CLASSES_OF_THE_QUERY = ("0A", "21", "22", "25", "42", "57014")  # the others are of the server
 
 
-def run_sql(ledger_url: str, query: str) -> Answer:
+def run_sql(
+    ledger_url: str, query: str, *, warn: Callable[[str], None] = lambda warning: None
+) -> Answer:
     """Return the column names and rows that one SELECT gives, within 60 s.
 
     Values are JSON's and datetimes, in UTC where they know their zone; others come as text.
+    warn: called where Postgres answers with the rights of a role that may also write.
 
-    Raises InvalidInput for what is not one SELECT over the ledger's tables, LedgerError when the
-    ledger cannot be read.
+    Raises InvalidInput for what is not one SELECT over the ledger's tables, by functions that only
+    compute; LedgerError when the ledger cannot be read.
     """
     select = parse_select(query)
     engine = make_engine(ledger_url)
     if engine.dialect.name == "postgresql":
-        return _on_postgres(engine, select)
+        return _on_postgres(engine, select, warn)
     return _on_sqlite(Path(engine.url.database or ""), select)
 
 
-def _on_postgres(engine: Engine, select: Select) -> Answer:
-    with transaction(engine, "read", write=False) as connection:
-        connection.exec_driver_sql("SET LOCAL TimeZone = 'UTC'")
-        try:
-            result = connection.execution_options(no_parameters=True).exec_driver_sql(select.query)
-            return list(result.keys()), [tuple(map(_plain, row)) for row in result]
-        except DBAPIError as error:
-            state = getattr(error.orig, "pgcode", None) or ""
-            if not state.startswith(_CLASSES_OF_THE_QUERY):
-                raise
-            if state == _TOO_LONG:
-                raise InvalidInput(_too_long()) from error
-            hint = ""
-            if state == _TABLE_UNKNOWN:
-                hint = _tables()
-            elif state == _COLUMN_UNKNOWN:
-                hint = _columns(select)
-            raise InvalidInput(f"The query cannot be answered: {reason(error)}{hint}") from error
+def _on_postgres(engine: Engine, select: Select, warn: Callable[[str], None]) -> Answer:
+    try:
+        columns, rows, warning = run_on_postgres(engine, select)
+    except LedgerError as error:
+        if (refused := _refused(error, select)) is None:
+            raise
+        raise InvalidInput(refused) from error
+    if warning is not None:
+        warn(warning)
+    return columns, [tuple(map(_plain, row)) for row in rows]
+
+
+def _refused(error: LedgerError, select: Select) -> str | None:
+    """Return what is wrong with the query; None where the server is what failed."""
+    cause = error.__cause__
+    if not isinstance(cause, DBAPIError):
+        return None
+    state = getattr(cause.orig, "pgcode", None) or ""
+    if not state.startswith(_CLASSES_OF_THE_QUERY):
+        return None
+    if state == _TOO_LONG:
+        return _too_long()
+    hint = _columns(select) if state == _COLUMN_UNKNOWN else ""
+    return f"The query cannot be answered: {reason(cause)}{hint}"
 
 
 def _on_sqlite(ledger: Path, select: Select) -> Answer:
@@ -73,11 +81,7 @@ def _on_sqlite(ledger: Path, select: Select) -> Answer:
     except duckdb.InterruptException as error:
         raise InvalidInput(_too_long()) from error
     except duckdb.Error as error:
-        hint = ""
-        if isinstance(error, duckdb.CatalogException):
-            hint = _tables()
-        elif isinstance(error, duckdb.BinderException):
-            hint = _columns(select)
+        hint = _columns(select) if isinstance(error, duckdb.BinderException) else ""
         raise InvalidInput(f"The query cannot be answered: {first_line(error)}.{hint}") from error
     columns = [column.to_pylist() for column in table.columns]
     return table.column_names, [tuple(map(_plain, row)) for row in zip(*columns, strict=True)]
@@ -85,11 +89,6 @@ def _on_sqlite(ledger: Path, select: Select) -> Answer:
 
 def _too_long() -> str:
     return f"The query took longer than {READ_S_MAX} s; ask for less at once."
-
-
-def _tables() -> str:
-    tables, made = ", ".join(sorted(metadata.tables)), ", ".join(sorted(views.tables))
-    return f" The ledger has the tables {tables} and the views {made}."
 
 
 def _columns(select: Select) -> str:

@@ -24,11 +24,14 @@ def command(query: str, as_json: bool) -> None:
 
     The tables: training_runs, training_attempts, checkpoints, evals, promotions, datasets,
     snapshots, notes. The views: attempt_time, run_time, waste_by_reason, dead_retries, budget_burn,
-    interruptions, eval_lag. The same text runs on Postgres as it stands.
+    interruptions, eval_lag. The same text runs on Postgres as it stands. Functions are those that
+    only compute; an error about another one lists them.
     """
     settings = Settings.from_environment()
     open_ledger_to_read(settings)  # says what to do where there is none, or one of another version
-    columns, rows = run_sql(settings.ledger_url, query)
+    columns, rows = run_sql(
+        settings.ledger_url, query, warn=lambda warning: click.echo(warning, err=True)
+    )
     told = [[_plain(value) for value in row] for row in rows]
     if as_json:
         _check_names(columns)

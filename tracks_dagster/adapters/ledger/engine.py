@@ -55,13 +55,19 @@ def make_engine(url: str | URL, *, keep_connection: bool = False) -> Engine:
 def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connection]:
     """Give a connection within a transaction, committed at the end and rolled back on an error.
 
-    write: False makes every attempt to write an error. Raises LedgerError: "Cannot `what` …".
+    write: False makes every attempt to write an error and rolls back at the end, too: some functions
+    of Postgres write in a read-only transaction. Raises LedgerError: "Cannot `what` …".
     """
     try:
-        with engine.connect().execution_options(write=write) as connection, connection.begin():
+        with (
+            engine.connect().execution_options(write=write) as connection,
+            connection.begin() as begun,
+        ):
             if engine.dialect.name == "postgresql":
                 _limit_postgres(connection, write=write)
             yield connection
+            if not write:
+                begun.rollback()
     except SQLAlchemyError as error:
         where = f"the ledger at {place(engine.url)}"
         raise LedgerError(f"Cannot {what} {where}: {reason(error)}") from error

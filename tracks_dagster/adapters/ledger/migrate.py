@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
 
 from tracks_dagster.adapters.ledger.engine import place, transaction
+from tracks_dagster.adapters.ledger.reader_role import make_reader
 from tracks_dagster.core.errors import LedgerError
 
 HEAD = "0007"  # the newest migration; a test compares it with the folder
@@ -35,6 +36,8 @@ def migrate(engine: Engine) -> None:
         found = _version(connection)  # another process may have been faster
         if found != HEAD:
             _upgrade(connection, found)
+            if engine.dialect.name == "postgresql":
+                make_reader(connection)
 
 
 def check_schema(engine: Engine) -> None:

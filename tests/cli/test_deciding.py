@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.records import Kind, Record
+from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 
@@ -30,6 +33,41 @@ def refused_story(home: object) -> Story:
     story = Story(app.store).refused()
     app.projector.scan()
     return story
+
+
+@pytest.mark.parametrize(
+    ("arguments", "facts"),
+    [
+        (("stop", RUN_ID), {"run_id": RUN_ID, "mode": "stop"}),
+        (("drain", RUN_ID), {"run_id": RUN_ID, "mode": "drain"}),
+        (("waive", RUN_ID, "heldout-loss"), {"run_id": RUN_ID, "suite": "heldout-loss"}),
+        (("quarantine", f"attempt:{RUN_ID}/a01"), {"source": f"attempt:{RUN_ID}/a01"}),
+        (("checkpoints", "pin", f"{RUN_ID}@20"), {"status": "pinned"}),
+        (("reclassify", f"{RUN_ID}/a01", "--as", "node_failure"), {"now": "node_failure"}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_decision_is_answered_as_json(
+    arguments: tuple[str, ...], facts: dict[str, Json], open_story: Story, call: Call
+) -> None:
+    answer = json.loads(call(*arguments, "--why", "make room", "--json").stdout)
+    assert {name: answer[name] for name in facts} == facts
+
+
+def test_a_retry_and_a_note_answer_where_they_stand(refused_story: Story, call: Call) -> None:
+    noted = json.loads(call("note", f"{RUN_ID}/a01", "looks bad", "--json").stdout)
+    assert noted == {"run_id": RUN_ID, "attempt_id": 1, "seq": newest_record().seq}
+    change = ("--why", "mended", "--set", "seed=8")
+    retried = json.loads(call("retry", RUN_ID, *change, "--json").stdout)
+    assert retried == {"run_id": RUN_ID, "attempt_id": 2, "seq": newest_record().seq}
+
+
+def test_a_promotion_and_a_report_answer_as_json(story: Story, call: Call, home: Path) -> None:
+    target = ("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "it is", "--json")
+    assert json.loads(call(*target).stdout)["alias"] == "best"
+    path = str(home / "reports" / f"{RUN_ID}.html")
+    written = json.loads(call("report", RUN_ID, "--json").stdout)
+    assert written == {"run_id": RUN_ID, "path": path}
 
 
 def newest_record() -> Record:

@@ -15,6 +15,7 @@ from tracks_dagster.cli.catalog import GROUPS, SUMMARIES
 from tracks_dagster.cli.completion import SHELLS, VARIABLE
 
 COLUMNS = 80
+WITHOUT_AN_ANSWER = ("up", "completion", "reindex")
 GROUP_MAX = 7  # what the eye takes in at once
 
 
@@ -37,6 +38,21 @@ def test_help_is_whole_on_eighty_columns(page: tuple[str, ...]) -> None:
     assert max(map(len, shown.stdout.splitlines())) <= COLUMNS
     # Usage says "[OPTIONS] COMMAND [ARGS]..." and, of what may be repeated, "NAME..."
     assert not [line for line in shown.stdout.splitlines()[1:] if line.endswith("...")]
+
+
+@pytest.mark.parametrize("page", pages(), ids=" ".join)
+def test_every_command_that_answers_does_so_in_json_too_and_calls_a_run_run(
+    page: tuple[str, ...],
+) -> None:
+    command: click.Command = main
+    for name in page:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), name)
+        assert found is not None
+        command = found
+    if not isinstance(command, click.Group) and page[0] not in WITHOUT_AN_ANSWER:
+        assert any("--json" in param.opts for param in command.params)
+    assert "RUN_ID" not in command.get_help(click.Context(command))
 
 
 def test_every_command_stands_once_in_a_group_of_a_few() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.cli.common import as_json, print_json, run_argument
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.cadence import CadenceAdvice, MeanTime, PoolRecord
 from tracks_dagster.core.names import check_run_id
@@ -16,7 +16,7 @@ from tracks_dagster.settings import Settings
 
 
 @click.command("advise")
-@click.argument("run_id", metavar="RUN")
+@run_argument
 @as_json
 def command(run_id: str, as_json: bool) -> None:
     """Propose how often RUN should save: √(2·δ·M), from its saves and its pool's interruptions."""

@@ -9,7 +9,9 @@ from tracks_dagster.cli.common import (
     attempt_option,
     by_option,
     open_app,
-    print_json,
+    print_answer,
+    recorded,
+    seq_of,
     why_option,
 )
 from tracks_dagster.core.body_json import to_json
@@ -63,11 +65,9 @@ COMMANDS = (pin_checkpoint, unpin_checkpoint)
 def _tell(
     verb: str, ref: CheckpointRef, holder: str, record: Record | None, *, as_json: bool
 ) -> None:
-    if as_json:
-        seq = record.seq if record is not None else None
-        print_json({"ref": to_json(ref), "pin": holder, "status": verb, "seq": seq})
-        return
-    where = f"record {record.seq}" if record is not None else "as it was already"
-    click.echo(
-        f"Step {ref.step} of {ref.run_id}, attempt {ref.attempt_id}, {verb} by {holder}: {where}."
+    print_answer(
+        f"Step {ref.step} of {ref.run_id}, attempt {ref.attempt_id}, {verb} by {holder}: "
+        f"{recorded(record)}.",
+        {"ref": to_json(ref), "pin": holder, "status": verb, "seq": seq_of(record)},
+        as_json=as_json,
     )

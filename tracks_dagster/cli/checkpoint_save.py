@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, open_app, print_json
+from tracks_dagster.cli.common import as_json, open_app, print_json, run_argument
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id
@@ -18,7 +18,7 @@ WAIT_S_MAX = 24 * 3600.0
 
 
 @click.command("save")
-@click.argument("run_id", metavar="RUN")
+@run_argument
 @click.option("--wait", "wait_s", type=float, default=WAIT_S, show_default=True, help="Seconds.")
 @as_json
 @click.pass_context

@@ -13,7 +13,7 @@ from tracks_dagster.cli import (
     checkpoint_save,
     checkpoint_verify,
 )
-from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.cli.common import as_json, print_json, print_table, run_argument
 from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import check_run_id
@@ -32,10 +32,10 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("run_id")
+@run_argument
 @as_json
 def list_checkpoints(run_id: str, as_json: bool) -> None:
-    """List the committed checkpoints of RUN_ID, oldest first, and why each is still there."""
+    """List the committed checkpoints of RUN, oldest first, and why each is still there."""
     tracks = open_tracks_to_read(Settings.from_environment())
     state = tracks.run(check_run_id(run_id))
     judged = {each.checkpoint.seq: each.why for each in judge(state, tracks.now())}

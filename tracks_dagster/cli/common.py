@@ -6,7 +6,7 @@ import getpass
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +15,7 @@ import click
 
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id, parse_attempt_key
-from tracks_dagster.core.records import Json
+from tracks_dagster.core.records import Json, Record
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -47,6 +47,24 @@ def print_json(value: Json) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+def print_answer(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:
+    """Print what a command did: one sentence, or the facts of it as JSON."""
+    if as_json:
+        print_json(dict(facts))
+    else:
+        click.echo(sentence)
+
+
+def seq_of(record: Record | None) -> int | None:
+    """Return the place of the record that a decision left, None where it stood so already."""
+    return record.seq if record is not None else None
+
+
+def recorded(record: Record | None) -> str:
+    """Return the same in words."""
+    return f"record {record.seq}" if record is not None else "as it was already"
+
+
 def print_table(table: Table) -> None:
     """Print a table on stdout: as wide as the terminal, wide enough for any row elsewhere."""
     from rich.console import Console
@@ -55,7 +73,7 @@ def print_table(table: Table) -> None:
 
 
 def as_json(command: Command) -> Command:
-    """Add `--json` to a reading command."""
+    """Add `--json`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON.")(command)
 
 
@@ -74,6 +92,11 @@ def settings_for(archive: Path | None) -> Settings:
     if archive is None:
         return given
     return replace(given, store_url=str(archive.absolute()), postgres_url=None)
+
+
+def run_argument(command: Command) -> Command:
+    """Add the run that a command is about."""
+    return click.argument("run_id", metavar="RUN")(command)
 
 
 def why_option(command: Command) -> Command:

@@ -5,8 +5,16 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import by_option, open_app, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    print_answer,
+    seq_of,
+    why_option,
+)
 from tracks_dagster.cli.pool import parse_length
+from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.names import RUN_ID_PATTERN, check_run_id
 from tracks_dagster.services.draining import Drained, drain_node, pools_of_node
@@ -26,6 +34,7 @@ NAMED_MAX = 10  # runs that the answer names
 @click.option("--run", "kind", flag_value="run", help="It is a run, also where a node is named so.")
 @click.option("--pool", help="Of a node: only in this pool; by default in each that it works for.")
 @click.option("--for", "length", default="24h", show_default=True, help="Of a node: how long.")
+@as_json
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -35,6 +44,7 @@ def command(
     kind: str | None,
     pool: str | None,
     length: str,
+    as_json: bool,
 ) -> None:
     """Save and end attempts, as planned.
 
@@ -45,11 +55,16 @@ def command(
     app = open_app()
     if _is_node(app, target, kind, pool):
         drained = drain_node(app.tracks, app.ledger, target, by=by, why=why, pool=pool, for_s=for_s)
-        click.echo(_told(drained))
+        print_answer(_told(drained), to_json(drained), as_json=as_json)
         for problem in drained.problems:
             click.echo(f"Not asked: {problem}", err=True)
         ctx.exit(BAD_NEWS if drained.problems else 0)
-    click.echo(request_stop(app.tracks, check_run_id(target), mode="drain", by=by, why=why))
+    record = request_stop(app.tracks, check_run_id(target), mode="drain", by=by, why=why)
+    print_answer(
+        f"Draining {target}: its gang saves and ends; the run then waits for `tracks retry`.",
+        {"run_id": target, "mode": "drain", "seq": seq_of(record)},
+        as_json=as_json,
+    )
 
 
 def _is_node(app: App, target: str, kind: str | None, pool: str | None) -> bool:

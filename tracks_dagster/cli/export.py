@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from tracks_dagster.adapters.stores.archive import write_archive
-from tracks_dagster.cli.common import as_json, print_json
+from tracks_dagster.cli.common import as_json, print_json, run_argument
 from tracks_dagster.core.archives import SUFFIX
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import check_run_id
@@ -26,7 +26,7 @@ LEFT_OUT_NAMED_MAX = 10  # the manifest in the archive names all
 
 
 @click.command("export")
-@click.argument("run_id", metavar="RUN")
+@run_argument
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
 @click.option("--with-chunks", is_flag=True, help="And the weights: every checkpoint, whole.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import by_option, open_app, parse_target
+from tracks_dagster.cli.common import as_json, by_option, open_app, parse_target, print_answer
 from tracks_dagster.services.noting import note
 from tracks_dagster.services.runs import check_words
 
@@ -13,7 +13,8 @@ from tracks_dagster.services.runs import check_words
 @click.argument("target", metavar="RUN[/aNN]")
 @click.argument("text")
 @by_option
-def command(target: str, text: str, by: str) -> None:
+@as_json
+def command(target: str, text: str, by: str, as_json: bool) -> None:
     """Add TEXT to the track of RUN, of the run as a whole or of one attempt.
 
     `tracks explain` shows it and `tracks search` finds it. What looks like a password is hidden.
@@ -22,4 +23,8 @@ def command(target: str, text: str, by: str) -> None:
     check_words({"note": text, "by": by})
     app = open_app()
     record = note(app.tracks, run_id, attempt_id=attempt_id, by=by, text=app.redact(text))
-    click.echo(f"Noted as record {record.seq} of {target}.")
+    print_answer(
+        f"Noted as record {record.seq} of {target}.",
+        {"run_id": run_id, "attempt_id": attempt_id, "seq": record.seq},
+        as_json=as_json,
+    )

@@ -10,8 +10,11 @@ from tracks_dagster.cli.common import (
     as_json,
     by_option,
     open_app,
+    print_answer,
     print_json,
     print_table,
+    recorded,
+    seq_of,
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
@@ -81,12 +84,11 @@ def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bo
     check_pool(app.tracks, app.ledger, pool)
     record = quarantine_node(app.tracks, pool, node, for_s=for_s, by=by, why=why)
     until = record.body["until_at"]
-    if as_json:
-        print_json({"pool": pool, "node": node, "until_at": until, "seq": record.seq})
-        return
-    click.echo(
+    print_answer(
         f"Node {node} of pool {pool} is in quarantine until {until} (record {record.seq}); no attempt "
-        "is opened onto it, those that run there go on."
+        "is opened onto it, those that run there go on.",
+        {"pool": pool, "node": node, "until_at": until, "seq": record.seq},
+        as_json=as_json,
     )
 
 
@@ -101,11 +103,11 @@ def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
     app = open_app()
     check_pool(app.tracks, app.ledger, pool)
     record = release_node(app.tracks, pool, node, by=by, why=why)
-    if as_json:
-        print_json({"pool": pool, "node": node, "seq": record.seq if record else None})
-        return
-    where = f"record {record.seq}" if record else "as it was already"
-    click.echo(f"Node {node} of pool {pool} may be used: {where}.")
+    print_answer(
+        f"Node {node} of pool {pool} may be used: {recorded(record)}.",
+        {"pool": pool, "node": node, "seq": seq_of(record)},
+        as_json=as_json,
+    )
 
 
 def parse_length(text: str) -> float:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import by_option, open_app, parse_run_and_step, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    parse_run_and_step,
+    print_answer,
+    why_option,
+)
+from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.run_state import RunState
@@ -18,8 +26,9 @@ from tracks_dagster.services.runs import PROMOTION_ALIAS, check_words
 @click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The name to give.")
 @why_option
 @by_option
+@as_json
 @click.pass_context
-def command(ctx: click.Context, target: str, alias: str, why: str, by: str) -> None:
+def command(ctx: click.Context, target: str, alias: str, why: str, by: str, as_json: bool) -> None:
     """Promote the final checkpoint of RUN, or the newest one of STEP."""
     check_words({"alias": alias, "why": why, "by": by})
     run_id, step = parse_run_and_step(target)
@@ -27,7 +36,8 @@ def command(ctx: click.Context, target: str, alias: str, why: str, by: str) -> N
     ref = _checkpoint(tracks.run(run_id), step)
     decided = promote(tracks, ref, alias=alias, by=by, why=why)
     verb = "Promoted" if decided.promoted else "Did not promote"
-    click.echo(f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}")
+    sentence = f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}"
+    print_answer(sentence, to_json(decided), as_json=as_json)
     ctx.exit(0 if decided.promoted else BAD_NEWS)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    print_answer,
+    recorded,
+    seq_of,
+    why_option,
+)
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.lineage import parse_thing
 from tracks_dagster.services.lineage.blast import blast
@@ -27,10 +35,7 @@ def command(source: str, why: str, by: str, as_json: bool) -> None:
     app = open_app()
     decided = quarantine_source(app.tracks, app.ledger, thing, by=by, why=why)
     told = blast(app.tracks, app.ledger, thing)
-    if as_json:
-        seq = decided.record.seq if decided.record else None
-        print_json({"source": decided.source.called, "seq": seq, "blast": to_json(told)})
-        return
-    where = f"record {decided.record.seq}" if decided.record else "as it was already"
-    click.echo(f"{decided.source.called} is in quarantine: {where}.")
-    click.echo("\n".join(blast_lines(told)))
+    source_name, record = decided.source.called, decided.record
+    lines = (f"{source_name} is in quarantine: {recorded(record)}.", *blast_lines(told))
+    facts = {"source": source_name, "seq": seq_of(record), "blast": to_json(told)}
+    print_answer("\n".join(lines), facts, as_json=as_json)

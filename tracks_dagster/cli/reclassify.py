@@ -12,7 +12,10 @@ from tracks_dagster.cli.common import (
     by_option,
     open_app,
     parse_target,
+    print_answer,
     print_json,
+    recorded,
+    seq_of,
     why_option,
 )
 from tracks_dagster.core.errors import InvalidInput, TracksError
@@ -76,11 +79,12 @@ def _give(
         raise InvalidInput("--as is a verdict on one attempt: name RUN/aNN, without --dry-run.")
     open_store_to_read(Settings.from_environment())  # an empty home is told, not made
     record = give_verdict(open_app().tracks, run_id, attempt_id, reason, by=by, why=why)
-    if as_json:
-        print_json({"attempt": target, "now": reason, "seq": record.seq if record else None})
-        return
-    how = f"record {record.seq}" if record else "as a person had said already"
-    click.echo(f"{target}: ended as {reason}, by {by}: {how}.")
+    how = recorded(record) if record else "as a person had said already"
+    print_answer(
+        f"{target}: ended as {reason}, by {by}: {how}.",
+        {"attempt": target, "now": reason, "seq": seq_of(record)},
+        as_json=as_json,
+    )
 
 
 def _tracks(settings: Settings, *, dry_run: bool) -> Tracks:

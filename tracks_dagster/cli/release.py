@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    print_answer,
+    recorded,
+    seq_of,
+    why_option,
+)
 from tracks_dagster.core.lineage import parse_thing
 from tracks_dagster.services.quarantine.decisions import release_source
 
@@ -18,11 +26,8 @@ def command(source: str, why: str, by: str, as_json: bool) -> None:
     """End the quarantine of a source; a run whose retry was refused needs `tracks retry` as well."""
     app = open_app()
     decided = release_source(app.tracks, app.ledger, parse_thing(source), by=by, why=why)
-    if as_json:
-        seq = decided.record.seq if decided.record else None
-        print_json({"source": decided.source.called, "seq": seq})
-        return
-    if decided.record is None:
-        click.echo(f"{decided.source.called} was not in quarantine; nothing was written.")
-    else:
-        click.echo(f"{decided.source.called} is released: record {decided.record.seq}.")
+    name, record = decided.source.called, decided.record
+    sentence = f"{name} was not in quarantine; nothing was written."
+    if record is not None:
+        sentence = f"{name} is released: {recorded(record)}."
+    print_answer(sentence, {"source": name, "seq": seq_of(record)}, as_json=as_json)

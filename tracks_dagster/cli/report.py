@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.cli.common import open_app
+from tracks_dagster.cli.common import as_json, open_app, print_answer, run_argument
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.services.explain.run import Around
 from tracks_dagster.services.report import link as report_link
@@ -16,10 +16,12 @@ from tracks_dagster.wiring import App
 
 
 @click.command("report")
-@click.argument("run_id")
-def command(run_id: str) -> None:
-    """Write the report of RUN_ID to TRACKS_HOME/reports and print its path."""
-    click.echo(write_report(open_app(), check_run_id(run_id)))
+@run_argument
+@as_json
+def command(run_id: str, as_json: bool) -> None:
+    """Write the report of RUN to TRACKS_HOME/reports and print its path."""
+    path = str(write_report(open_app(), check_run_id(run_id)))
+    print_answer(path, {"run_id": run_id, "path": path}, as_json=as_json)
 
 
 def write_report(app: App, run_id: str) -> Path:

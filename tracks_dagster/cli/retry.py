@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from tracks_dagster.cli.common import by_option, parse_settings, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    parse_settings,
+    print_answer,
+    run_argument,
+    why_option,
+)
 from tracks_dagster.cli.compute_options import (
     check_place,
     compute_changes,
@@ -25,7 +32,7 @@ from tracks_dagster.wiring import build
 
 
 @click.command("retry")
-@click.argument("run_id", metavar="RUN")
+@run_argument
 @why_option
 @by_option
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
@@ -45,6 +52,7 @@ from tracks_dagster.wiring import build
 )
 @click.option("--force", is_flag=True, help="Even where nothing changed that the end depends on.")
 @compute_changes
+@as_json
 def command(
     run_id: str,
     why: str,
@@ -58,6 +66,7 @@ def command(
     allow_environment_change: bool,
     force: bool,
     compute: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     """Open another attempt of RUN, which must not be finished or running.
 
@@ -93,7 +102,9 @@ def command(
         check_gang=gang_check_of(given),
         foresee=app.foresee,
     )
-    click.echo(
+    print_answer(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "
-        f"it. `tracks status {run_id}` shows how it goes."
+        f"it. `tracks status {run_id}` shows how it goes.",
+        {"run_id": run_id, "attempt_id": record.attempt_id, "seq": record.seq},
+        as_json=as_json,
     )

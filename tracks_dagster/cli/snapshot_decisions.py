@@ -9,8 +9,11 @@ from tracks_dagster.cli.common import (
     as_json,
     by_option,
     open_app,
+    print_answer,
     print_json,
     print_table,
+    recorded,
+    seq_of,
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
@@ -79,12 +82,12 @@ def quarantine(dataset: str, snapshot: str, why: str, by: str, as_json: bool) ->
     ref = find_any_snapshot(app.tracks, dataset, snapshot)
     record = quarantine_snapshot(app.tracks, ref, by=by, why=why)
     used = consumers(app.ledger, ref)
-    if as_json:
-        told = {"snapshot": to_json(ref), "status": "quarantined", "consumers": to_json(used)}
-        print_json({**told, "seq": record.seq if record else None})
-        return
-    where = f"record {record.seq}" if record else "as it was already"
-    click.echo(f"Snapshot {short_id(ref)} of {dataset} is quarantined: {where}. {used.sentence}")
+    facts = {"snapshot": to_json(ref), "status": "quarantined", "consumers": to_json(used)}
+    print_answer(
+        f"Snapshot {short_id(ref)} of {dataset} is quarantined: {recorded(record)}. {used.sentence}",
+        {**facts, "seq": seq_of(record)},
+        as_json=as_json,
+    )
 
 
 @command.command("release")
@@ -99,13 +102,11 @@ def release(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> No
     app = open_app()
     ref = find_any_snapshot(app.tracks, dataset, snapshot)
     record = release_snapshot(app.tracks, ref, by=by, why=why)
-    if as_json:
-        print_json(
-            {"snapshot": to_json(ref), "status": "usable", "seq": record.seq if record else None}
-        )
-        return
-    where = f"record {record.seq}" if record else "as it was already"
-    click.echo(f"Snapshot {short_id(ref)} of {dataset} may be trained on: {where}.")
+    print_answer(
+        f"Snapshot {short_id(ref)} of {dataset} may be trained on: {recorded(record)}.",
+        {"snapshot": to_json(ref), "status": "usable", "seq": seq_of(record)},
+        as_json=as_json,
+    )
 
 
 def _table(rows: list[dict[str, Json]]) -> Table:

@@ -14,10 +14,10 @@ from tracks_dagster.settings import Settings
 
 
 @click.command("status")
-@click.argument("run_id", required=False)
+@click.argument("run_id", metavar="[RUN]", required=False)
 @as_json
 def command(run_id: str | None, as_json: bool) -> None:
-    """Show RUN_ID, or the newest runs: state, attempt, step, and what they wait for."""
+    """Show RUN, or the newest runs: state, attempt, step, and what they wait for."""
     lines = _read(run_id)
     if as_json:
         print_json([to_json(line) for line in lines])

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import by_option, open_app, why_option
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    print_answer,
+    run_argument,
+    seq_of,
+    why_option,
+)
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.services.stops import request_stop
 
 
 @click.command("stop")
-@click.argument("run_id")
+@run_argument
 @why_option
 @by_option
-def command(run_id: str, why: str, by: str) -> None:
-    """Save and end the open attempt of RUN_ID, then finish the run as cancelled."""
-    click.echo(request_stop(open_app().tracks, check_run_id(run_id), mode="stop", by=by, why=why))
+@as_json
+def command(run_id: str, why: str, by: str, as_json: bool) -> None:
+    """Save and end the open attempt of RUN, then finish the run as cancelled."""
+    record = request_stop(open_app().tracks, check_run_id(run_id), mode="stop", by=by, why=why)
+    print_answer(
+        f"Stopping {run_id}: its gang saves and ends, and the run is finished as cancelled.",
+        {"run_id": run_id, "mode": "stop", "seq": seq_of(record)},
+        as_json=as_json,
+    )

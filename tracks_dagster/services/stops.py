@@ -10,7 +10,7 @@ from typing import Literal
 
 from tracks_dagster.core.bodies import StopRequested
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Draft, Kind
+from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.runs import check_words
@@ -19,8 +19,8 @@ from tracks_dagster.services.tracks import Tracks
 Mode = Literal["stop", "drain"]
 
 
-def request_stop(tracks: Tracks, run_id: str, *, mode: Mode, by: str, why: str) -> str:
-    """Append `stop_requested` and say what follows; repeated, it is written once.
+def request_stop(tracks: Tracks, run_id: str, *, mode: Mode, by: str, why: str) -> Record | None:
+    """Append `stop_requested` and return its record; None where the same was asked before.
 
     Raises UnknownRun, and InvalidInput when there is nothing left that could be stopped.
     """
@@ -43,10 +43,7 @@ def request_stop(tracks: Tracks, run_id: str, *, mode: Mode, by: str, why: str) 
         is_asked = any(stop.seq > since and stop.body.mode == mode for stop in state.stops)
         return None if is_asked else draft
 
-    tracks.decide_run(run_id, choose)
-    if mode == "drain":
-        return f"Draining {run_id}: its gang saves and ends; the run then waits for `tracks retry`."
-    return f"Stopping {run_id}: its gang saves and ends, and the run is finished as cancelled."
+    return tracks.decide_run(run_id, choose)
 
 
 def _last_seq(state: RunState) -> int:

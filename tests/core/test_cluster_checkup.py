@@ -33,6 +33,7 @@ CLUSTER = ClusterSettings(
     job_kind=JOB_SET,
     queue="team-a",
     priority_class="high",
+    run_worker={"run_k8s_config": {"pod_spec_config": {"priorityClassName": "supervisors"}}},
     device_classes={"a100": DeviceClass(node_selector={"gpu": "a100"})},
 )
 NODE = NodeFacts(
@@ -46,6 +47,7 @@ GOOD = ClusterFacts(
     groups={"jobset.x-k8s.io": ("v1alpha2",), "kueue.x-k8s.io": ("v1beta2", "v1beta1")},
     found=dict.fromkeys(references(CLUSTER), True),
     nodes=(NODE,),
+    priorities={"": 0, "high": 1000, "supervisors": 2000},
 )
 
 
@@ -57,12 +59,45 @@ def finding(facts: ClusterFacts, check: str, cluster: ClusterSettings = CLUSTER)
 def test_a_cluster_that_has_all_is_told_so() -> None:
     findings = check_cluster(GOOD, CLUSTER)
     assert {each.health for each in findings} == {Health.OK}
-    assert len(findings) == 2 + len(permissions(CLUSTER)) + 2 + 4 + 2 + 2
+    assert len(findings) == 2 + len(permissions(CLUSTER)) + 2 + 5 + 2 + 2 + 2
 
 
 def test_what_nobody_may_look_at_is_unknown_and_not_missing() -> None:
     findings = check_cluster(ClusterFacts(version=""), CLUSTER)
-    assert {each.health for each in findings} == {Health.UNKNOWN}
+    by_settings = {"memory of run workers"}
+    assert {e.health for e in findings if e.check not in by_settings} == {Health.UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("worker", "priorities", "health"),
+    [
+        ("supervisors", {"": 0, "high": 1000, "supervisors": 1000}, Health.OK),
+        ("supervisors", {"": 0, "high": 1000, "supervisors": 999}, Health.MISSING),
+        ("supervisors", {"": 0, "high": 1000}, Health.UNKNOWN),
+        (None, {"": 0, "high": 1000}, Health.MISSING),
+        (None, {"": 5000, "high": 1000}, Health.OK),
+        ("supervisors", None, Health.UNKNOWN),
+    ],
+)
+def test_run_workers_below_a_gangs_priority_are_told_with_both_values(
+    worker: str | None, priorities: dict[str, int] | None, health: Health
+) -> None:
+    pod = {"priorityClassName": worker} if worker else {}
+    cluster = replace(CLUSTER, run_worker={"run_k8s_config": {"pod_spec_config": pod}})
+    found = finding(
+        replace(GOOD, priorities=priorities, found={}), "priority of run workers", cluster
+    )
+    assert found.health is health
+    if health is Health.MISSING:
+        assert "any gang evicts supervisors first" in found.words
+        assert "high of 1000" in found.words
+
+
+def test_run_workers_without_a_limit_of_memory_are_told() -> None:
+    given = {"resources": {"requests": {"memory": "1Gi"}}}
+    found = finding(GOOD, "memory of run workers", replace(CLUSTER, run_worker=given))
+    assert found.health is Health.UNKNOWN
+    assert "limits: {memory: 4Gi}" in found.words
 
 
 @pytest.mark.parametrize(

@@ -155,6 +155,8 @@ def test_runs_are_queued_and_monitored_as_by_a_daemon_on_a_laptop(cluster: Clust
     pod = config["run_k8s_config"]["pod_spec_config"]
     key = "terminationGracePeriodSeconds"
     assert worker["run_k8s_config"]["pod_spec_config"][key] == pod[key]
+    key = "priorityClassName"
+    assert worker["run_k8s_config"]["pod_spec_config"][key] == pod[key]
 
 
 def test_the_location_has_its_name_and_address_on_a_laptop_and_here() -> None:

@@ -9,6 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from tracks_dagster.adapters.kubernetes.run_worker_api import RUN_WORKERS
 from tracks_dagster.adapters.yaml_nodes import read_yaml
 from tracks_dagster.core.cluster_file import read_cluster
 from tracks_dagster.core.names import LABEL_APP, MANAGED_BY
@@ -89,9 +90,19 @@ def test_no_role_takes_in_everything_or_reads_secrets() -> None:
 
 def test_policy_and_budget_hold_for_the_pods_of_gangs() -> None:
     (policy,) = objects("network.yaml")
-    (budget,) = objects("disruption.yaml")
+    budget, _ = objects("disruption.yaml")
     for selector in (policy["spec"]["podSelector"], budget["spec"]["selector"]):
         assert selector["matchLabels"][LABEL_APP] == MANAGED_BY
+
+
+def test_no_gang_takes_the_place_of_a_run_worker() -> None:
+    values = {each["metadata"]["name"]: each for each in objects("priorities.yaml")}
+    workers = values.pop("tracks-supervisor")
+    assert workers["value"] > max(each["value"] for each in values.values())
+    assert workers["preemptionPolicy"] == "Never"
+    _, budget = objects("disruption.yaml")
+    labels = budget["spec"]["selector"]["matchLabels"]
+    assert ",".join(f"{key}={value}" for key, value in labels.items()).endswith(RUN_WORKERS)
 
 
 def test_a_gang_reaches_no_address_of_the_cluster_but_gangs_and_names() -> None:

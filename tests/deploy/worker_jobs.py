@@ -53,7 +53,10 @@ def check_run_worker(job: dict[str, Any]) -> None:
     pod = job["spec"]["template"]
     assert pod["spec"]["serviceAccountName"] == "tracks-supervisor"
     assert pod["spec"]["terminationGracePeriodSeconds"] == 180
+    assert pod["spec"]["priorityClassName"] == "tracks-supervisor"
     (container,) = pod["spec"]["containers"]
+    assert container["resources"]["limits"] == {"memory": "4Gi"}
+    assert set(container["resources"]["requests"]) == {"cpu", "memory", "ephemeral-storage"}
     check_is_no_root(pod["spec"])
     named_here = [each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each]
     assert {"tracks-postgres-url", "tracks-store"} <= {*named_here}
@@ -63,8 +66,10 @@ def check_run_worker(job: dict[str, Any]) -> None:
     assert password == {"name": "tracks-postgres", "key": "postgresql-password"}
     assert variables["DAGSTER_HOME"]["value"] == VALUES["global"]["dagsterHome"]
     assert "/etc/tracks" in {each["mountPath"] for each in container["volumeMounts"]}
-    # Whose supervisor it is, but no pod of a gang: policy, budget and sweeper leave it alone.
+    # Whose supervisor it is, but no pod of a gang: their policy, budget and sweeper leave it alone.
     labels = pod["metadata"]["labels"]
+    assert labels["app.kubernetes.io/name"] == "dagster"  # by these its own budget finds it
+    assert labels["app.kubernetes.io/component"] == "run_worker"
     assert labels[LABEL_RUN] == "r-1"
     assert labels[LABEL_ATTEMPT] == "2"
     assert LABEL_APP not in labels

@@ -21,6 +21,8 @@ from tracks_dagster.core.cluster_needs import (
     api_groups,
     permissions,
     references,
+    worker_has_memory_limit,
+    worker_priority,
 )
 from tracks_dagster.core.kube_json import mapping, mappings
 from tracks_dagster.core.records import Json
@@ -66,7 +68,8 @@ class ClusterFacts:
     """What the API server told. None, and what stands in no mapping: it could not be asked.
 
     account: whose permissions these are. denied: permission → the verbs that it lacks. groups: all API
-    groups → the versions they serve. found: whether an object is there. nodes: all of them.
+    groups → the versions they serve. found: whether an object is there. nodes: all of them. priorities:
+    priority class → its value, "" → that of a pod that names none.
     """
 
     version: str
@@ -76,6 +79,7 @@ class ClusterFacts:
     groups: Mapping[str, tuple[str, ...]] | None = None
     found: Mapping[ObjectRef, bool] = field(default_factory=dict)
     nodes: tuple[NodeFacts, ...] | None = None
+    priorities: Mapping[str, int] | None = None
 
 
 def check_cluster(facts: ClusterFacts, cluster: ClusterSettings) -> list[Finding]:
@@ -88,6 +92,8 @@ def check_cluster(facts: ClusterFacts, cluster: ClusterSettings) -> list[Finding
         *(_object(ref, facts, cluster) for ref in references(cluster)),
         *_devices(facts, cluster),
         _node_names(facts),
+        _worker_priority(facts, cluster),
+        _worker_memory(cluster),
         _settings_of_pods(facts),
     ]
 
@@ -251,6 +257,45 @@ def _node_names(facts: ClusterFacts) -> Finding:
         )
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     return Finding(check=check, health=Health.OK, words=f"{HOSTNAME} is each node's name.")
+
+
+def _worker_priority(facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
+    """Say whether a gang that makes room for itself would take its own supervisors' places first."""
+    check = "priority of run workers"
+    if facts.priorities is None:
+        words = "This account may not list the priority classes."
+        return Finding(check=check, health=Health.UNKNOWN, words=words)
+    workers, gangs = worker_priority(cluster), cluster.priority_class
+    values = [facts.priorities.get(name or "") for name in (workers, gangs)]
+    if None in values:
+        words = "A class that is named is not there, so which one goes first is not known."
+        return Finding(check=check, health=Health.UNKNOWN, words=words)
+    own, theirs = (value or 0 for value in values)
+    told = f"{_class_of(workers)} of {own}, gangs {_class_of(gangs)} of {theirs}"
+    if own >= theirs:
+        return Finding(check=check, health=Health.OK, words=f"They have {told}.")
+    words = (
+        f"They have {told}: any gang evicts supervisors first. Name a class above it: run_worker: "
+        "{run_k8s_config: {pod_spec_config: {priorityClassName: tracks-supervisor}}}."
+    )
+    # Who starts no run worker on the cluster lacks nothing.
+    health = Health.MISSING if cluster.run_worker else Health.UNKNOWN
+    return Finding(check=check, health=health, words=words)
+
+
+def _class_of(name: str | None) -> str:
+    return f"priority class {name}" if name else "no priority class, the default"
+
+
+def _worker_memory(cluster: ClusterSettings) -> Finding:
+    check = "memory of run workers"
+    if worker_has_memory_limit(cluster):
+        return Finding(check=check, health=Health.OK, words="It has a limit.")
+    words = (
+        "run_worker names resources without limits.memory: a run worker that grows takes the node's "
+        "memory from its neighbours. Add limits: {memory: 4Gi}."
+    )
+    return Finding(check=check, health=Health.UNKNOWN, words=words)
 
 
 def _settings_of_pods(facts: ClusterFacts) -> Finding:

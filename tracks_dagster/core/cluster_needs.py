@@ -87,18 +87,33 @@ def references(cluster: ClusterSettings) -> tuple[ObjectRef, ...]:
             for ref in _of_container(each)
         ),
     ]
-    if cluster.priority_class is not None:
-        found.append(
-            ObjectRef(
-                resource="priorityclasses",
-                group=SCHEDULING_GROUP,
-                name=cluster.priority_class,
-                is_namespaced=False,
+    for name in (cluster.priority_class, worker_priority(cluster)):
+        if name is not None:
+            found.append(
+                ObjectRef(
+                    resource="priorityclasses",
+                    group=SCHEDULING_GROUP,
+                    name=name,
+                    is_namespaced=False,
+                )
             )
-        )
     if cluster.queue is not None:
         found.append(ObjectRef(resource="localqueues", group=KUEUE_GROUP, name=cluster.queue))
     return tuple(dict.fromkeys(ref for ref in found if ref.name))
+
+
+def worker_priority(cluster: ClusterSettings) -> str | None:
+    """Return the priority class that the settings give run workers, None for none."""
+    raw = mapping(cluster.run_worker.get("run_k8s_config"))
+    pod = mapping(raw.get("pod_spec_config"))
+    name = pod.get("priorityClassName") or pod.get("priority_class_name")
+    return name if isinstance(name, str) else None
+
+
+def worker_has_memory_limit(cluster: ClusterSettings) -> bool:
+    """Whether run workers are held to some memory; where the settings name no resources, ours do."""
+    resources = cluster.run_worker.get("resources")
+    return resources is None or "memory" in mapping(mapping(resources).get("limits"))
 
 
 def _accounts(*names: Json) -> Iterator[ObjectRef]:

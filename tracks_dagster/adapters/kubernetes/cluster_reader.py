@@ -54,6 +54,7 @@ def read_facts(client: ApiClient, cluster: ClusterSettings) -> ClusterFacts:
         groups=groups,
         found={ref: found for ref, found in seen.items() if found is not None},
         nodes=reader.nodes(),
+        priorities=reader.priorities(),
     )
 
 
@@ -117,6 +118,22 @@ class _Reader:
             if not query["continue"]:
                 break
         return tuple(found)
+
+    def priorities(self) -> dict[str, int] | None:
+        """Return priority class → its value; "" is for pods that name none."""
+        query = {"limit": str(PAGE_OBJECTS)}  # few have more than ten
+        path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+        page = self.get(path, "list the priority classes", query)
+        if page is None:
+            return None
+        found = {"": 0}
+        for each in mappings(mapping(page).get("items")):
+            value = each.get("value")
+            if isinstance(value, int):
+                found[text(mapping(each.get("metadata")).get("name"))] = value
+                if each.get("globalDefault") is True:
+                    found[""] = value
+        return found
 
     def _may(self, verb: str, need: Permission) -> bool | None:
         resource, _, part = need.resource.partition("/")

@@ -36,8 +36,12 @@ CLUSTER_KEY = "kubernetes.yaml"
 DAGSTER_KEY = "dagster.yaml"
 # What pods are told in TRACKS_<…>, by the file's name in the ConfigMap.
 FILES = {CLUSTER_KEY: "TRACKS_KUBERNETES", "policy.yaml": "TRACKS_POLICY", "rules": "TRACKS_RULES"}
-# Of a run worker, unless `run_worker` says otherwise: enough to evaluate a checkpoint.
-RESOURCES = {"requests": {"cpu": "250m", "memory": "1Gi"}}
+# Of a run worker, unless `run_worker` says otherwise: enough to evaluate a checkpoint. Without a limit
+# of memory one that grows would end its neighbours on the node; CPU has none, for imports.
+RESOURCES = {
+    "requests": {"cpu": "250m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+    "limits": {"memory": "4Gi"},
+}
 _OUTSIDE = ("kubeconfig", "context")  # what leads to the cluster from outside
 
 

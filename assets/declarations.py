@@ -60,7 +60,9 @@ class ClusterConfig(Config):
 
     ranks_per_node: int = Field(default=1, description="Processes of each pod; divides ranks.")
     memory_bytes: int | None = Field(default=None, description="Memory of each pod, in bytes.")
-    cpus: float | None = Field(default=None, description="CPUs of each pod.")
+    cpus: float | None = Field(
+        default=None, description="CPUs of each pod: its share, and no limit."
+    )
     queue: str | None = Field(default=None, description="Kueue's local queue.")
     priority_class: str | None = Field(default=None, description="Of the pods.")
     node_selector: dict[str, str] = Field(default={}, description="Labels that nodes must have.")

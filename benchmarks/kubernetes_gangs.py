@@ -40,7 +40,7 @@ WAIT_S_MAX = 300.0
 POLL_S = 0.2
 PODS_OF_A_NODE = 100
 RANKS_OF_A_POD = 8  # of the gangs whose supervisor's memory is measured
-ROOM = {"cpu": "100000", "memory": "1000Ti", "pods": "110"}
+ROOM = {"cpu": "100000", "memory": "1000Ti", "ephemeral-storage": "1000Ti", "pods": "110"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

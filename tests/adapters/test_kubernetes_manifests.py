@@ -305,7 +305,7 @@ def test_a_script_stays_in_the_store_and_its_key_is_told() -> None:
 @pytest.mark.parametrize(
     ("asked", "resources"),
     [
-        ({}, None),
+        ({}, {}),
         ({"cpus": 2.0}, {"cpu": "2"}),
         ({"cpus": 0.5}, {"cpu": "500m"}),
         ({"cpus": 1.0001}, {"cpu": "1001m"}),  # never less than was asked for
@@ -316,10 +316,10 @@ def test_a_script_stays_in_the_store_and_its_key_is_told() -> None:
             {"cpu": "64", "memory": str(65 * GIB), "nvidia.com/gpu": "8"},
         ),
         ({"device_class": "tpu"}, {"google.com/tpu": "1"}),
-        ({"device_class": "fast-cpu"}, None),
+        ({"device_class": "fast-cpu"}, {}),
     ],
 )
-def test_a_pod_is_given_and_held_to_what_was_asked_for(
+def test_a_pod_is_given_what_was_asked_for_and_held_to_all_of_it_but_cpus(
     asked: Mapping[str, Any], resources: Json
 ) -> None:
     classes = {
@@ -328,15 +328,30 @@ def test_a_pod_is_given_and_held_to_what_was_asked_for(
         "fast-cpu": DeviceClass(resource=None, node_selector={"cpu": "fast"}),
     }
     trainer = trainer_of(gang(**asked), cluster(device_classes=classes))
-    found = trainer.get("resources")
-    assert found == (resources and {"requests": resources, "limits": resources})
+    requests = {**resources, "ephemeral-storage": str(GIB)}
+    limits = {name: value for name, value in resources.items() if name != "cpu"}
+    found = trainer["resources"]
+    assert found == {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def test_what_a_pod_writes_to_its_nodes_disk_is_limited_and_asked_for() -> None:
+    settings = cluster(work_storage_bytes=5 * 10**8)
+    assert pod_of(gang(), settings)["volumes"][0]["emptyDir"] == {"sizeLimit": "500000000"}
+    requests = trainer_of(gang(), settings)["resources"]["requests"]
+    assert requests == {"ephemeral-storage": "500000000"}
+    theirs = {"limits": {"ephemeral-storage": "1Mi"}}
+    template = {"spec": {"containers": [{"resources": theirs}]}}
+    assert trainer_of(gang(), cluster(pod_template=template))["resources"] == {
+        "requests": {},
+        **theirs,
+    }
 
 
 def test_shared_memory_and_work_are_volumes_of_the_pod() -> None:
     settings = cluster(shared_memory_bytes=8 * GIB)
     memory = {"medium": "Memory", "sizeLimit": str(8 * GIB)}
     assert pod_of(gang(), settings)["volumes"] == [
-        {"name": "tracks-work", "emptyDir": {}},
+        {"name": "tracks-work", "emptyDir": {"sizeLimit": str(10 * GIB)}},
         {"name": "tracks-shared-memory", "emptyDir": memory},
     ]
     assert trainer_of(gang(), settings)["volumeMounts"] == [

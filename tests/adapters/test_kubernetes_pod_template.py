@@ -130,7 +130,11 @@ def test_the_request_goes_before_the_settings_and_these_before_the_template() ->
     assert [told[name] for name in "ABC"] == ["theirs", "settings", "request"]
     resources = pod["containers"][0]["resources"]
     assert resources["limits"] == {"memory": "1Gi", "cpu": "4", "rdma/hca": 1}
-    assert resources["requests"] == {"memory": "1Gi", "cpu": "4"}
+    assert resources["requests"] == {
+        "memory": "1Gi",
+        "cpu": "4",
+        "ephemeral-storage": str(1024**3),
+    }
 
 
 def test_lists_without_names_are_joined() -> None:

@@ -35,9 +35,11 @@ pod_template:
     volumes: [{name: scratch, emptyDir: {}}]
 job_kind: JobSet
 shared_memory: 8GiB
+work_storage: 50GiB
 termination_grace: 3min
 scheduling_timeout: 1h
 start_timeout: 90s
+partial_start_timeout: 2min
 device_classes:
   a100: {resource: nvidia.com/gpu, node_selector: {gpu: a100}}
   big-cpu: {resource: none, node_selector: {pool: "7"}}
@@ -96,9 +98,11 @@ def test_every_key_of_the_file_is_read() -> None:
         },
         job_kind=JOB_SET,
         shared_memory_bytes=8 * 1024**3,
+        work_storage_bytes=50 * 1024**3,
         termination_grace_s=180,
         scheduling_timeout_s=3600,
         start_timeout_s=90,
+        partial_start_timeout_s=120,
         device_classes={
             "a100": DeviceClass(resource="nvidia.com/gpu", node_selector={"gpu": "a100"}),
             "big-cpu": DeviceClass(resource=None, node_selector={"pool": "7"}),

@@ -12,7 +12,13 @@ from tests.kube.objects import now_text
 
 NAMESPACE = "tracks"
 TOKEN = "tests"
-NODE = {"cpu": "64", "memory": "256Gi", "nvidia.com/gpu": "8", "pods": "110"}
+NODE = {
+    "cpu": "64",
+    "memory": "256Gi",
+    "ephemeral-storage": "200Gi",
+    "nvidia.com/gpu": "8",
+    "pods": "110",
+}
 UNREACHABLE = "node.kubernetes.io/unreachable"
 
 

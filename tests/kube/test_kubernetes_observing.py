@@ -383,6 +383,22 @@ def test_a_quota_that_allows_no_pods_is_told_in_its_own_words(
     assert judge(report) == "scheduling_timeout"
 
 
+def test_a_gang_that_a_quota_gives_only_a_part_of_its_pods_gives_that_part_back_early(
+    kube: KubeDouble, store: FakeObjectStore, clock: Clock
+) -> None:
+    kube.set_quota("team", {"pods": "1"})
+    with launcher_on(kube, store, clock) as launcher:
+        launcher.start(spec())
+        seen(launcher, lambda r: bool(r.conditions), "the Job's controller has spoken")
+        assert not is_over(launcher.observe("r-1", 1), clock.now())
+        clock.advance(301)
+        report = seen(launcher, lambda r: is_over(r, clock.now()), "the gang is given up")
+    (words,) = told_of_start(report)
+    assert "lacked 1 of its pods for 300 s in which 1 of 2 pods held theirs" in words
+    assert "exceeded quota: team" in words
+    assert judge(report) == "scheduling_timeout"
+
+
 def test_a_gang_that_its_queue_holds_back_waits_for_ever(
     kube: KubeDouble, store: FakeObjectStore, clock: Clock
 ) -> None:

@@ -51,7 +51,7 @@ _OPTIONS = (
     ),
     click.option("--ranks-per-node", type=int, help="Processes of each pod."),
     click.option("--memory", "memory_bytes", metavar="SIZE", help="Of each pod, as 64GiB."),
-    click.option("--cpus", type=float, help="Of each pod."),
+    click.option("--cpus", type=float, help="Of each pod: its share, no limit."),
     click.option(
         "--device-class",
         "--device",

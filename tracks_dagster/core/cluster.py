@@ -39,9 +39,11 @@ class ClusterSettings:
     pod, never secrets: these come by `environment_from`, as in a container's `envFrom`. pod_template:
     a PodTemplateSpec that is merged below what we set.
     job_kind: JOB, or JOB_SET where its CRD is there. shared_memory_bytes: of /dev/shm; it counts
-    against a pod's memory. termination_grace_s: from SIGTERM to SIGKILL, longer than a save takes.
+    against a pod's memory. work_storage_bytes: what a pod may write to its node's disk before it is
+    evicted. termination_grace_s: from SIGTERM to SIGKILL, longer than a save takes.
     scheduling_timeout_s: for every pod to get a node; start_timeout_s: from then on for its container
-    to run, image pull included.
+    to run, image pull included; partial_start_timeout_s: for the rest of the pods to get a node once
+    the first has one.
     device_classes: beside "cpu", which is always there. queue: Kueue's local queue.
     run_worker: a fragment of dagster-k8s' `K8sRunLauncher` config, for the run workers.
     taint_quarantined_nodes: keep everything else off nodes in quarantine as well (`node_taints`).
@@ -62,9 +64,11 @@ class ClusterSettings:
     pod_template: Mapping[str, Json] = field(default_factory=dict)
     job_kind: str = JOB
     shared_memory_bytes: int = GIB
+    work_storage_bytes: int = 10 * GIB
     termination_grace_s: int = 120
     scheduling_timeout_s: float = 900.0
     start_timeout_s: float = 600.0
+    partial_start_timeout_s: float = 300.0
     device_classes: Mapping[str, DeviceClass] = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, Json], ...] = ()
@@ -86,6 +90,13 @@ class ClusterSettings:
             raise ValueError("image is empty; name the image that gangs run.")
         if self.shared_memory_bytes < 1:
             raise ValueError("shared_memory is at least 1 byte.")
-        for name in ("termination_grace_s", "scheduling_timeout_s", "start_timeout_s"):
+        if self.work_storage_bytes < 1:
+            raise ValueError("work_storage is at least 1 byte.")
+        for name in (
+            "termination_grace_s",
+            "scheduling_timeout_s",
+            "start_timeout_s",
+            "partial_start_timeout_s",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} has to be more than 0 s.")

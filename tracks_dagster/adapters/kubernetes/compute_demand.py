@@ -14,15 +14,21 @@ from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import CPU, ClusterSettings, DeviceClass
 from tracks_dagster.core.located import unknown
 
+CPUS = "cpu"  # the resource
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """The request beside the settings. nodes: how many pods; queue, …: None for none."""
+    """The request beside the settings. nodes: how many pods; queue, …: None for none.
+
+    requests: what each pod is given; limits: what it is held to.
+    """
 
     nodes: int
     ranks_per_node: int
     device: DeviceClass
-    resources: dict[str, str]
+    requests: dict[str, str]
+    limits: dict[str, str]
     node_selector: dict[str, str]
     priority_class: str | None
     topology_key: str | None
@@ -36,11 +42,15 @@ def demand(compute: ComputeRequest, cluster: ClusterSettings, problems: list[str
     """
     problems += _impossible(compute)
     device = _device(compute.device_class, cluster, problems)
+    requests = _requests(compute, device, cluster.shared_memory_bytes)
     return Demand(
         nodes=max(1, compute.ranks // max(1, compute.ranks_per_node)),
         ranks_per_node=compute.ranks_per_node,
         device=device,
-        resources=_resources(compute, device, cluster.shared_memory_bytes),
+        requests=requests,
+        # CPU is a share and no limit: a quota of the kernel's would stop a rank that imports or loads
+        # with more threads than it computes with, though the node has cores to spare.
+        limits={name: value for name, value in requests.items() if name != CPUS},
         node_selector={**cluster.node_selector, **device.node_selector, **compute.node_selector},
         priority_class=_first(compute.priority_class, cluster.priority_class),
         topology_key=_first(compute.topology_key, cluster.topology_key),
@@ -90,10 +100,10 @@ def _device(name: str, cluster: ClusterSettings, problems: list[str]) -> DeviceC
     return classes.get(name, classes[CPU])
 
 
-def _resources(
+def _requests(
     compute: ComputeRequest, device: DeviceClass, shared_memory_bytes: int
 ) -> dict[str, str]:
-    """Return what each pod is given and held to: requests equal limits.
+    """Return what each pod is given.
 
     /dev/shm is memory of the container's cgroup: it comes on top, or a loader's tensors there would
     end a rank that keeps to what was asked for.
@@ -101,7 +111,7 @@ def _resources(
     found = {}
     if compute.cpus is not None and math.isfinite(compute.cpus):
         milli = math.ceil(compute.cpus * 1000)
-        found["cpu"] = f"{milli}m" if milli % 1000 else str(milli // 1000)
+        found[CPUS] = f"{milli}m" if milli % 1000 else str(milli // 1000)
     if compute.memory_bytes is not None:
         found["memory"] = str(compute.memory_bytes + shared_memory_bytes)
     if device.resource is not None:

@@ -40,5 +40,7 @@ class Tools:
     def budget(self) -> StartBudget:
         """How long a gang may take to come up."""
         return StartBudget(
-            scheduling_s=self.cluster.scheduling_timeout_s, start_s=self.cluster.start_timeout_s
+            scheduling_s=self.cluster.scheduling_timeout_s,
+            start_s=self.cluster.start_timeout_s,
+            partial_s=self.cluster.partial_start_timeout_s,
         )

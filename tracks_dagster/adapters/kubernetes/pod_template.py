@@ -13,7 +13,7 @@ from copy import deepcopy
 
 from tracks_dagster.adapters.kubernetes import pod_security
 from tracks_dagster.adapters.kubernetes.affinity import affinity
-from tracks_dagster.adapters.kubernetes.compute_demand import Demand
+from tracks_dagster.adapters.kubernetes.compute_demand import CPUS, Demand
 from tracks_dagster.adapters.kubernetes.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
 from tracks_dagster.adapters.kubernetes.merging import by_key, distinct, merged
 from tracks_dagster.adapters.kubernetes.pod_environment import MASTER_PORT, WORK, environment
@@ -23,7 +23,7 @@ from tracks_dagster.adapters.kubernetes.template_rules import (
     check_variables,
     read_template,
 )
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.core.cluster import GIB, ClusterSettings
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import Json
@@ -31,6 +31,9 @@ from tracks_dagster.core.records import Json
 MODULE = "tracks_dagster.training.pod"
 SHARED_MEMORY = "/dev/shm"
 
+# What a node has to have free on its disk: journals and logs of days. The volume's limit is for what
+# runs away, and is asked of no node.
+DISK, DISK_REQUEST_BYTES = "ephemeral-storage", GIB
 _WORK_VOLUME = "tracks-work"
 _SHARED_VOLUME = "tracks-shared-memory"
 _OWN_VOLUMES = {_WORK_VOLUME: WORK, _SHARED_VOLUME: SHARED_MEMORY}
@@ -124,16 +127,29 @@ def _trainer(
     sources = distinct(below.get("envFrom") or (), cluster.environment_from)
     if sources:
         own["envFrom"] = sources
-    if wanted.resources:
-        own["resources"] = {"requests": wanted.resources, "limits": wanted.resources}
+    own["resources"] = _resources(wanted, cluster, below.get("resources") or {})
     return merged(below, own)
+
+
+def _resources(wanted: Demand, cluster: ClusterSettings, template: Mapping[str, Json]) -> Json:
+    """Return requests and limits; a template that limits CPUs or disk keeps that such a limit is there.
+
+    A limit below its request has every pod refused: of CPUs it becomes what the run asks for.
+    """
+    limited = template.get("limits") or {}
+    requests, limits = dict(wanted.requests), dict(wanted.limits)
+    if CPUS in limited and CPUS in requests:
+        limits[CPUS] = requests[CPUS]
+    if DISK not in limited and DISK not in (template.get("requests") or {}):
+        requests[DISK] = str(min(DISK_REQUEST_BYTES, cluster.work_storage_bytes))
+    return {"requests": requests, **({"limits": limits} if limits else {})}
 
 
 def _volumes(cluster: ClusterSettings) -> list[Json]:
     """Docker's 64 MiB of /dev/shm are too small for the workers of a data loader."""
     memory = {"medium": "Memory", "sizeLimit": str(cluster.shared_memory_bytes)}
     return [
-        {"name": _WORK_VOLUME, "emptyDir": {}},
+        {"name": _WORK_VOLUME, "emptyDir": {"sizeLimit": str(cluster.work_storage_bytes)}},
         {"name": _SHARED_VOLUME, "emptyDir": memory},
     ]
 

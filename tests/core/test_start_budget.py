@@ -14,7 +14,7 @@ from tracks_dagster.core.gang_seen import EventSeen, GangSeen, JobStory, PodStor
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.start_budget import CANNOT_START, StartBudget, cannot_start
 
-BUDGET = StartBudget(scheduling_s=900.0, start_s=600.0)
+BUDGET = StartBudget(scheduling_s=900.0, start_s=600.0, partial_s=300.0)
 NO_NODE = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."
 PULL = 'failed to pull image "train:1": i/o timeout'
 
@@ -80,12 +80,54 @@ def reason_of(found: Condition | None) -> str:
 
 
 def test_a_pod_without_a_node_is_given_the_first_budget_and_no_more() -> None:
-    pods = (running(0), unschedulable(1))
+    pods = (unschedulable(0), unschedulable(1))
     assert judged(*pods, at_s=899) is None
     found = judged(*pods, at_s=901)
     assert found is not None
     assert NO_NODE in found.message
     assert reason_of(found) == "scheduling_timeout"
+
+
+def holding(index: int, *, since_s: float) -> PodStory:
+    told = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastTransitionTime": format_time(after(since_s)),
+    }
+    state = {"running": {"startedAt": format_time(BEGIN)}}
+    status = {"phase": "Running", "conditions": [told], "containerStatuses": [{"state": state}]}
+    return pod(index, status=status)
+
+
+def test_a_gang_of_which_only_a_part_has_nodes_gives_them_back_early() -> None:
+    pods = (holding(0, since_s=100), unschedulable(1))
+    assert judged(*pods, at_s=399) is None
+    found = judged(*pods, at_s=400)
+    assert found is not None
+    assert found.message == (
+        "Pod job-1-abcde got no node within 300 s in which 1 of 2 pods held theirs, which are given "
+        f"back: {NO_NODE}"
+    )
+    assert reason_of(found) == "scheduling_timeout"
+
+
+def test_a_gang_of_which_a_quota_lets_only_a_part_be_made_gives_its_places_back_early() -> None:
+    words = 'Error creating: pods "job-1" is forbidden: exceeded quota: team, requested: pods=1'
+    told = (event("j", "FailedCreate", words),)
+    assert judged(holding(0, since_s=0), at_s=299, events=told) is None
+    found = judged(holding(0, since_s=0), at_s=300, events=told)
+    assert found is not None
+    assert found.message.startswith(
+        "Job job lacked 1 of its pods for 300 s in which 1 of 2 pods held"
+    )
+    assert reason_of(found) == "scheduling_timeout"
+
+
+def test_a_pod_that_a_node_is_being_added_for_is_waited_for_as_long_as_without_others() -> None:
+    pods = (holding(0, since_s=0), unschedulable(1))
+    told = (event("p1", "TriggeredScaleUp", "pod triggered scale-up: [{pool 1->2 (max: 8)}]"),)
+    assert judged(*pods, at_s=899, events=told) is None
+    assert judged(*pods, at_s=901, events=told) is not None
 
 
 def test_a_pod_with_a_node_is_given_the_second_budget_from_when_it_had_it() -> None:

@@ -1,8 +1,10 @@
 """When a gang on Kubernetes that does not come up is given up. Pure.
 
 All pods get a node within one budget, and from then on their containers run within a second one, image
-pull included. What can never get better ends the wait at once. A Job that a queue suspends waits as
-long as the queue wants: its budget begins when it is admitted.
+pull included. Where some have a node and others have none, a third and shorter one holds: devices that
+wait for the rest of their gang train nothing, and a retry asks for all of them again. What can never
+get better ends the wait at once. A Job that a queue suspends waits as long as the queue wants: its
+budget begins when it is admitted.
 """
 
 from __future__ import annotations
@@ -22,16 +24,22 @@ CANNOT_START = "GangCannotStart"
 # The type of the condition by which a cluster refused to take a gang at all.
 START_FAILED = "StartFailed"
 TIMED_OUT = "StartTimeout"  # its reason where nothing says why
+SCALE_UP = "TriggeredScaleUp"  # the cluster autoscaler's event on a pod that it adds a node for
 
 _NO_IMAGE = "Failed to pull image"  # the classifier's words, whatever the kubelet calls it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartBudget:
-    """Seconds for every pod to get a node, and from then on for its container to run."""
+    """Seconds for every pod to get a node, and from then on for its container to run.
+
+    partial_s: for the rest of the pods to get one, once the first has. A pod for which an autoscaler
+    adds a node has the whole of scheduling_s.
+    """
 
     scheduling_s: float
     start_s: float
+    partial_s: float
 
 
 def cannot_start(
@@ -58,6 +66,10 @@ def cannot_start(
         job=job,
         waiting=waiting,
         missing=missing,
+        placed=[pod for pod in seen.pods if pod.node is not None and not pod.is_over],
+        grows=any(
+            e.reason == SCALE_UP and e.about_uid in {p.uid for p in waiting} for e in seen.events
+        ),
         refused=why_not_started({}, _events(seen, job.uid)) if missing else None,
         problems={p.uid: why_not_started(_as_object(p), _events(seen, p.uid)) for p in waiting},
     )
@@ -79,11 +91,14 @@ def cannot_start(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
     """What a gang still lacks. missing: pods that its Job has not made, and refused: why;
-    problems: by uid of the pods that wait."""
+    problems: by uid of the pods that wait; placed: those that hold a node; grows: whether nodes are
+    being added for those that wait."""
 
     job: JobStory
     waiting: Sequence[PodStory]
     missing: int
+    placed: Sequence[PodStory]
+    grows: bool
     refused: StartProblem | None
     problems: Mapping[str, StartProblem | None]
 
@@ -103,16 +118,41 @@ def _never(start: _Start, now: datetime) -> Condition | None:
 def _unplaced(
     start: _Start, begun: datetime, budget: StartBudget, now: datetime
 ) -> Condition | None:
-    """Return why not every pod has a node, once the budget for it is over."""
-    if (now - begun).total_seconds() < budget.scheduling_s:
+    """Return why not every pod has a node, once a budget for it is over."""
+    held_s = _held_s(start, now)
+    if (now - begun).total_seconds() >= budget.scheduling_s:
+        took = f"{budget.scheduling_s:g} s"
+    elif held_s >= budget.partial_s and not start.grows:
+        without = start.missing + sum(pod.node is None for pod in start.waiting)
+        held = f"{len(start.placed)} of {len(start.placed) + without} pods held theirs"
+        took = f"{budget.partial_s:g} s in which {held}, which are given back"
+    else:
         return None
     unplaced = [pod for pod in start.waiting if pod.node is None]
     if not unplaced:
-        what = f"Job {start.job.name} lacked {start.missing} of its pods"
-        return _given_up(f"{what} for {budget.scheduling_s:g} s", start.refused, now)
+        what = f"Job {start.job.name} lacked {start.missing} of its pods for {took}"
+        return _given_up(what, start.refused, now)
     pod = _telling(unplaced, start.problems)
-    what = f"Pod {pod.name} got no node within {budget.scheduling_s:g} s"
+    what = f"Pod {pod.name} got no node within {took}"
     return _given_up(what, start.problems[pod.uid], now, otherwise="Unschedulable")
+
+
+def _held_s(start: _Start, now: datetime) -> float:
+    """Return for how long the first of the pods that have a node has had it; 0 where none has."""
+    since = [found for pod in start.placed if (found := _scheduled(pod)) is not None]
+    return max((now - min(since)).total_seconds(), 0.0) if since else 0.0
+
+
+def _adds_node(event: EventSeen, waiting: Sequence[PodStory]) -> bool:
+    return event.reason == SCALE_UP and any(pod.uid == event.about_uid for pod in waiting)
+
+
+def _scheduled(pod: PodStory) -> datetime | None:
+    """Return when the scheduler gave the pod its node; its birth, where nobody says."""
+    for each in mappings(pod.status.get("conditions")):
+        if each.get("type") == "PodScheduled" and each.get("status") == "True":
+            return _time(each.get("lastTransitionTime")) or _time(pod.born_at)
+    return _time(pod.born_at)
 
 
 def _not_begun(

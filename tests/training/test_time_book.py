@@ -14,8 +14,8 @@ class Hand:
     def __init__(self) -> None:
         self.now = 100.0
 
-    def __call__(self) -> float:
-        return self.now
+    def __call__(self) -> int:
+        return round(self.now * 1e9)
 
 
 def test_steps_and_their_data_are_told_apart_and_summed() -> None:
@@ -85,7 +85,7 @@ def test_keeping_the_book_reads_the_clock_three_times_a_step() -> None:
     clock = Hand()
     readings = 0
 
-    def counting() -> float:
+    def counting() -> int:
         nonlocal readings
         readings += 1
         return clock()

@@ -58,7 +58,7 @@ def encode(
     phase: Phase, *, step: int, count: int, step_s_p99: float, may_take_s: float = 0.0
 ) -> bytes:
     """Return the bytes of a beat."""
-    data = _FORMAT.pack(step, count, step_s_p99, may_take_s, _NUMBERS[phase])
+    data = _FORMAT.pack(step, count, step_s_p99, may_take_s, _PHASES.index(phase))
     return data + _CRC.pack(zlib.crc32(data))
 
 
@@ -80,6 +80,3 @@ def decode(rank: int, data: bytes) -> Beat | None:
         step_s_p99=step_s_p99,
         may_take_s=may_take_s,
     )
-
-
-_NUMBERS = {phase: number for number, phase in enumerate(_PHASES)}

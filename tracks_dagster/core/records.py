@@ -202,7 +202,7 @@ def format_time(at: datetime) -> str:
     """
     if at.tzinfo is None:
         raise ValueError(f"{at!r} has no time zone")
-    return at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    return at.astimezone(UTC).isoformat("T", "microseconds").replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> datetime:

@@ -31,6 +31,7 @@ POLL_S = 0.02
 SPIKE_FACTOR = 20.0
 _AFTER = ("preempt", "sigkill", "corrupt_checkpoint")  # fire once the step is reported
 _AMID = ("rank_crash", "host_oom")  # end a rank in the step, and what it was saving with it
+_ENDS = (*_AFTER, *_AMID)
 
 
 class Drills:
@@ -42,6 +43,10 @@ class Drills:
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._drills = launch.declared.drills
+        self._steps_due = frozenset(drill.step for drill in self._drills)
+        self._ends_due_after = frozenset(
+            drill.step - (drill.kind in _AMID) for drill in self._drills if drill.kind in _ENDS
+        )
         self._step = 0
         self._spikes_until = 0
         self._writes = faults.FullDiskStore(launch.store)
@@ -104,11 +109,7 @@ class Drills:
 
     def is_due_after(self, step: int) -> bool:
         """Whether a drill may end the gang after `step`, or a rank in the step that follows."""
-        return any(
-            (drill.kind in _AFTER and drill.step == step)
-            or (drill.kind in _AMID and drill.step == step + 1)
-            for drill in self._drills
-        )
+        return step in self._ends_due_after
 
     def play_after(self, step: int, stop: StopSignal) -> bool:
         """End the gang from outside where a drill says so; True when it was preempted.
@@ -137,6 +138,8 @@ class Drills:
         why_not: Callable[[], str] | None = None,
     ) -> list[Drill]:
         """Return the drills of that kind that fire now and concern this rank."""
+        if step not in self._steps_due:  # nearly every step, several times
+            return []
         due = [
             (index, drill)
             for index, drill in enumerate(self._drills)

@@ -27,6 +27,9 @@ SEGMENT_BYTES_MAX = 256 * 1024
 LAST_SHIP_S_MAX = 10.0  # how long an ending rank waits for its shipping thread
 LAST_WRITE_S_MAX = 5.0  # and for a line that another thread is writing
 
+# `json.dumps` would make an encoder for each line. A line is a tree of a few small dicts.
+_to_json = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+
 
 class Journal:
     """Appends lines and ships them. `write` is safe from several threads."""
@@ -55,8 +58,16 @@ class Journal:
         One that the machine refuses (a full disk) is lost: the first is complained of, and `close`
         says how many there were. Of a closed journal nothing happens.
         """
+        self._write_line(kind, fields)
+
+    def write_step(self, step: int, fields: Mapping[str, Json]) -> None:
+        """Append the line of a finished step."""
+        self._step = step
+        self._write_line("step", {"step": step, **fields})
+
+    def _write_line(self, kind: str, fields: Mapping[str, Json]) -> None:
         line = {"kind": kind, "t": format_time(self._now()), **fields}
-        data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+        data = _to_json(line).encode() + b"\n"
         with self._writing:
             if self._file is None:
                 return
@@ -66,11 +77,6 @@ class Journal:
                 self._lost_count += 1
                 if self._lost_count == 1:
                     complain(f"journal: lost the {kind} line of {self._path}: {error}")
-
-    def write_step(self, step: int, fields: Mapping[str, Json]) -> None:
-        """Append the line of a finished step."""
-        self._step = step
-        self.write("step", step=step, **fields)
 
     def ship(self) -> None:
         """Bring every whole line into the store; raises StoreError when it cannot be reached."""
@@ -134,7 +140,7 @@ def complain(text: str) -> None:
 
 def _append(file: int, data: bytes) -> None:
     """Write `data` whole, or nothing of it; raises OSError."""
-    size = os.fstat(file).st_size
+    size = os.lseek(file, 0, os.SEEK_END)
     try:
         while data:
             data = data[os.write(file, data) :]

@@ -49,6 +49,8 @@ class LossGuard:
                 onset_step=step if self._watch.onset_step is None else self._watch.onset_step,
             )
         found = self._watch.take(step, loss)
+        if found is None:
+            return
         if isinstance(found, Spike):
             self._tell_of(found)
         elif isinstance(found, Diverged):

@@ -66,6 +66,7 @@ class StepTimes:
     def __init__(self) -> None:
         self._in_order: deque[float] = deque()
         self._sorted: list[float] = []
+        self.percentile_99 = 0.0  # nearest rank, 0.0 before the first step: of 512 times the 507th
 
     def take(self, seconds: float) -> None:
         """Take in the time of a step."""
@@ -73,9 +74,4 @@ class StepTimes:
         insort(self._sorted, seconds)
         if len(self._in_order) > TIMES_MAX:
             del self._sorted[bisect_left(self._sorted, self._in_order.popleft())]
-
-    @property
-    def percentile_99(self) -> float:
-        """The nearest-rank percentile, 0.0 before the first step: of 512 times the 507th."""
-        count = len(self._sorted)
-        return self._sorted[-(-99 * count // 100) - 1] if count else 0.0
+        self.percentile_99 = self._sorted[-(-99 * len(self._sorted) // 100) - 1]

@@ -122,7 +122,7 @@ class BatchSampler:
 
     def indices_sha256(self, step: int) -> str:
         """Return the digest of `global_indices(step)` as little-endian int64."""
-        return sha256_hex(self.global_indices(step).astype("<i8").tobytes())
+        return sha256_hex(self.global_indices(step).astype("<i8", copy=False).tobytes())
 
     def _first(self, step: int) -> int:
         """Return the stream's position at which the block of `step` begins."""
@@ -137,7 +137,7 @@ class BatchSampler:
             parts.append(part)
             position += len(part)
             count -= len(part)
-        return np.concatenate(parts)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def permutation(length: int, *, seed: int, epoch: int) -> Indices:
@@ -148,7 +148,9 @@ def permutation(length: int, *, seed: int, epoch: int) -> Indices:
     sample while sorting.
     """
     words = np.random.Philox(key=_key(seed, epoch)).random_raw(length)
-    return np.argsort(words, kind="stable").astype(np.int64, copy=False)
+    order = np.argsort(words, kind="stable").astype(np.int64, copy=False)
+    order.flags.writeable = False  # shares of steps are views of it
+    return order
 
 
 def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:

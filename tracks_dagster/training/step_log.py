@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from tracks_dagster.core.beats import Phase
@@ -77,28 +76,29 @@ class StepLog:
         Raises NonFinite or LossDiverged, on every rank alike.
         """
         fields: dict[str, Json] = {
-            "step_s": round(self.time.stepped(), 6),
-            "data_s": round(self._data_s, 6),
+            "step_s": self.time.stepped(),
+            "data_s": self._data_s,
         }
         self._guard.check(step, loss, own_loss, fields)
         if self._steps_timed:
             self._pulse.finished(fields["step_s"] + self._data_s)
         self._steps_timed += 1
         if self._launch.ranks.rank == 0:
-            numbers = {name: float(value) for name, value in metrics.items()}
-            self.metrics = {n: v for n, v in numbers.items() if math.isfinite(v)} | {"loss": loss}
+            numbers = ((name, float(value)) for name, value in metrics.items())
+            finite = {name: number for name, number in numbers if math.isfinite(number)}
+            self.metrics = {**finite, "loss": loss}
             fields["loss"] = loss
-            fields["metrics"] = {n: v for n, v in self.metrics.items() if n != "loss"}
+            fields["metrics"] = finite
             fields["cursor_to"] = sampler.cursor(step)
             fields["indices_sha256"] = sampler.indices_sha256(step)
-            fields["spent"] = asdict(self.time.spent)
+            fields["spent"] = self.time.seconds
             self._progress.take(step, self.metrics)
         self._launch.journal.write_step(step, fields)
 
     def tell_spent(self) -> None:
         """Write down what was spent after the line of the last step: its save, an evaluation."""
         if self._launch.ranks.rank == 0:
-            self._launch.journal.write("spent", spent=asdict(self.time.spent))
+            self._launch.journal.write("spent", spent=self.time.seconds)
 
     def settle(self) -> None:
         """Wait for the newest alert of a loss to land, for a few seconds at most."""

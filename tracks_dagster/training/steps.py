@@ -92,11 +92,11 @@ class Steps:
             raise TrainingError(
                 f"Step {step} was reported while step {self.running} is the one to report, once."
             )
-        value = loss.item() if isinstance(loss, torch.Tensor) else loss
+        value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         self._pulse.beat(Phase.REPORTING, step)
         value = self._drills.loss(step, value)
         asked = [value, self.saver.must_settle, *self._triggers.asked()]
-        loss_sum, settles, *wishes = self._launch.ranks.sum([float(each) for each in asked])
+        loss_sum, settles, *wishes = self._launch.ranks.sum(asked)
         if settles:
             self._settle()
         self._take(step, loss_sum / self._launch.ranks.world_size, value, metrics)
@@ -104,9 +104,10 @@ class Steps:
         trigger = self._triggers.choose(step, wishes, is_last=step == self._until)
         if trigger is not None:
             self._save(trigger)
+        is_preempted = False
         if self._drills.is_due_after(step):
             self._settle()  # what a drill shows does not depend on a disk's speed
-        is_preempted = self._drills.play_after(step, self._stop)
+            is_preempted = self._drills.play_after(step, self._stop)
         if (is_preempted or trigger == "sigterm") and step < self._until:
             self._drain()
 

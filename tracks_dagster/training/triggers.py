@@ -38,7 +38,7 @@ class Triggers:
 
         asked: the sums of `asked` over all ranks.
         """
-        stop, wish, is_time = (each > 0 for each in asked)
+        stop, wish, is_time = asked
         every_steps = self._cadence.every_steps
         if is_last:
             return "final"

@@ -31,6 +31,7 @@ from tracks_dagster.adapters.dagster_instance import (
     create_storage,
     in_own_schema,
     local_config,
+    postgres_problem,
     write_config,
 )
 from tracks_dagster.adapters.processes import (
@@ -50,7 +51,7 @@ LOCK_S_MAX = 300.0  # another command may be creating the storage
 ANSWER_S_MAX = 180.0  # until the web server answers
 TERM_S_MAX = 20.0  # between asking processes to end and killing them
 POLL_S = 0.1
-LOG_CHARACTERS_MAX = 1000
+LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
 
 class DagsterHome:
@@ -175,7 +176,7 @@ class DagsterHome:
         self._children.append(child)
         process = find_process(child.pid)
         if process is None:
-            raise OrchestratorError(f"Dagster's {name} ended at once: {self._log_end(name)}")
+            raise OrchestratorError(f"Dagster's {name} ended at once: {self._why_ended(name)}")
         return process
 
     def _wait_for_answer(self, address: str, process: Process) -> None:
@@ -185,7 +186,7 @@ class DagsterHome:
         while time.monotonic() < give_up_at:
             if not process.lives:
                 raise OrchestratorError(
-                    f"Dagster's web server at {address} ended: {self._log_end('webserver')}"
+                    f"Dagster's web server at {address} ended: {self._why_ended('webserver')}"
                 )
             try:
                 with urlopen(f"{address}/server_info", timeout=5):
@@ -194,7 +195,7 @@ class DagsterHome:
                 time.sleep(POLL_S)
         raise OrchestratorError(
             f"Dagster's web server at {address} did not answer within {ANSWER_S_MAX:g} s: "
-            f"{self._log_end('webserver')}"
+            f"{self._why_ended('webserver')}"
         )
 
     def _stop_daemon_if_unused(self, users: IO[str]) -> None:
@@ -233,10 +234,18 @@ class DagsterHome:
             _wait_for_lock(file, fcntl.LOCK_EX, f"another command that holds {name}.lock")
             yield
 
-    def _log_end(self, name: str) -> str:
+    def why_daemon_ended(self) -> str:
+        """Say why the daemon that was started before ended, as far as that is known."""
+        return f"Dagster's daemon was gone ({self._why_ended('daemon')}); started another one"
+
+    def _why_ended(self, name: str) -> str:
+        """Say in words why a program of Dagster ended: Postgres first, without which none lives."""
+        if problem := postgres_problem(self._postgres_url):
+            return problem
         path = self._folder / f"{name}.log"
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
-        return text[-LOG_CHARACTERS_MAX:].strip() or f"{path} says nothing."
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
+        return f"the last line of {path} is: {last.strip()[:LOG_CHARACTERS_MAX]}"
 
 
 def read_address(folder: Path) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from tracks_dagster.core.errors import OrchestratorError
+from tracks_dagster.core.errors import LedgerError, OrchestratorError
 from tracks_dagster.core.names import TAG_ATTEMPT
 
 CONFIG_FILE = "dagster.yaml"
@@ -28,6 +28,7 @@ DEADLINES = {
     # By default as long as the one before; a code server that is told to end shall not take that.
     "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "60",
 }
+LINE_MAX = 300  # characters of a line that Dagster said
 CREATE_S_MAX = 180.0  # twenty times what an idle machine needs
 
 _COMMON = f"""\
@@ -113,22 +114,36 @@ def create_storage(folder: Path, environment: Mapping[str, str]) -> None:
 
 def create_schema(postgres_url: str) -> None:
     """Create the schema of Dagster's tables if it is not there. Safe to repeat and to race."""
-    import sqlalchemy
+    from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 
-    engine = sqlalchemy.create_engine(postgres_url)
     try:
-        with engine.begin() as connection:
+        with transaction(
+            make_engine(postgres_url), f"create Dagster's schema {SCHEMA!r} beside", write=True
+        ) as connection:
             # Creating it "if not exists" still fails when another process does so at the same time.
-            lock = sqlalchemy.text("select pg_advisory_xact_lock(hashtext(:name))")
-            connection.execute(lock, {"name": f"create schema {SCHEMA}"})
-            connection.execute(sqlalchemy.text(f"create schema if not exists {SCHEMA}"))
-    except sqlalchemy.exc.SQLAlchemyError as error:
+            connection.exec_driver_sql(
+                f"select pg_advisory_xact_lock(hashtext('create schema {SCHEMA}'))"
+            )
+            connection.exec_driver_sql(f"create schema if not exists {SCHEMA}")
+    except LedgerError as error:
         raise OrchestratorError(
-            f"Cannot create the schema {SCHEMA!r} for Dagster in TRACKS_POSTGRES_URL: "
-            f"{type(error).__name__}. Its user needs the right to create schemas there."
+            f"{error} The user of TRACKS_POSTGRES_URL needs the right to create schemas there."
+            if "permission denied" in str(error)
+            else str(error)
         ) from error
-    finally:
-        engine.dispose()
+
+
+def postgres_problem(postgres_url: str | None) -> str | None:
+    """Say in words why the server cannot be used now; None where it answers, or none is used."""
+    from tracks_dagster.adapters.ledger.engine import make_engine, transaction
+
+    if not postgres_url:
+        return None
+    try:
+        with transaction(make_engine(postgres_url), "reach", write=False):
+            return None
+    except LedgerError as error:
+        return str(error)
 
 
 def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> None:
@@ -148,6 +163,6 @@ def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> No
             f"Dagster's storage in {folder} was not ready within {CREATE_S_MAX:g} s."
         ) from error
     if done.returncode != 0:
-        raise OrchestratorError(
-            f"Cannot create Dagster's storage in {folder}: {done.stderr.strip()[-500:]}"
-        )
+        lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        found = postgres_problem(environment.get(POSTGRES_VARIABLE)) or lines[-1][:LINE_MAX]
+        raise OrchestratorError(f"Cannot create Dagster's storage in {folder}: {found}")

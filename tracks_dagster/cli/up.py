@@ -6,6 +6,7 @@ import threading
 
 import click
 
+from tracks_dagster.cli.daemon_keeper import DaemonKeeper
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build, open_cluster_home, open_dagster_home
@@ -30,6 +31,7 @@ def command(port: int, on_kubernetes: bool) -> None:
     build(settings)
     with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
         click.echo(f"{address} (Ctrl-C stops it)")
+        keeper = DaemonKeeper(home, lambda text: click.echo(text, err=True))
         while not interrupts.count:
-            home.ensure_daemon()
+            keeper.keep()
             threading.Event().wait(LOOK_EVERY_S)

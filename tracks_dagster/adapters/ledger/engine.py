@@ -27,6 +27,20 @@ BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite fi
 BUSY_POLL_S = 0.01  # between two tries where SQLite does not wait by itself
 READ_S_MAX = 60  # for one reading query on Postgres
 
+# What a Postgres says that is there and does not answer now: what to do. A part of its line is enough.
+_OF_THE_SERVER = {
+    "the database system is": "it does so for a while; try again when it is up",
+    "too many clients": "end other clients or raise max_connections, then try again",
+    "connection slots": "end other clients or raise max_connections, then try again",
+    "too many connections for": "end other clients or raise that limit, then try again",
+    "server closed the connection": "it was stopped or crashed; see its log, then try again",
+    "terminating connection": "it was stopped or crashed; see its log, then try again",
+    "in a read-only transaction": (
+        "the server takes no writes now: it is a standby, or default_transaction_read_only is set"
+    ),
+    "due to statement timeout": "it was too slow, or statement_timeout of the role is too short",
+}
+
 
 def make_engine(url: str | URL, *, keep_connection: bool = False) -> Engine:
     """Return an engine for `url`, without connecting; raises SettingsError for what is none.
@@ -86,6 +100,9 @@ def reason(error: SQLAlchemyError) -> str:
     """Say in one sentence what went wrong, and what to do where that is known."""
     found = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     line = (str(found).strip().splitlines() or [type(found).__name__])[0].rstrip(".")
+    for part, what_to_do in _OF_THE_SERVER.items():
+        if part in line:
+            return f"{line.rpartition('FATAL:')[2].strip()}; {what_to_do}."
     if line.startswith("connection to server"):
         _, server_said, words = line.partition("FATAL:")
         if server_said:

@@ -1,0 +1,114 @@
+"""Postgres is down: every command says so in words, with the address and without the password."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.ports import free_port
+from tests.stories import RUN_ID, Story
+from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.cli import daemon_keeper
+from tracks_dagster.cli.daemon_keeper import RESTART_S_MAX, DaemonKeeper
+from tracks_dagster.core.errors import OrchestratorError
+
+PASSWORD = "hunter2pw"
+
+
+@pytest.fixture
+def url(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a server that does not listen."""
+    url = f"postgresql://ann:{PASSWORD}@127.0.0.1:{free_port()}/tracks"
+    monkeypatch.setenv("TRACKS_POSTGRES_URL", url)
+    return url
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        *[("up",), ("status",), ("triage",), ("goodput",), ("review",), ("reindex",), ("pool",)],
+        *[("sql", "select 1"), ("search", "x"), ("snapshots", "list"), ("report", RUN_ID)],
+        *[("note", RUN_ID, "x"), ("run", "--intent", "x"), ("run", "--run-id", RUN_ID)],
+        *[(each, RUN_ID, "--why", "x") for each in ("stop", "drain", "retry", "promote")],
+        *[("checkpoints", each, RUN_ID) for each in ("gc", "verify")],
+    ],
+    ids=" ".join,
+)
+def test_a_command_says_what_where_and_what_next(
+    arguments: tuple[str, ...], story: Story, call: Call, url: str
+) -> None:
+    told = call(*arguments)
+    assert told.exit_code != 0
+    [line] = told.stderr.splitlines()
+    assert line.startswith(
+        f"tracks: Cannot open the ledger at postgresql://{url.partition('@')[2]}: connection"
+    )
+    assert line.endswith(
+        "Connection refused; see that the server is up and TRACKS_POSTGRES_URL right."
+    )
+
+
+@pytest.mark.parametrize("arguments", [("explain", RUN_ID), ("checkpoints", "list", RUN_ID)])
+def test_what_needs_the_track_alone_is_answered(
+    arguments: tuple[str, ...], story: Story, call: Call, url: str
+) -> None:
+    told = call(*arguments)
+    assert told.exit_code == 0
+    assert PASSWORD not in told.output
+
+
+def home_with(url: str, tmp_path: Path) -> DagsterHome:
+    return DagsterHome(tmp_path, root=tmp_path, environment={}, postgres_url=url)
+
+
+def test_a_web_server_that_ends_without_postgres_is_told_without_its_traceback(
+    url: str, tmp_path: Path
+) -> None:
+    (tmp_path / "webserver.log").write_text("Traceback (most recent call last):\n  File x\nE: no\n")
+    home = home_with(url, tmp_path)
+    with pytest.raises(OrchestratorError) as error, home.daemon():
+        pass
+    told = f"{error.value} {home.why_daemon_ended()} {home._why_ended('webserver')}"
+    assert told.count("Connection refused; see that the server is up") == 3
+    assert "needs the right to create schemas" not in told
+    assert PASSWORD not in told
+    assert "Traceback" not in told
+
+
+def test_a_web_server_that_ends_for_another_reason_is_told_by_its_last_line(tmp_path: Path) -> None:
+    (tmp_path / "webserver.log").write_text(
+        "Traceback (most recent call last):\n  File x\nE: no\n\n"
+    )
+    home = DagsterHome(tmp_path, root=tmp_path, environment={}, postgres_url=None)
+    assert (
+        home._why_ended("webserver") == f"the last line of {tmp_path / 'webserver.log'} is: E: no"
+    )
+
+
+class DyingHome:
+    """A home whose daemon is dead at every look."""
+
+    def __init__(self) -> None:
+        self.starts = 0
+
+    def ensure_daemon(self) -> bool:
+        self.starts += 1
+        return True
+
+    def why_daemon_ended(self) -> str:
+        return "it died"
+
+
+def test_a_daemon_that_dies_again_and_again_is_started_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(daemon_keeper.time, "monotonic", lambda: now_s)
+    home, told = DyingHome(), list[str]()
+    keeper = DaemonKeeper(home, told.append)  # type: ignore[arg-type]
+    while now_s < 600.0:
+        keeper.keep()
+        now_s += 0.5
+    assert home.starts == len(told) == 5 + round((600 - 62) / RESTART_S_MAX)

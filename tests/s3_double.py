@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import urlsplit
 
@@ -21,7 +22,7 @@ class Misbehaviour:
     status, code: answer this instead of forwarding. drop_reply: forward, then cut the connection.
     drop_request: cut the connection at once. stall: answer only when the test ends.
     cut_body: announce the whole body and send half. strip: leave this header out when forwarding.
-    checksum: say that this CRC32 arrived.
+    checksum: say that this CRC32 arrived. clock_s: with `status`, how far the server's clock is ahead.
     """
 
     concerns: Callable[[str], bool] = lambda method: True
@@ -34,6 +35,7 @@ class Misbehaviour:
     cut_body: bool = False
     strip: str | None = None
     checksum: str | None = None
+    clock_s: float | None = None
 
 
 @dataclass
@@ -84,7 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
         if wrong.drop_request or wrong.stall:
             self._cut()
         elif wrong.status is not None:
-            error = f"<Error><Code>{wrong.code}</Code><Message>as the test wants</Message></Error>"
+            now = datetime.now(UTC) + timedelta(seconds=wrong.clock_s or 0)
+            clock = "" if wrong.clock_s is None else f"<ServerTime>{now:%FT%TZ}</ServerTime>"
+            error = f"<Error><Code>{wrong.code}</Code><Message>as asked</Message>{clock}</Error>"
             self._answer(wrong.status, {"Content-Type": "application/xml"}, error.encode())
         else:
             status, headers, reply = self._forward(body, wrong.strip)

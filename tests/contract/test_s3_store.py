@@ -192,6 +192,19 @@ def test_an_upload_that_another_sweep_aborted_first_does_not_count(
     assert store.sweep() == 0
 
 
+@pytest.mark.parametrize(
+    ("clock_s", "found"), [(3600, "3,[56].. s behind"), (-7200, "7,2.. s ahead of"), (None, "0 s ")]
+)
+def test_a_skewed_clock_is_named_with_the_difference_and_not_the_credentials(
+    double: S3Double, s3_url: str, clock_s: float | None, found: str
+) -> None:
+    double.misbehaviour = Misbehaviour(status=403, code="RequestTimeTooSkewed", clock_s=clock_s)
+    with pytest.raises(StoreUnavailable, match=found) as refusal:
+        open_store(s3_url)
+    assert "clock of this machine" in str(refusal.value)
+    assert "s3:ListBucket" not in str(refusal.value)
+
+
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
 def test_refused_credentials_say_so_without_showing_them(
     double: S3Double, s3_url: str, code: str

@@ -17,6 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -50,6 +51,7 @@ CONNECTIONS_MAX = 32  # kept open for the threads of one process
 
 T = TypeVar("T")
 
+CLOCK_SKEWED = "RequestTimeTooSkewed"  # a 403; S3 bears 15 minutes
 _REFUSED = frozenset({401, 403})
 _LOST = frozenset({408, 409})  # with every 5xx: the write may have happened
 
@@ -249,6 +251,12 @@ class S3Store:
                 f"Cannot {what} {self.url}: {self._endpoint} does not know conditional writes, "
                 f"x-amz-checksum-crc32 or multipart uploads ({found}); use a store that does."
             )
+        if _code(error) == CLOCK_SKEWED:
+            return StoreUnavailable(
+                f"Cannot {what} {self.url}: {self._endpoint} refused the request ({found}), because "
+                f"the clock of this machine {_clock_difference(error)}. Set it (NTP, chronyd), then "
+                "try again; the credentials were not looked at."
+            )
         if _status(error) in _REFUSED:
             return StoreUnavailable(
                 f"Cannot {what} {self.url}: {self._endpoint} refused the credentials ({found}). "
@@ -284,6 +292,25 @@ def _status(error: ClientError) -> int:
 
 def _code(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", "unknown"))
+
+
+def _clock_difference(error: ClientError) -> str:
+    """Say how far this machine's clock is from S3's, by the time that the refusal names."""
+    told = str(error.response.get("Error", {}).get("ServerTime") or "")
+    sent = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date") or ""
+    try:
+        theirs = datetime.fromisoformat(told) if told else parsedate_to_datetime(sent)
+    except ValueError:
+        return "differs too much from its own, which it did not name"
+    now = datetime.now(UTC)
+    if theirs.tzinfo is None:
+        theirs = theirs.replace(tzinfo=UTC)
+    difference_s = (now - theirs).total_seconds()
+    way = "ahead of" if difference_s > 0 else "behind"
+    return (
+        f"is {abs(difference_s):,.0f} s {way} its own ({now:%Y-%m-%d %H:%M:%S} UTC here, "
+        f"{theirs.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC there)"
+    )
 
 
 def _without_credentials(endpoint: str) -> str:

@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli import follow
+from tracks_dagster.cli import fail, follow
+from tracks_dagster.cli.driving import going_on
 from tracks_dagster.cli.follow import Followed, Follower
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import LineView
+from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.tracks import Tracks
 
@@ -119,3 +121,61 @@ def test_a_second_ctrl_c_is_not_caught_here() -> None:
         interrupts._on_interrupt(2, None)
         with pytest.raises(KeyboardInterrupt):
             interrupts._on_interrupt(2, None)
+
+
+def away(scene: Scene, looks: int) -> None:
+    """Let the next reads of the store fail."""
+    for number in range(1, looks + 1):
+        scene.story.store.fail("get", number, Fault.FAILS)  # type: ignore[attr-defined]
+
+
+def test_a_store_that_is_away_is_told_once_and_when_it_is_back(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    followed = scene.follow(lambda: away(scene, 40), *([lambda: None] * 60), scene.story.refused)
+    assert followed.state == "refused"
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if "The gang trains on" in line] == [
+        next(line for line in told if "as the test wants it. The gang trains on" in line)
+    ]
+    assert sum("it answers again, after 20 s" in line for line in told) == 1
+
+
+def test_a_store_that_stays_away_ends_following_within_its_limit(scene: Scene) -> None:
+    looks = int(follow.AWAY_S_MAX / follow.POLL_S) + 10
+    with pytest.raises(StoreUnavailable, match="as the test wants it") as error:
+        scene.follow(lambda: away(scene, looks), wait_s=10.0)
+    assert "Nothing answered for 90" in error.value.__notes__[0]
+    assert follow.AWAY_S_MAX < scene.now_s < follow.AWAY_S_MAX + 3.0
+
+
+def test_the_time_for_which_nobody_could_look_is_no_time_without_a_change(scene: Scene) -> None:
+    scene.follow(lambda: away(scene, 100), wait_s=10.0)
+    assert 60.0 < scene.now_s < 63.0
+
+
+def test_ctrl_c_while_the_store_is_away_drains_when_it_is_back(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        away(scene, 10)
+        scene.interrupt()
+
+    followed = scene.follow(scene.story.begin, interrupt)
+    assert followed.is_drained
+    assert scene.tracks.records(f"runs/{RUN_ID}")[-1].kind is Kind.STOP_REQUESTED
+    assert "is asked for as soon as it answers" in capsys.readouterr().err
+
+
+def test_whatever_ends_the_command_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    said = "To go on: tracks run --run-id r-1"
+    with pytest.raises(StoreUnavailable) as error, going_on("r-1"), going_on("r-1"):
+        raise StoreUnavailable("It does not answer.")
+    fail(error.value)
+    assert capsys.readouterr().err.splitlines() == ["tracks: It does not answer.", said]
+    with pytest.raises(KeyboardInterrupt), going_on("r-1"):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.splitlines() == [said]
+    with pytest.raises(InvalidInput) as refused, going_on("r-1"):  # nothing was written
+        raise InvalidInput("No.")
+    assert not hasattr(refused.value, "__notes__")

@@ -68,6 +68,8 @@ class LazyGroup(click.Group):
 def fail(error: TracksError) -> int:
     """Tell an error of ours on stderr and return the exit code that it means."""
     click.echo(f"tracks: {error}", err=True)
+    for note in getattr(error, "__notes__", ()):
+        click.echo(note, err=True)
     return WRONG_USE if isinstance(error, _WRONG_USE) else BAD_NEWS
 
 

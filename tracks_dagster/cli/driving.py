@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import click
 
 from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.cli.daemon_keeper import DaemonKeeper
 from tracks_dagster.cli.follow import Followed, Follower
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View, open_view
+from tracks_dagster.core.errors import InvalidInput, TracksError
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.manual_retry import retry_by_person
@@ -45,12 +49,39 @@ def drive(
 
     Uses the daemon of this home; one that had to be started is stopped at the end. Says on stderr
     how to go on where the run is not over. told: records that were there before, not to be shown.
+    Raises what the store, the ledger or Dagster fail with for good, with how to go on as a note.
     """
+    with going_on(run_id):
+        return _drive(app, home, run_id, wait_s=wait_s, by=by, told=told)
+
+
+@contextmanager
+def going_on(run_id: str) -> Iterator[None]:
+    """Say how to go on with a declared run, whatever ends the command before the run's end.
+
+    An error of ours gets it as a note, which `cli.fail` prints below its text.
+    """
+    try:
+        yield
+    except TracksError as error:
+        is_said = _how_to_go_on(run_id) in getattr(error, "__notes__", ())
+        if not is_said and not isinstance(error, InvalidInput):  # that wrote nothing
+            error.add_note(_how_to_go_on(run_id))
+        raise
+    except KeyboardInterrupt:
+        click.echo(_how_to_go_on(run_id), err=True)
+        raise
+
+
+def _drive(
+    app: App, home: DagsterHome, run_id: str, *, wait_s: float, by: str, told: int
+) -> Followed:
     state = run_status(app.tracks.run(run_id)).state
     if state != RunLifecycle.RUNNING:
         return Followed(state=state, is_drained=False, waited_for=None)  # nothing to wait for
     with Interrupts() as interrupts, home.daemon():
         with open_view() as view:
+            keeper = DaemonKeeper(home, view.event)
             follower = Follower(
                 app.tracks,
                 run_id,
@@ -59,7 +90,7 @@ def drive(
                 wait_s=wait_s,
                 by=by,
                 told=told,
-                check=lambda: _look_after_daemon(app, home, run_id, view),
+                check=lambda: _look_after_daemon(app, home, run_id, keeper),
             )
             try:
                 followed = follower.to_the_end()
@@ -69,9 +100,9 @@ def drive(
     return followed
 
 
-def _look_after_daemon(app: App, home: DagsterHome, run_id: str, view: View) -> None:
+def _look_after_daemon(app: App, home: DagsterHome, run_id: str, keeper: DaemonKeeper) -> None:
     play_daemon_death(app, home, run_id)
-    _keep_daemon(home, view)
+    keeper.keep()
 
 
 def play_daemon_death(app: App, home: DagsterHome, run_id: str) -> None:
@@ -86,27 +117,28 @@ def play_daemon_death(app: App, home: DagsterHome, run_id: str) -> None:
     os.kill(daemon.pid, signal.SIGKILL)
 
 
-def _keep_daemon(home: DagsterHome, view: View) -> None:
-    """Start the daemon again should it have died: a run is not lost with it."""
-    if home.ensure_daemon():
-        view.event("the daemon was gone; started another one")
-
-
 def _end_at_once(app: App, run_id: str, view: View) -> Followed:
     """Kill the gang, if one lives; the next daemon finds it gone and closes the attempt."""
     view.event("ending everything at once")
-    attempt = app.tracks.run(run_id).open_attempt
-    if attempt is not None:
-        app.launcher_of(attempt.opened.compute.launcher).kill(run_id, attempt.attempt_id)
+    try:
+        attempt = app.tracks.run(run_id).open_attempt
+        if attempt is not None:
+            app.launcher_of(attempt.opened.compute.launcher).kill(run_id, attempt.attempt_id)
+    except TracksError as error:
+        view.event(f"The gang was not ended, and trains on: {error}")
     return Followed(state=RunLifecycle.WAITING.value, is_drained=True, waited_for=None)
 
 
 def _say_how_to_go_on(app: App, run_id: str, followed: Followed) -> None:
     if followed.is_drained:
-        click.echo(f"To go on: tracks run --run-id {run_id}", err=True)
+        click.echo(_how_to_go_on(run_id), err=True)
     elif followed.state == RunLifecycle.WAITING:
         status = run_status(app.tracks.run(run_id))
         click.echo(f"{run_id} did not change. {followed.waited_for or status.why}", err=True)
-        click.echo(f"To go on: tracks run --run-id {run_id}", err=True)
+        click.echo(_how_to_go_on(run_id), err=True)
     elif followed.state == RunLifecycle.REFUSED:
         click.echo(f"To see why: tracks explain {run_id}", err=True)
+
+
+def _how_to_go_on(run_id: str) -> str:
+    return f"To go on: tracks run --run-id {run_id}"

@@ -1,6 +1,7 @@
 """Follow a training run to its end: show what its track and journals tell, drain it on Ctrl-C.
 
-It only watches: sensors decide and launch, whoever looks. Killing it loses nothing.
+It only watches: sensors decide and launch, whoever looks. Killing it loses nothing. A store or a
+ledger that does not answer is waited for: the gang trains on without it, as it does without this.
 """
 
 from __future__ import annotations
@@ -11,7 +12,13 @@ from dataclasses import dataclass
 
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.errors import (
+    InvalidInput,
+    LedgerError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TracksError,
+)
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
 from tracks_dagster.core.promotion import promotion_is_settled
 from tracks_dagster.core.records import Record
@@ -27,6 +34,11 @@ from tracks_dagster.services.tracks import Tracks
 POLL_S = 0.5
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
 PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
+AWAY_S_MAX = (
+    900.0  # for a store or ledger that does not answer; a clock or a server is mended by then
+)
+
+_AWAY = (StoreUnavailable, OutcomeUnknown, LedgerError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +80,66 @@ class Follower:
         self._changed_at = time.monotonic()
         self._drained_at: float | None = None
         self._ended_at: float | None = None
+        self._away_at: float | None = None
+        self._is_drain_delayed = False
 
     def to_the_end(self) -> Followed:
-        """Return when the run is over, drained, or has not changed for `wait_s`."""
+        """Return when the run is over, drained, or has not changed for `wait_s`.
+
+        Raises the error of a store or ledger that does not answer for `AWAY_S_MAX`.
+        """
         while True:
-            state = self._look()
-            status = run_status(state)
-            if self._interrupts.count and self._drained_at is None:
-                self._drain()
-            if self._is_over(state, status.state):
-                return self._followed(state, status.state)
-            if time.monotonic() - self._changed_at > self._wait_s:
-                return self._followed(state, RunLifecycle.WAITING.value)
-            self._check()
+            try:
+                followed = self._turn()
+            except _AWAY as error:
+                self._wait_for(error)
+            else:
+                self._tell_return()
+                if followed is not None:
+                    return followed
             time.sleep(POLL_S)
+
+    def _turn(self) -> Followed | None:
+        """Look once; return how it went where that is the end."""
+        state = self._look()
+        status = run_status(state)
+        if self._interrupts.count and self._drained_at is None:
+            self._drain()
+        if self._is_over(state, status.state):
+            return self._followed(state, status.state)
+        if time.monotonic() - self._changed_at - self._away_s() > self._wait_s:
+            return self._followed(state, RunLifecycle.WAITING.value)
+        self._check()
+        return None
+
+    def _wait_for(self, error: TracksError) -> None:
+        """Say once that something does not answer; raise `error` when that lasts too long."""
+        if self._away_at is None:
+            self._away_at = time.monotonic()
+            self._view.event(
+                f"{error} The gang trains on; this command looks again for {AWAY_S_MAX:g} s."
+            )
+        if self._away_s() > AWAY_S_MAX:
+            error.add_note(f"Nothing answered for {self._away_s():.0f} s.")
+            raise error
+        if self._interrupts.count and self._drained_at is None and not self._is_drain_delayed:
+            self._is_drain_delayed = True
+            self._view.event(
+                "to save and end is asked for as soon as it answers; Ctrl-C again ends this command"
+            )
+
+    def _tell_return(self) -> None:
+        if self._away_at is None:
+            return
+        away_s = self._away_s()
+        self._changed_at += away_s  # nobody could see a change
+        if self._ended_at is not None:
+            self._ended_at += away_s
+        self._away_at = None
+        self._view.event(f"it answers again, after {away_s:.0f} s")
+
+    def _away_s(self) -> float:
+        return 0.0 if self._away_at is None else time.monotonic() - self._away_at
 
     def _look(self) -> RunState:
         """Show what is new and return the state."""
@@ -114,14 +172,16 @@ class Follower:
         )
 
     def _drain(self) -> None:
-        self._drained_at = time.monotonic()
-        self._view.event("draining: the gang saves and ends; Ctrl-C again ends everything at once")
         try:
             request_stop(
                 self._tracks, self._run_id, mode="drain", by=self._by, why="Ctrl-C on tracks run"
             )
         except InvalidInput as error:  # no open attempt: there is nothing that could be saved
             self._view.event(str(error))
+        except LedgerError as error:  # the record stands; whoever projects next takes it in
+            self._view.event(str(error))
+        self._drained_at = time.monotonic()
+        self._view.event("draining: the gang saves and ends; Ctrl-C again ends everything at once")
 
     def _is_over(self, state: RunState, now: str) -> bool:
         if self._drained_at is not None:

@@ -22,7 +22,7 @@ from tracks_dagster.cli.compute_options import (
     gang_check_of,
     read_trainer,
 )
-from tracks_dagster.cli.driving import drive, take_up
+from tracks_dagster.cli.driving import drive, going_on, take_up
 from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
@@ -198,10 +198,11 @@ def command(
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, family, data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
-    declare(app.tracks, request, check_gang=gang_check_of(given))
-    told = before.head.seq + 1 if before is not None else 0
-    followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
-    read = read_outcome(app.tracks, request.run_id, weights_sha256, by=owner)
+    with going_on(request.run_id):
+        declare(app.tracks, request, check_gang=gang_check_of(given))
+        told = before.head.seq + 1 if before is not None else 0
+        followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
+        read = read_outcome(app.tracks, request.run_id, weights_sha256, by=owner)
     result: dict[str, Json] = {**read, "state": followed.state}
     _print(result, as_json=as_json)
     is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(result)

@@ -16,7 +16,7 @@ from dagster import (
 )
 
 from tracks_dagster.core import names
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.errors import GangError, InvalidInput
 from tracks_dagster.core.names import parse_eval_key
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.services.eval_metadata import eval_metadata, result_sha256
@@ -36,12 +36,13 @@ HELDOUT_DATASETS = ("aws-docs-heldout", "flights-heldout")
     code_version="1",
 )
 def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult[None]:
-    """One eval of a run's final checkpoint: `RUN/SUITE@STEP`, measured on held-out data.
+    """One eval of a checkpoint: `RUN/SUITE@STEP`, measured on held-out data.
 
     Green: the metrics below were measured on exactly the manifest, snapshot, suite version and seed
     named beside them. Red: the evaluator failed, in the words of the error; training is untouched,
-    and run_evals tries again, at most 3 times for a checkpoint. After that correct the cause, or let
-    the eval go with `tracks waive RUN SUITE --why …`. Materializing an eval that is done shows its
+    and run_evals tries again, at most 3 times for a checkpoint; a run whose evaluator never started is
+    not counted. After that correct the cause and ask again with `tracks eval RUN@STEP`, or let the eval
+    go with `tracks waive RUN SUITE --why …`. Materializing an eval that is done shows its
     result again and measures nothing.
     """
     try:
@@ -49,14 +50,17 @@ def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> Materializ
         opened = find_eval(app.tracks.run(run_id), eval_id, _number(context)).opened
     except InvalidInput as error:
         raise Failure(str(error), allow_retries=False) from error
-    ended = run_eval(
-        app.tracks,
-        app.evaluator,
-        run_id,
-        eval_id,
-        opened.number,
-        dagster_run_id=context.run.run_id,
-    )
+    try:
+        ended = run_eval(
+            app.tracks,
+            app.evaluator,
+            run_id,
+            eval_id,
+            opened.number,
+            dagster_run_id=context.run.run_id,
+        )
+    except GangError as error:
+        raise Failure(f"Not evaluated yet: {error}", allow_retries=False) from error
     metadata = eval_metadata(opened, ended)
     if ended.reason != TerminationReason.COMPLETED:
         raise Failure(f"{ended.reason}: {ended.message}", metadata=metadata, allow_retries=False)

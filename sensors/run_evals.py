@@ -18,6 +18,7 @@ from tracks_dagster.core.bodies import PromotionDecided
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.services.eval_metadata import promotion_metadata
 from tracks_dagster.services.eval_tick import EvalRequest, tick_evals
+from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.wiring import App
 
 
@@ -27,9 +28,10 @@ from tracks_dagster.wiring import App
     minimum_interval_seconds=5,
     default_status=DefaultSensorStatus.RUNNING,
     description=(
-        "Requests a Dagster run for every eval that a run with all its steps owes, tries a failed "
-        "one again within its budget, and decides the promotion when the evals are settled. Off: "
-        "runs with all their steps wait for their evals and are not finished."
+        "Requests a Dagster run for every eval that a run with all its steps owes, or that a person "
+        "asked for with `tracks eval`, tries a failed one again within its budget, and decides the "
+        "promotion when the evals are settled. Off: runs with all their steps wait for their evals "
+        "and are not finished."
     ),
 )
 def run_evals(
@@ -44,6 +46,7 @@ def run_evals(
     tick = tick_evals(
         app.tracks, app.ledger, orchestrator, decided_by=names.RUN_EVALS, policy=policy
     )
+    write_launches(app.store, names.RUN_EVALS, tick.pending)
     for problem in tick.problems:
         context.log.warning(problem)
     keys = [request.eval_key for request in tick.requests]
@@ -59,7 +62,7 @@ def _run_request(request: EvalRequest) -> RunRequest:
     return RunRequest(
         run_key=request.run_key,
         partition_key=request.eval_key,
-        tags={names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.run_key},
+        tags={names.TAG_TRAINING_RUN: request.run_id, names.TAG_EVAL: request.attempt_key},
     )
 
 

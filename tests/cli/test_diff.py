@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import cast
 
 import pytest
 
-from tests.bodies import HELDOUT
+from tests.bodies import EVAL_RESULT, HELDOUT
 from tests.cli.conftest import Call
+from tests.fakes import FakeEvaluator, FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.bodies import EvalOpened
 from tracks_dagster.core.records import Kind
+from tracks_dagster.services.evals import run_eval
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 
@@ -93,3 +96,37 @@ def test_an_id_that_does_not_exist_offers_the_nearest(
     told = call("diff", name, f"{RUN_ID}/a01")
     assert told.exit_code == 2
     assert hint in told.stderr
+
+
+def test_a_checkpoint_that_was_not_evaluated_is_once_somebody_asks(
+    story: Story, call: Call
+) -> None:
+    first, final = f"{RUN_ID}@20", f"{RUN_ID}@40"
+    assert "not evaluated: A (tracks eval RUN@STEP)" in call("diff", first, final).stdout
+    asked = call("eval", first, "--by", "ada", "--why", "it looked better")
+    assert asked.exit_code == 0
+    assert asked.stdout.startswith(f"Asked for heldout-loss@20 of {RUN_ID}, seed 7: attempt 1")
+    assert "It waits: no daemon has looked at this store yet" in asked.stderr
+    app = build(Settings.from_environment())
+    for at, seed, is_new, loss in (
+        (first, "7", False, 3.0),
+        (first, "8", True, 3.2),
+        (final, "7", True, 2.5),  # the story's own was measured on other data
+        (final, "8", True, 2.6),
+    ):
+        [told] = json.loads(call("eval", at, "--seed", seed, "--json").stdout)
+        assert told["is_new"] is is_new
+        result = {**EVAL_RESULT, "metrics": {"loss": loss}}
+        evaluator = FakeEvaluator(cast(FakeObjectStore, app.store), result)
+        opened = told["opened"]
+        run_eval(app.tracks, evaluator, RUN_ID, opened["eval_id"], opened["number"])
+    done = call("eval", first)
+    assert done.exit_code == 0
+    assert "is done: loss 3. Nothing was written" in done.stdout
+    lines = json.loads(call("diff", first, final, "--json").stdout)["evals"]
+    [loss_line] = [line for line in lines if line["metric"] == "loss"]
+    assert loss_line["a"]["seeds"] == loss_line["b"]["seeds"] == [7, 8]
+    assert loss_line["a"]["mean"] == pytest.approx(3.1)
+    assert loss_line["a"]["spread"] == pytest.approx(0.1414, abs=1e-4)  # 0.2 / √2
+    assert loss_line["is_within_spread"] is False  # 0.55 is more than 2 · √(0.02 / 2 + 0.005 / 2)
+    assert call("promote", first, "--why", "the best", "--alias", "best").exit_code == 0

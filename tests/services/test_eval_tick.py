@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.bodies import EVAL_RESULT
-from tests.fakes import FakeEvaluator, FakeObjectStore, FakeOrchestrator
+from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.evals import result_key, started_key
 from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.run_state import find_at
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.eval_tick import EvalTick, close_lost_evals, tick_evals
-from tracks_dagster.services.evals import run_eval
+from tracks_dagster.services.evals import ask_for_evals, run_eval
+from tracks_dagster.services.launch import FRUITLESS_RUNS_MAX
 from tracks_dagster.services.tracks import Tracks
 
 KEY = "r-1/heldout-loss@40/1"
@@ -52,12 +57,18 @@ def test_a_completed_eval_leads_to_one_promotion(
     assert tick(tracks, ledger, dagster).promotions == []
 
 
+def begin(store: FakeObjectStore, number: int = 1) -> None:
+    """Let the evaluator of that attempt run its first line."""
+    store.put(started_key(result_key("r-1", "heldout-loss@40", number)), b"{}")
+
+
 def test_an_eval_whose_dagster_run_died_is_ended_and_tried_again(
     tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
     trained(tracks, store)
     dagster = FakeOrchestrator()
     tick(tracks, ledger, dagster)
+    begin(store)
     dagster.put(KEY, "dagster-1", is_finished=True)
     (request,) = tick(tracks, ledger, dagster).requests
     assert request.run_key == "r-1/heldout-loss@40/2"
@@ -108,10 +119,68 @@ def test_after_three_failures_the_tick_says_what_to_do(
     dagster = FakeOrchestrator()
     for number in (1, 2, 3):
         (request,) = tick(tracks, ledger, dagster).requests
+        begin(store, number)
         dagster.put(request.run_key, f"dagster-{number}", is_finished=True)
     found = tick(tracks, ledger, dagster)
     assert found.requests == []
     assert "failed 3 times" in found.waiting[0]
+
+
+def test_an_eval_whose_evaluator_never_ran_costs_nothing_and_is_asked_for_later_each_time(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore, clock: FakeClock
+) -> None:
+    """As on a machine that is overloaded: three tries went in five minutes, and then none was left."""
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    tick(tracks, ledger, dagster)
+    for died in range(1, FRUITLESS_RUNS_MAX):
+        met = {"ended_at": clock(), "problem": "the code server did not answer"}
+        dagster.put(KEY, f"dagster-{died}", is_finished=True, **met)
+        found = tick(tracks, ledger, dagster)
+        assert found.requests == []
+        [pending] = found.pending
+        assert (pending.key, pending.failed_count, pending.why) == (KEY, died, met["problem"])
+        clock.advance(min(10 * 2 ** (died - 1), 300))
+        [request] = tick(tracks, ledger, dagster).requests
+        assert (request.run_key, request.attempt_key) == (f"{KEY}/{died}", KEY)
+    [still_open] = tracks.run("r-1").evals
+    assert still_open.ended is None
+    dagster.put(KEY, "dagster-last", is_finished=True, ended_at=clock())
+    [request] = tick(tracks, ledger, dagster).requests  # bounded: now it is a try that failed
+    assert request.run_key == "r-1/heldout-loss@40/2"
+    first, _ = tracks.run("r-1").evals
+    assert first.ended is not None
+    assert first.ended.message == (
+        "20 Dagster runs died before the evaluator ran, the last was dagster-last."
+    )
+
+
+def test_what_a_lost_evaluator_measured_counts(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    trained(tracks, store)
+    dagster = FakeOrchestrator()
+    tick(tracks, ledger, dagster)
+    begin(store)
+    dagster.put(KEY, "dagster-1", is_finished=True)
+    store.put(result_key("r-1", "heldout-loss@40", 1), json.dumps(EVAL_RESULT).encode())
+    tick(tracks, ledger, dagster)
+    [only] = tracks.run("r-1").evals
+    assert only.ended is not None
+    assert only.ended.reason == "completed"
+
+
+def test_an_eval_that_a_person_asks_for_of_a_finished_run_is_run(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    history = History("r-1").declare().open().place().restore().commit(20).commit(40)
+    history.end("completed", last_step=40).finish().write_to(store)
+    tracks.project(history.name)
+    assert tick(tracks, ledger, FakeOrchestrator()).requests == []
+    ref = find_at(tracks.run("r-1"), 20).ref
+    ask_for_evals(tracks, ref, by="ada", why="")
+    [request] = tick(tracks, ledger, FakeOrchestrator()).requests
+    assert (request.eval_key, request.run_key) == ("r-1/heldout-loss@20", "r-1/heldout-loss@20/1")
 
 
 def test_one_runs_trouble_does_not_keep_the_others_waiting(

@@ -12,10 +12,18 @@ from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.core.bodies import EvalOpened
+from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import GangError, InvalidInput, StoreUnavailable, UnknownRun
-from tracks_dagster.core.evals import evals_settled
+from tracks_dagster.core.errors import (
+    GangError,
+    InvalidInput,
+    StoreUnavailable,
+    TracksError,
+    UnknownRun,
+)
+from tracks_dagster.core.evals import evals_settled, newest_completed
 from tracks_dagster.core.records import Kind
+from tracks_dagster.core.run_state import find_at
 from tracks_dagster.services import evals
 from tracks_dagster.services.evals import open_due_evals, run_eval, waive
 from tracks_dagster.services.tracks import Tracks
@@ -169,13 +177,77 @@ def test_a_result_that_cannot_be_used_is_an_evaluator_error(
     assert ended.metrics == {}
 
 
-def test_an_evaluator_that_cannot_be_started_is_an_evaluator_error(
+def test_an_eval_whose_evaluator_cannot_be_started_stays_open(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
     (opened,) = open_evals(tracks)
     evaluator = FakeEvaluator(store, GangError("no process can be started"))
-    ended = run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
-    assert (ended.reason, ended.message) == ("evaluator_error", "no process can be started")
+    with pytest.raises(GangError, match="no process"):
+        run_eval(tracks, evaluator, "r-1", opened.eval_id, 1)
+    assert open_evals(tracks) == [opened]
+
+
+def checkpoint(tracks: Tracks, step: int) -> CheckpointRef:
+    return find_at(tracks.run("r-1"), step).ref
+
+
+def test_a_person_asks_for_an_eval_of_any_checkpoint_with_any_seed_once(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    best = checkpoint(tracks, 20)
+    [asked] = evals.ask_for_evals(tracks, best, by="ada", why="it looked better")
+    assert asked.is_new
+    assert (asked.opened.eval_id, asked.opened.number) == ("heldout-loss@20", 1)
+    assert (asked.opened.seed, asked.opened.decided_by) == (7, "ada")
+    assert asked.opened.decision == "ada asked for it: it looked better"
+    [again] = evals.ask_for_evals(tracks, best, by="bob", why="")
+    assert (again.is_new, again.opened, again.ended) == (False, asked.opened, None)
+    run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@20", 1)
+    [done] = evals.ask_for_evals(tracks, best, by="bob", why="")
+    assert not done.is_new
+    assert done.ended is not None
+    assert done.ended.metrics == EVAL_RESULT["metrics"]
+    [other] = evals.ask_for_evals(tracks, best, by="bob", why="", seed=8)
+    assert (other.is_new, other.opened.number, other.opened.seed) == (True, 2, 8)
+
+
+def test_after_the_budget_of_the_daemon_a_person_may_ask_again(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    for number in (1, 2, 3):
+        open_evals(tracks)
+        run_eval(tracks, FakeEvaluator(store, "no"), "r-1", "heldout-loss@40", number)
+    assert open_evals(tracks) == []
+    [asked] = evals.ask_for_evals(tracks, checkpoint(tracks, 40), by="ada", why="")
+    assert asked.opened.number == 4
+    run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@40", 4)
+    assert evals_settled(tracks.run("r-1"))
+
+
+def test_what_cannot_be_evaluated_is_refused_and_nothing_is_written(
+    tracks: Tracks, trained: History
+) -> None:
+    before = kinds(tracks)
+    with pytest.raises(InvalidInput, match="no eval accuracy; it has: heldout-loss"):
+        evals.ask_for_evals(tracks, checkpoint(tracks, 40), by="ada", why="", suite="accuracy")
+    ref = checkpoint(tracks, 20)
+    bad = trained.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, ref).drafts[-1]
+    tracks.decide_run("r-1", lambda _: bad)
+    with pytest.raises(TracksError, match=r"r-1@20 .*cannot be read any more"):
+        evals.ask_for_evals(tracks, ref, by="ada", why="")
+    assert kinds(tracks) == [*before, Kind.CHECKPOINT_QUARANTINED]
+
+
+def test_a_promotion_rests_on_the_seed_that_the_run_requires(
+    tracks: Tracks, store: FakeObjectStore
+) -> None:
+    ref = checkpoint(tracks, 40)
+    for number, seed in ((1, None), (2, 8)):
+        evals.ask_for_evals(tracks, ref, by="ada", why="", seed=seed)
+        run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", "heldout-loss@40", number)
+    found = newest_completed(tracks.run("r-1"), "heldout-loss", ref)
+    assert found is not None
+    assert found.opened.seed == 7
 
 
 def test_a_very_long_message_keeps_its_end(tracks: Tracks, store: FakeObjectStore) -> None:

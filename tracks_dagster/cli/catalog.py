@@ -28,6 +28,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "drain": "Save and end the attempt, keep the run; or empty a node.",
         "stop": "Save and end the run for good.",
         "note": "Add a sentence to its track.",
+        "eval": "Ask for an eval of a checkpoint.",
         "waive": "Let an eval go.",
         "promote": "Give a checkpoint an alias.",
     },

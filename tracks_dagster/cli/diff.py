@@ -123,7 +123,7 @@ def _remark(line: MetricLine) -> str:
     elif not line.label and line.a is not None and line.b is not None:
         remarks.append("one seed: nobody knows what the seed alone makes")
     elif not line.label:
-        remarks.append(f"not evaluated: {'A' if line.a is None else 'B'}")
+        remarks.append(f"not evaluated: {'A' if line.a is None else 'B'} (tracks eval RUN@STEP)")
     return "; ".join(remark for remark in remarks if remark)
 
 

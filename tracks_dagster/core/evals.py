@@ -1,7 +1,8 @@
 """Which evals a run owes, which attempt at one is due, and whether they are settled. Pure.
 
-Evals look at the final checkpoint of a run that has all its steps. An eval has attempts of its own,
-under the evaluator's budget: a failed evaluation never touches training.
+What a run requires looks at its final checkpoint, once it has all its steps; a person may ask for an
+eval of any committed one, with any seed. An eval has attempts of its own, under the evaluator's
+budget: a failed evaluation never touches training.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ def eval_id(suite: str, step: int) -> str:
 def result_key(run_id: str, eval_id: str, number: int) -> str:
     """Return the key under which the evaluator leaves what it measured."""
     return f"runs/{run_id}/evals/{eval_id}/{number}/result.json"
+
+
+def started_key(result_key: str) -> str:
+    """Return the key of what the evaluator writes first of all, beside what it will have measured."""
+    return f"{result_key.rpartition('/')[0]}/started.json"
 
 
 def final_checkpoint(state: RunState) -> CheckpointRef | None:
@@ -52,13 +58,19 @@ def is_completed(evaluation: EvalState) -> bool:
 
 
 def newest_completed(state: RunState, suite: str, checkpoint: CheckpointRef) -> EvalState | None:
-    """Return the newest completed eval of `suite` on `checkpoint`, or None."""
+    """Return the newest completed eval of `suite` on `checkpoint`, or None.
+
+    With the seed that the run requires where there is one: what is decided by it must not depend on
+    which of several seeds somebody liked.
+    """
     done = [
         e
         for e in state.evals
         if is_completed(e) and e.opened.suite == suite and e.opened.checkpoint == checkpoint
     ]
-    return done[-1] if done else None
+    required = {each.seed for each in state.declared.evals if each.suite == suite}
+    as_required = [e for e in done if e.opened.seed in required]
+    return next(reversed(as_required or done), None)
 
 
 def is_waived(state: RunState, suite: str) -> bool:
@@ -98,18 +110,32 @@ def next_eval(state: RunState, *, decided_by: str, attempts_max: int | None) -> 
         is_exhausted = attempts_max is not None and len(before) >= attempts_max
         if is_exhausted or any(e.ended is None for e in before):
             continue
-        return EvalOpened(
-            eval_id=eval_id(required.suite, checkpoint.step),
-            number=_next_number(state, eval_id(required.suite, checkpoint.step)),
-            checkpoint=checkpoint,
-            suite=required.suite,
-            suite_version=required.suite_version,
-            snapshot=required.snapshot,
-            seed=required.seed,
-            decision=_decision(before, checkpoint, attempts_max),
-            decided_by=decided_by,
-        )
+        decision = _decision(before, checkpoint, attempts_max)
+        return next_attempt(state, required, checkpoint, decision=decision, decided_by=decided_by)
     return None
+
+
+def next_attempt(
+    state: RunState,
+    required: EvalRequirement,
+    checkpoint: CheckpointRef,
+    *,
+    decision: str,
+    decided_by: str,
+) -> EvalOpened:
+    """Return the next attempt at this eval of this checkpoint."""
+    name = eval_id(required.suite, checkpoint.step)
+    return EvalOpened(
+        eval_id=name,
+        number=_next_number(state, name),
+        checkpoint=checkpoint,
+        suite=required.suite,
+        suite_version=required.suite_version,
+        snapshot=required.snapshot,
+        seed=required.seed,
+        decision=decision,
+        decided_by=decided_by,
+    )
 
 
 def what_evals_wait_for(state: RunState, *, attempts_max: int | None) -> tuple[str, ...]:
@@ -156,7 +182,8 @@ def _waits_for(
         ended = before[-1].ended
         return (
             f"{name}: failed {len(before)} times, last: {_last_line(ended.message if ended else '')}"
-            f"; correct the cause or waive it: `tracks waive {state.run_id} {required.suite}`"
+            f"; correct the cause, then `tracks eval {state.run_id}@{checkpoint.step}` asks for another"
+            f' try, or let it go: `tracks waive {state.run_id} {required.suite} --why "…"`'
         )
     return f"{name}: attempt {len(before) + 1} is due"
 

@@ -34,6 +34,16 @@ def open_run_ids(ledger: Ledger) -> list[str]:
     return [row["run_id"] for row in rows]
 
 
+def over_with_open_evals(ledger: Ledger) -> list[str]:
+    """Return the runs that are over and have an eval under way, which a person asked for."""
+    rows = ledger.query(
+        "select distinct e.run_id from evals e join training_runs r on r.run_id = e.run_id "
+        "where e.reason is null and r.state not in (:running, :waiting) order by e.run_id",
+        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
+    )
+    return [row["run_id"] for row in rows]
+
+
 def runs_with_open_attempts(ledger: Ledger) -> list[str]:
     """Return the runs whose newest attempt has not ended, the one opened first first."""
     rows = ledger.query(

@@ -1,7 +1,8 @@
 """Evals of a run: open those that are due, run one attempt at one, let one go.
 
 Which are due is `core.evals`'s rule. Every attempt at an eval ends in a record, with metrics or with
-`evaluator_error` and the evaluator's words; the first end counts.
+`evaluator_error` and the evaluator's words; the first end counts. While its evaluator has not run a
+line nothing is an end: the attempt stays open and costs nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from tracks_dagster.core import evals
-from tracks_dagster.core.bodies import EvalEnded, EvalOpened, EvalWaived
+from tracks_dagster.core.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
 from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.errors import GangError, InvalidInput, UnknownRun
+from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.core.reasons import TerminationReason
@@ -51,6 +54,76 @@ def open_due_evals(
     return [e.opened for e in tracks.run(run_id).evals if e.ended is None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """An eval that a person asked for. is_new: it was opened for that; ended: None before its end."""
+
+    opened: EvalOpened
+    is_new: bool
+    ended: EvalEnded | None = None
+
+
+def ask_for_evals(
+    tracks: Tracks,
+    checkpoint: CheckpointRef,
+    *,
+    by: str,
+    why: str,
+    suite: str | None = None,
+    seed: int | None = None,
+) -> list[Asked]:
+    """Open an attempt at each eval of `checkpoint` that is neither done nor under way.
+
+    suite: only this one of those that the run requires; seed: another one than it requires. The budget
+    of the daemon's own tries bounds no person. Raises UnknownRun, and InvalidInput where nothing can be
+    evaluated so; nothing is written then.
+    """
+    state = tracks.run(checkpoint.run_id)
+    wanted = [each for each in state.declared.evals if suite in (None, each.suite)]
+    if not wanted:
+        has = ", ".join(sorted({each.suite for each in state.declared.evals}))
+        raise InvalidInput(
+            f"{state.run_id} was declared with no eval {suite or ''}".rstrip()
+            + (f"; it has: {has}." if has else ": its trainer has no suite of evals.")
+        )
+    seeds = [each.seed if seed is None else seed for each in wanted]
+    chosen = [replace(each, seed=number) for each, number in zip(wanted, seeds, strict=True)]
+    return [_ask_for_eval(tracks, checkpoint, each, by=by, why=why) for each in chosen]
+
+
+def _ask_for_eval(
+    tracks: Tracks, checkpoint: CheckpointRef, required: EvalRequirement, *, by: str, why: str
+) -> Asked:
+    decision = f"{by} asked for it{f': {why}' if why else '.'}"
+
+    def choose(state: RunState | None) -> Draft | None:
+        if state is None or _standing(state, required, checkpoint) is not None:
+            return None
+        if checkpoint not in state.resumable:
+            raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
+        withheld = checkpoint_withheld(tracks, state, checkpoint, snapshot=required.snapshot)
+        if withheld is not None:
+            raise InvalidInput(f"{checkpoint_at(checkpoint)} is not evaluated: {withheld}")
+        due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
+        return tracks.draft(Kind.EVAL_OPENED, due)
+
+    record = tracks.decide_run(checkpoint.run_id, choose)
+    if record is not None:
+        return Asked(opened=from_json(EvalOpened, record.body), is_new=True)
+    found = _standing(tracks.run(checkpoint.run_id), required, checkpoint)
+    if found is None:
+        raise UnknownRun(f"There is no training run {checkpoint.run_id!r}.")
+    return Asked(opened=found.opened, is_new=False, ended=found.ended)
+
+
+def _standing(
+    state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
+) -> EvalState | None:
+    """Return the attempt at this eval that is under way, or that completed; None where neither is."""
+    tries = evals.attempts_at(state, required, checkpoint)
+    return next((e for e in tries if e.ended is None or evals.is_completed(e)), None)
+
+
 def why_withheld(tracks: Tracks, state: RunState, policy: RetryPolicy) -> str | None:
     """Say why an eval that is due is not opened; None where none is, or nothing stands against it."""
     due = evals.next_eval(state, decided_by="", attempts_max=attempts_allowed(policy))
@@ -73,7 +146,8 @@ def run_eval(
 
     Idempotent: one that has ended is returned as it is, and a result that a lost process left in
     the store is used. What the evaluator does wrong is an end too, `evaluator_error`. Raises
-    UnknownRun when no such attempt was opened, StoreError when the store cannot be used.
+    UnknownRun when no such attempt was opened, StoreError when the store cannot be used, GangError when
+    no evaluator can be started: the attempt stays open.
     """
     state = tracks.run(run_id)
     opened = find_eval(state, eval_id, number)
@@ -84,6 +158,17 @@ def run_eval(
     if ended is None:
         ended = _evaluated_end(tracks, evaluator, opened.opened, spec, dagster_run_id)
     return end_eval(tracks, run_id, ended)
+
+
+def stored_end(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalEnded | None:
+    """Return the end that a lost evaluator's result tells; None where it left none."""
+    return _stored_end(tracks, opened, _spec(tracks, state, opened), None, None)
+
+
+def has_run(tracks: Tracks, run_id: str, opened: EvalOpened) -> bool:
+    """Whether the evaluator of this attempt ever ran a line, as it says itself."""
+    key = evals.result_key(run_id, opened.eval_id, opened.number)
+    return tracks.store.get(evals.started_key(key)) is not None
 
 
 def end_eval(tracks: Tracks, run_id: str, ended: EvalEnded) -> EvalEnded:
@@ -186,16 +271,7 @@ def _evaluated_end(
     spec: EvalSpec,
     dagster_run_id: str | None,
 ) -> EvalEnded:
-    started_at = format_time(tracks.now())
-    try:
-        outcome = evaluator.run(spec)
-    except GangError as error:
-        outcome = EvalOutcome(
-            exit_code=None,
-            message=str(error),
-            started_at=started_at,
-            finished_at=format_time(tracks.now()),
-        )
+    outcome = evaluator.run(spec)
     if outcome.succeeded:
         ended = _stored_end(tracks, opened, spec, outcome, dagster_run_id)
         if ended is not None:

@@ -133,6 +133,7 @@ def _evals_there_are(state: RunState, refused: PromotionDecided) -> str:
     steps = sorted({ref.step for ref in done})[-STEPS_NAMED_MAX:]
     there = ", ".join(f"{state.run_id}@{step}" for step in steps) or "no checkpoint yet"
     return (
-        "The run's evals run by themselves, on its final checkpoint once it has all its steps; "
+        "The run's evals run by themselves on its final checkpoint, once it has all its steps; "
+        f"`tracks eval {state.run_id}@{refused.checkpoint.step}` asks for one of this checkpoint. "
         f"{refused.suite} is completed on: {there}. "
     )

@@ -18,6 +18,7 @@ import torch
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.evals import started_key
 from tracks_dagster.core.families import find_family
 from tracks_dagster.core.ports import EvalSpec, ObjectStore
 from tracks_dagster.core.records import Json, canonical_json, format_time
@@ -41,6 +42,8 @@ def main(path: Path) -> None:
     torch.set_num_threads(told.threads)
     spec = from_json(EvalSpec, json.loads(path.read_text(encoding="utf-8")))
     store = open_store(spec.store_url, probe=False)
+    # Before anything that can fail: from here on this is an attempt at the eval, and is counted.
+    store.put(started_key(spec.result_key), canonical_json({"at": format_time(datetime.now(UTC))}))
     play_evaluator_crash(store, spec)
     result = evaluate(store, spec, device_of(told))
     store.put(spec.result_key, canonical_json(result))

@@ -198,7 +198,8 @@ def _eval(row: Mapping[str, Json]) -> Matter:
         kind=MatterKind.EVAL,
         who=f"{row['run_id']}/{row['eval_id']}",
         what=f"try {row['number']} ended as {row['reason']}: {row['message']}",
-        to_do=f'correct the cause, or tracks waive {row["run_id"]} {row["suite"]} --why "…"',
+        to_do=f"correct the cause, then tracks eval {row['run_id']}@{row['step']}, or "
+        f'tracks waive {row["run_id"]} {row["suite"]} --why "…"',
     )
 
 

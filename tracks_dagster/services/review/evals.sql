@@ -1,5 +1,5 @@
 -- The evals whose newest try failed on one day, of runs that wait for them.
-select e.run_id, e.eval_id, e.suite, e.number, e.reason, e.message, count(*) over () as total
+select e.run_id, e.eval_id, e.suite, e.step, e.number, e.reason, e.message, count(*) over () as total
 from evals e
 join training_runs r on r.run_id = e.run_id
 where e.ended_at >= :begin and e.ended_at < :end

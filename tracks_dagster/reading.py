@@ -62,7 +62,8 @@ def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
     from tracks_dagster.services.tracks import Tracks
 
     store = OverlayStore(open_store_to_read(settings))
-    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
+    clean = partial(redact, secrets=settings.secrets)
+    tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing, clean=clean)
     return tracks, read_checkpoints(store)
 
 

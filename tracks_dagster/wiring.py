@@ -141,7 +141,7 @@ def build(settings: Settings) -> App:
         checkpoints=read_checkpoints(store),
         ledger=ledger,
         projector=projector,
-        tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project),
+        tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean),
         launcher_of=launchers(settings, store, clean),
         foresee=_foresee,
         evaluator=LocalEvaluator(settings.work, clean=clean),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.cli.conftest import Call
+from tests.cli.conftest import Call, files_of
 from tests.stories import RUN_ID, Story
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
@@ -52,3 +54,38 @@ def test_a_run_whose_words_were_no_utf8_is_read_by_every_command(story: Story, c
 def test_a_file_whose_name_is_no_utf8_is_still_found(call: Call) -> None:
     told = call("simulate", "--policy", f"/no/such/{LATIN_1}")
     assert "is replaced" not in told.stderr
+
+
+SECRET = "hunter2-of-the-team9"
+
+
+def test_what_looks_like_a_secret_never_reaches_a_record_and_the_run_can_be_exported(
+    story: Story, call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TEAM_TOKEN", SECRET)
+    words = f"With {SECRET} at postgresql://ann:pass9word@db."
+    for arguments in (
+        ("note", RUN_ID, words, "--by", words),
+        ("checkpoints", "pin", f"{RUN_ID}@40", "--why", words, "--by", words),
+        ("checkpoints", "unpin", f"{RUN_ID}@40", "--why", words, "--by", words),
+        ("promote", f"{RUN_ID}@40", "--why", words, "--by", words),
+    ):
+        told = call(*arguments)
+        assert "holds what looks like a secret: [hidden] is recorded for it." in told.stderr
+        assert told.exit_code == 0, arguments
+    stored = b"".join(files_of(tmp_path).values())
+    assert SECRET.encode() not in stored
+    assert b"pass9word" not in stored
+    assert call("export", RUN_ID, str(tmp_path / "run.tar.gz")).exit_code == 0
+
+
+def test_a_setting_that_holds_a_secret_is_refused_for_training_would_not_have_it(
+    call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = home.parent / "trainer.py"
+    trainer.write_text("pass\n")
+    arguments = ("run", "--run-id", "r-1", "--intent", "x", "--trainer", str(trainer))
+    refused = call(*arguments, "--set", "api_token=f81d4fae7dec11d0a765")
+    assert refused.exit_code == 2
+    assert "api_token holds what looks like a secret" in refused.stderr
+    assert "f81d4fae" not in refused.stderr + refused.stdout

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,7 +13,9 @@ from tracks_dagster.core import errors
 from tracks_dagster.core.evidence import DRAINED
 from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.reasons import TerminationReason as R
+from tracks_dagster.core.redact import redact, secrets_of
 from tracks_dagster.training.last_word import (
+    MESSAGE_CHARS_MAX,
     Drained,
     last_word,
     leave,
@@ -90,6 +94,18 @@ def test_a_word_keeps_the_end_of_a_long_traceback(clock: FakeClock) -> None:
     assert (word.rank, word.step, word.at) == (3, 7, "2026-01-31T02:00:00.000000Z")
     assert len(word.traceback_tail) <= 8000
     assert len(word.message) <= 2000
+
+
+def test_a_secret_is_hidden_before_the_word_is_cut_so_that_no_half_of_it_stays(
+    clock: FakeClock,
+) -> None:
+    secret = "wJalr9XUtnFEMIx7-K7MDENG"
+    filler = "x" * (MESSAGE_CHARS_MAX - 10)
+    error = RuntimeError(f"{filler} {secret} postgresql://bob:hunter22pw@db")
+    clean = partial(redact, secrets=secrets_of({"AWS_SECRET_ACCESS_KEY": secret}))
+    word = last_word(0, error, step=1, at=clock(), clean=clean)
+    assert "wJalr" not in word.message + word.traceback_tail
+    assert "hunter22pw" not in word.message + word.traceback_tail
 
 
 def test_a_store_that_is_down_does_not_keep_a_rank_from_ending(

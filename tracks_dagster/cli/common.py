@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id, parse_attempt_key
 from tracks_dagster.core.records import Json, Record
@@ -101,13 +102,19 @@ def run_argument(command: Command) -> Command:
 
 def why_option(command: Command) -> Command:
     """Add the mandatory `--why` to a command that decides something."""
-    return click.option("--why", required=True, help="In words; it stands in the record.")(command)
+    return click.option(
+        "--why", type=RECORDED, required=True, help="In words; it stands in the record."
+    )(command)
 
 
 def by_option(command: Command) -> Command:
     """Add `--by`, the person in whose name something is decided."""
     return click.option(
-        "--by", default=person, show_default="your user name", help="In whose name."
+        "--by",
+        type=RECORDED,
+        default=person,
+        show_default="your user name",
+        help="In whose name.",
     )(command)
 
 

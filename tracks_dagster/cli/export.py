@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -47,7 +45,7 @@ def command(run_id: str, path: Path | None, with_chunks: bool, force: bool, as_j
             run_id,
             add,
             with_chunks=with_chunks,
-            redact=partial(redact, secrets=_as_they_may_stand(settings.secrets)),
+            redact=partial(redact, secrets=settings.secrets),
             version=version("tracks-dagster"),
         )
     sha256 = _sha256_of(file)
@@ -56,12 +54,6 @@ def command(run_id: str, path: Path | None, with_chunks: bool, force: bool, as_j
         print_json({"path": str(file), "sha256": sha256, "size_bytes": file.stat().st_size, **told})
     else:
         click.echo(_text(file, sha256, exported))
-
-
-def _as_they_may_stand(secrets: Sequence[str]) -> set[str]:
-    """Return secrets as they are and as JSON writes them: a quote in one has a backslash there."""
-    forms = (json.dumps, partial(json.dumps, ensure_ascii=False))
-    return {*secrets} | {form(secret)[1:-1] for secret in secrets for form in forms}
 
 
 def _text(file: Path, sha256: str, exported: Exported) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli.common import as_json, by_option, open_app, parse_target, print_answer
+from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.services.noting import note
 from tracks_dagster.services.runs import check_words
 
 
 @click.command("note")
 @click.argument("target", metavar="RUN[/aNN]")
-@click.argument("text")
+@click.argument("text", type=RECORDED)
 @by_option
 @as_json
 def command(target: str, text: str, by: str, as_json: bool) -> None:
@@ -22,7 +23,7 @@ def command(target: str, text: str, by: str, as_json: bool) -> None:
     run_id, attempt_id = parse_target(target)
     check_words({"note": text, "by": by})
     app = open_app()
-    record = note(app.tracks, run_id, attempt_id=attempt_id, by=by, text=app.redact(text))
+    record = note(app.tracks, run_id, attempt_id=attempt_id, by=by, text=text)
     print_answer(
         f"Noted as record {record.seq} of {target}.",
         {"run_id": run_id, "attempt_id": attempt_id, "seq": record.seq},

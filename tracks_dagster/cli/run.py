@@ -26,6 +26,7 @@ from tracks_dagster.cli.driving import drive, going_on, take_up
 from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
+from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import RunLifecycle
@@ -111,10 +112,11 @@ FAMILY = "gpt"  # where neither --family nor --from names one
 @click.option("--trainer", type=click.Path(path_type=Path), help="A training script of your own.")
 @click.option(
     "--intent",
+    type=RECORDED,
     help="In a sentence, what the run is for; a drill, or a run that is there, needs none.",
 )
-@click.option("--owner", default=person, show_default="your user name")
-@click.option("--team", default="unknown", show_default=True)
+@click.option("--owner", type=RECORDED, default=person, show_default="your user name")
+@click.option("--team", type=RECORDED, default="unknown", show_default=True)
 @click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
 @click.option("--wait-s", type=float, default=WAIT_S, show_default=True, help="Without a change.")
 @compute_options

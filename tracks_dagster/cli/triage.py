@@ -12,6 +12,7 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
 from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.cli.triage_text import tell, tell_acts
+from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id
@@ -41,7 +42,13 @@ WHY = "after an incident"
 )
 @click.option("--device-memory", metavar="SIZE", help="Of each of them, for example 24GiB.")
 @click.option("--apply", "applies", is_flag=True, help="Record ends, and open what fits now.")
-@click.option("--why", default=WHY, show_default=True, help="Of --apply; it stands in the records.")
+@click.option(
+    "--why",
+    type=RECORDED,
+    default=WHY,
+    show_default=True,
+    help="Of --apply; it stands in the records.",
+)
 @by_option
 @as_json
 @click.pass_context

@@ -1,14 +1,17 @@
 """The words of a person: every argument of a command but the name of a file is made valid text.
 
-Bytes that are no UTF-8 (a latin-1 terminal, a paste) would stay in a record for ever. They are
-replaced and the person is told; a file's name stays as it is, or the file would not be found.
+Bytes that are no UTF-8 (a latin-1 terminal, a paste) would stay in a record for ever, and so would a
+password. They are replaced and the person is told; a file's name stays as it is, or the file would not
+be found.
 """
 
 from __future__ import annotations
 
 import click
 
+from tracks_dagster.core.redact import HIDDEN, redact
 from tracks_dagster.core.valid_text import REPLACEMENT, valid_text
+from tracks_dagster.settings import Settings
 
 
 class _Words(click.types.StringParamType):
@@ -26,6 +29,20 @@ class _Words(click.types.StringParamType):
         return valid
 
 
+class _RecordedWords(_Words):
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the words as they may be recorded; says on stderr what was hidden."""
+        given = super().convert(value, param, ctx)
+        cleaned = redact(given, Settings.from_environment().secrets)
+        if cleaned != given:
+            message = f"{_name(param)} holds what looks like a secret: {HIDDEN} is recorded for it."
+            click.echo(f"tracks: {message}", err=True)
+        return cleaned
+
+
+RECORDED = _RecordedWords()  # the type of an option whose words go into a record
 _WORDS = _Words()
 
 

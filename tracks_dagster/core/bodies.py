@@ -12,6 +12,25 @@ from dataclasses import dataclass, field
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.records import Json
 
+# The fields that hold words: of a person, of a log, of an exception. They are cleaned of secrets before
+# they are stored; every other text names something.
+WORDS = frozenset(
+    {
+        "why",
+        "by",
+        "text",
+        "intent",
+        "owner",
+        "team",
+        "decision",
+        "decided_by",
+        "closed_by",
+        "message",
+    }
+    | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
+    | {"avoided_nodes", "checks"}
+)
+
 # --- what a run is made of ------------------------------------------------------------------------
 
 

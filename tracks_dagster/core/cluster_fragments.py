@@ -19,7 +19,7 @@ from tracks_dagster.core.cluster_nodes import (
 )
 from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
 from tracks_dagster.core.records import Json
-from tracks_dagster.core.redact import SECRET_LENGTH_MIN, secrets_of
+from tracks_dagster.core.redact import is_secret_name, secrets_of
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 OPERATORS = ("Equal", "Exists")
@@ -168,8 +168,7 @@ _SECRET = (
 
 def _is_secret(name: str, value: str) -> bool:
     """Whether the name says so, or a password stands in the URL."""
-    by_name = secrets_of({name: "x" * SECRET_LENGTH_MIN})
-    return bool(value) and bool(by_name or secrets_of({"": value}))
+    return bool(value) and (is_secret_name(name) or bool(secrets_of({name: value})))
 
 
 def _secret_variables(node: Node) -> Iterator[Node]:

@@ -7,6 +7,7 @@ quarantines where they are small. Chunks only on request, rows of data never.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,7 +25,7 @@ from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import InvalidInput, TrackBroken, UnknownRun
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import sha256_hex
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.core.redact import Redact, redact_json
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.storm import pool_of
 from tracks_dagster.core.track import (
@@ -35,6 +36,7 @@ from tracks_dagster.core.track import (
     run_track,
 )
 from tracks_dagster.core.track_gaps import last_seq
+from tracks_dagster.core.valid_text import valid_json
 from tracks_dagster.services.explain.reading import Break, RunRead, read_run
 from tracks_dagster.services.fsck.tracks import fold_track, read_track
 from tracks_dagster.services.tracks import Tracks
@@ -130,8 +132,16 @@ class _Members:
         return True
 
     def _has_secret(self, data: bytes) -> bool:
-        text = data.decode("utf-8", "replace")
-        return self._redact(text) != text
+        """Whether a text in it would be changed: each by itself, as it was when it was cleaned."""
+        lines = data.splitlines() if data.startswith(b"{") else [data]
+        return any(self._line_has_secret(line) for line in lines)
+
+    def _line_has_secret(self, line: bytes) -> bool:
+        try:
+            value = valid_json(json.loads(line))
+        except (ValueError, RecursionError):
+            value = line.decode("utf-8", "replace")
+        return bool(redact_json(value, self._redact) != value)
 
 
 class _Plan:

@@ -28,6 +28,7 @@ from tracks_dagster.core.families import Family, find_family
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.ports import GangSpec, NewUid
 from tracks_dagster.core.records import Draft, Json, Kind, Record
+from tracks_dagster.core.redact import redact_json
 from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
@@ -171,6 +172,7 @@ def check_request(request: RunRequest) -> dict[str, Json]:
 def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
     config = check_request(request)
+    _refuse_secrets(tracks, request.run_id, config)
     family = find_family(request.family)
     refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
     has_own_trainer = request.trainer_source is not None
@@ -268,6 +270,17 @@ def check_words(words: Mapping[str, str]) -> None:
         if len(value) > WORDS_CHARACTERS_MAX:
             raise InvalidInput(
                 f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
+            )
+
+
+def _refuse_secrets(tracks: Tracks, run_id: str, config: Mapping[str, Json]) -> None:
+    """Raise InvalidInput for a secret in what is recorded as it is, and which training could not use
+    with a word hidden in it."""
+    for key, value in {"run id": run_id, **config}.items():
+        if redact_json({key: value}, tracks.clean) != {key: value}:
+            raise InvalidInput(
+                f"{key} holds what looks like a secret, and the record would keep it for ever. Give it "
+                "to the trainer by its environment, and name it here otherwise."
             )
 
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
-from tracks_dagster.core.bodies import RunDeclared
+from tracks_dagster.core.bodies import WORDS, RunDeclared
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import UnknownRun
@@ -20,6 +20,7 @@ from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
 from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.redact import Redact, redact, redact_words
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import (
     QUARANTINES_TRACK,
@@ -43,9 +44,16 @@ class Tracks:
     """
 
     def __init__(
-        self, store: ObjectStore, *, now: Clock, new_uid: NewUid, project: Project
+        self,
+        store: ObjectStore,
+        *,
+        now: Clock,
+        new_uid: NewUid,
+        project: Project,
+        clean: Redact = redact,
     ) -> None:
         self.store = store
+        self.clean = clean
         self.now = now
         self.new_uid = new_uid
         self._project = project
@@ -55,8 +63,12 @@ class Tracks:
         self._pool_states: dict[str, PoolState] = {}
 
     def draft(self, kind: Kind, body: object, *, attempt_id: int | None = None) -> Draft:
-        """Return a draft with a fresh uid; `body` is one of the dataclasses of `core.bodies`."""
-        return Draft(uid=self.new_uid(), kind=kind, body=to_json(body), attempt_id=attempt_id)
+        """Return a draft with a fresh uid, its words cleaned of secrets.
+
+        body: one of the dataclasses of `core.bodies`.
+        """
+        cleaned = redact_words(to_json(body), WORDS, self.clean)
+        return Draft(uid=self.new_uid(), kind=kind, body=cleaned, attempt_id=attempt_id)
 
     def find_run(self, run_id: str) -> RunState | None:
         """Return the run's state now, or None when there is no such run."""

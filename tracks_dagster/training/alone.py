@@ -7,7 +7,6 @@ is never finished, so a later `until` simply trains on.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -30,10 +29,11 @@ from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
+from tracks_dagster.core.redact import redact
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import Track, run_track
 from tracks_dagster.training.environment import AttemptPlace
-from tracks_dagster.training.launch import utc_now
+from tracks_dagster.training.launch import draft, utc_now
 
 RUN_ID = "notebook"
 CADENCE = CheckpointCadence(every_steps=100, every_s=60.0)
@@ -52,13 +52,19 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
     compute = ComputeRequest(ranks=world_size)
 
     def declare(records: list[Record]) -> Draft | None:
-        return None if records else _draft(Kind.RUN_DECLARED, _declared(config, compute))
+        return (
+            None
+            if records
+            else draft(Kind.RUN_DECLARED, _declared(config, compute), None, clean=redact)
+        )
 
     def close(records: list[Record]) -> Draft | None:
         left_open = _state(records).open_attempt
         if left_open is None:
             return None
-        return _draft(Kind.ATTEMPT_ENDED, _ended(store, left_open), left_open.attempt_id)
+        return draft(
+            Kind.ATTEMPT_ENDED, _ended(store, left_open), left_open.attempt_id, clean=redact
+        )
 
     def open_next(records: list[Record]) -> Draft | None:
         state = _state(records)
@@ -71,8 +77,8 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
             snapshot=NO_SNAPSHOT,
             resume=resume_target(state.resumable) if state.resumable else None,
         )
-        draft = _draft(Kind.ATTEMPT_OPENED, opened, len(state.attempts) + 1)
-        return run_fold.check(state, draft)
+        next_id = len(state.attempts) + 1
+        return run_fold.check(state, draft(Kind.ATTEMPT_OPENED, opened, next_id, clean=redact))
 
     track.decide(declare)
     track.decide(close)
@@ -143,7 +149,3 @@ def _state(records: list[Record]) -> RunState:
     if state is None:
         raise TrackBroken(f"{run_track(RUN_ID)} has no records.")
     return state
-
-
-def _draft(kind: Kind, body: object, attempt_id: int | None = None) -> Draft:
-    return Draft(uid=uuid.uuid4().hex, kind=kind, body=to_json(body), attempt_id=attempt_id)

@@ -123,7 +123,8 @@ class Committer:
             "written_bytes": save.writer.written_bytes,
         }
         if outcome.failed:
-            self._launch.journal.write("save_failed", error=outcome.failed, **fields)
+            error = self._launch.clean(outcome.failed)
+            self._launch.journal.write("save_failed", error=error, **fields)
         else:
             self._launch.journal.write("save", **fields)
 

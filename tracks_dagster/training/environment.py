@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from tracks_dagster.core import names
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.core.redact import secrets_of
 from tracks_dagster.training.software import THREADS_DEFAULT, code_sha256, platform_name
 
 
@@ -42,7 +43,7 @@ class RankEnvironment:
     """One rank of a gang. attempt: None when no launcher started it (a notebook, plain torchrun).
 
     threads: how many the rank computes with on the CPU. node, pod: what a cluster calls them; None:
-    the host's own name, and no pod.
+    the host's own name, and no pod. secrets: values that no text may show.
     """
 
     rank: int
@@ -53,6 +54,7 @@ class RankEnvironment:
     attempt: AttemptPlace | None
     node: str | None = None
     pod: str | None = None
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
@@ -76,6 +78,7 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         attempt=attempt,
         node=environ.get(names.ENV_NODE) or None,
         pod=environ.get(names.ENV_POD) or None,
+        secrets=secrets_of(environ),
     )
 
 

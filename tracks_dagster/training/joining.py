@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -15,6 +16,7 @@ from tracks_dagster.core.evidence import LastWord
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.training import alone
 from tracks_dagster.training.environment import (
     AttemptPlace,
@@ -45,6 +47,7 @@ class Farewell:
 
     def __init__(self) -> None:
         self.rank = 0
+        self.clean: Redact = redact
         self.step: int | None = None
         self.launch: Launch | None = None
         self._store: ObjectStore | None = None
@@ -77,7 +80,7 @@ class Farewell:
 
     def failed(self, error: BaseException) -> None:
         """Say what ended the rank. A fenced launch ships nothing more."""
-        word = last_word(self.rank, error, step=self.step, at=utc_now())
+        word = last_word(self.rank, error, step=self.step, at=utc_now(), clean=self.clean)
         self._say(word, ship=not isinstance(error, Fenced))
 
     def _say(self, word: LastWord, *, ship: bool) -> None:
@@ -102,6 +105,7 @@ def join_launch(
     """Return the placed launch that `environ` names; outside an attempt, one alone in `folder`."""
     told = read_environment(environ)
     farewell.rank = told.rank
+    farewell.clean = partial(redact, secrets=told.secrets)
     where = told.attempt
     if where is not None:
         enable_dumps(where.work, told.rank)
@@ -125,6 +129,7 @@ def join_launch(
         ranks,
         image=told.image,
         on_launch_id=farewell.know_launch_id,
+        clean=farewell.clean,
         node=told.node,
         pod=told.pod,
     )

@@ -35,6 +35,7 @@ from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import canonical_json, format_time
+from tracks_dagster.core.redact import Redact, redact
 
 LEAVE_S_MAX = 10.0  # how long a rank tries to leave it
 MESSAGE_CHARS_MAX = 2000
@@ -111,14 +112,19 @@ def tells_of_lost_rank(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and CASCADE.search(str(error)) is not None
 
 
-def last_word(rank: int, error: BaseException, *, step: int | None, at: datetime) -> LastWord:
-    """Return the last word of a rank that `error` ends. step: the last one it finished."""
+def last_word(
+    rank: int, error: BaseException, *, step: int | None, at: datetime, clean: Redact = redact
+) -> LastWord:
+    """Return the last word of a rank that `error` ends. step: the last one it finished.
+
+    Cleaned of secrets before it is cut: half of one would not be known.
+    """
     return LastWord(
         rank=rank,
         reason=reason_of(error),
         exception=f"{type(error).__module__}.{type(error).__qualname__}",
-        message=str(error)[:MESSAGE_CHARS_MAX],
-        traceback_tail="".join(traceback.format_exception(error))[-TRACEBACK_CHARS_MAX:],
+        message=clean(str(error))[:MESSAGE_CHARS_MAX],
+        traceback_tail=clean("".join(traceback.format_exception(error)))[-TRACEBACK_CHARS_MAX:],
         step=step,
         at=format_time(at),
         onset_step=getattr(error, "onset_step", None),

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tracks_dagster.core.append import Authority
-from tracks_dagster.core.bodies import AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
+from tracks_dagster.core.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.core.body_json import body_of, from_json, to_json
 from tracks_dagster.core.errors import SettingsError, TrackBroken
 from tracks_dagster.core.placement import compacted, places_key
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Draft, Json, Kind, Record, parse
+from tracks_dagster.core.redact import Redact, redact, redact_words
 from tracks_dagster.core.track import Track, log_key, run_track
 from tracks_dagster.core.trainer_track import TrainerTrack
 from tracks_dagster.training.environment import (
@@ -35,9 +36,18 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
+def draft(kind: Kind, body: object, attempt_id: int | None, *, clean: Redact) -> Draft:
+    """Return a record with a fresh uid, its words cleaned of secrets."""
+    cleaned = redact_words(to_json(body), WORDS, clean)
+    return Draft(uid=uuid.uuid4().hex, kind=kind, body=cleaned, attempt_id=attempt_id)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """A placed launch, as one rank sees it. track: rank 0's; the other ranks write no records."""
+    """A placed launch, as one rank sees it. track: rank 0's; the other ranks write no records.
+
+    clean: takes the secrets of this process out of what it writes.
+    """
 
     store: ObjectStore
     place: AttemptPlace
@@ -48,10 +58,11 @@ class Launch:
     opened: AttemptOpened
     environment_sha256: str
     journal: Journal
+    clean: Redact
 
     def draft(self, kind: Kind, body: object) -> Draft:
         """Return a record of this attempt with a fresh uid."""
-        return _draft(kind, body, self.place.attempt_id)
+        return draft(kind, body, self.place.attempt_id, clean=self.clean)
 
     def append(self, draft: Draft, *, sources: frozenset[str] = frozenset()) -> Record | None:
         """Append a fact, on rank 0 only; None when it was abandoned. Raises Fenced."""
@@ -76,6 +87,7 @@ def place(
     *,
     image: str | None,
     on_launch_id: Callable[[str], None],
+    clean: Redact = redact,
     node: str | None = None,
     pod: str | None = None,
 ) -> Launch:
@@ -111,7 +123,7 @@ def place(
     def append() -> Json:
         if track is not None:
             body = _stored_places(store, where, placed)
-            track.append(_draft(Kind.ATTEMPT_PLACED, body, where.attempt_id))
+            track.append(draft(Kind.ATTEMPT_PLACED, body, where.attempt_id, clean=clean))
         return None
 
     ranks.from_first(append)
@@ -127,6 +139,7 @@ def place(
         opened=opened,
         environment_sha256=placed.environment_sha256,
         journal=journal,
+        clean=clean,
     )
 
 
@@ -156,10 +169,6 @@ def _journal(store: ObjectStore, where: AttemptPlace, launch_id: str, rank: int)
         prefix=f"runs/{where.run_id}/attempts/{where.attempt_id}/{launch_id}/journal/rank-{rank}/",
         now=utc_now,
     )
-
-
-def _draft(kind: Kind, body: object, attempt_id: int) -> Draft:
-    return Draft(uid=uuid.uuid4().hex, kind=kind, body=to_json(body), attempt_id=attempt_id)
 
 
 def _record(store: ObjectStore, where: AttemptPlace, seq: int, kind: Kind) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from tracks_dagster import run_worker
 from tracks_dagster.adapters.dagster_instance import POSTGRES_VARIABLE
 from tracks_dagster.adapters.kubernetes.dagster_config import POSTGRES_SECRET
 from tracks_dagster.adapters.kubernetes.dagster_on_cluster import open_cluster_home
+from tracks_dagster.adapters.processes import Process
 from tracks_dagster.cli import up
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.errors import GangError, OrchestratorError, SettingsError
@@ -187,9 +189,23 @@ def test_a_local_daemons_config_is_not_replaced_under_it(
     folder = tmp_path / "home" / "dagster"
     folder.mkdir()
     (folder / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    monkeypatch.setattr(type(home), "find_daemon", lambda self: object())
-    with pytest.raises(OrchestratorError, match="end the command that uses it"):
-        home.prepare()
+    daemon = Process(pid=4711, started=0.0, boot_id="b")
+    monkeypatch.setattr(type(home), "find_daemon", lambda self: daemon)
+    users = tmp_path / "home" / "dagster" / "daemon.users"
+    held = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.flock(file, fcntl.LOCK_SH)"
+    with subprocess.Popen(
+        [sys.executable, "-c", f"{held}; print(1, flush=True); sys.stdin.read()", str(users)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as user:
+        assert user.stdout is not None
+        user.stdout.readline()
+        with pytest.raises(OrchestratorError) as refused:
+            home.prepare()
+        user.communicate()
+    assert "(pid 4711)" in str(refused.value)
+    if sys.platform == "linux":
+        assert f"It is used by pid {user.pid} (-c import fcntl" in str(refused.value)
 
 
 def test_up_on_a_cluster_refuses_what_pods_cannot_reach(

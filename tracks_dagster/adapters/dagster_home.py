@@ -36,6 +36,7 @@ from tracks_dagster.adapters.dagster_instance import (
 )
 from tracks_dagster.adapters.processes import (
     Process,
+    describe_holders,
     find_process,
     read_json,
     read_process,
@@ -46,6 +47,7 @@ from tracks_dagster.core.errors import OrchestratorError
 DAEMON = "dagster._daemon"
 WEBSERVER = "dagster_webserver"
 ADDRESS = "127.0.0.1"
+USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
 ADDRESS_FILE = "webserver.json"  # which web server answers, and where
 LOCK_S_MAX = 300.0  # another command may be creating the storage
 ANSWER_S_MAX = 180.0  # until the web server answers
@@ -106,10 +108,12 @@ class DagsterHome:
         text = self._config or local_config(on_postgres=self._postgres_url is not None)
         path = self._folder / CONFIG_FILE
         differs = path.exists() and path.read_text(encoding="utf-8") != text
-        if differs and self.find_daemon() is not None:
+        if differs and (daemon := self.find_daemon()) is not None:
+            users = describe_holders(self._folder / USERS_FILE) or "a command of this home"
             raise OrchestratorError(
-                f"A daemon of {self._folder} lives that was started with other settings of "
-                "Kubernetes, or without them; end the command that uses it, then try again."
+                f"A daemon of {self._folder} lives (pid {daemon.pid}) that was started with other "
+                f"settings of Kubernetes, or without them. It is used by {users}: end that (the gangs "
+                "go on and are adopted), then try again."
             )
         write_config(self._folder, text)
 
@@ -125,8 +129,8 @@ class DagsterHome:
         Raises OrchestratorError when it cannot be started.
         """
         self.prepare()
-        with (self._folder / "daemon.users").open("w") as users:
-            _wait_for_lock(users, fcntl.LOCK_SH, "another command that is stopping the daemon")
+        with (self._folder / USERS_FILE).open("w") as users:
+            _wait_for_lock(users, fcntl.LOCK_SH, "another command to stop the daemon")
             try:
                 self.ensure_daemon()
                 yield self
@@ -231,7 +235,7 @@ class DagsterHome:
     @contextmanager
     def _lock(self, name: str) -> Iterator[None]:
         with (self._folder / f"{name}.lock").open("w") as file:
-            _wait_for_lock(file, fcntl.LOCK_EX, f"another command that holds {name}.lock")
+            _wait_for_lock(file, fcntl.LOCK_EX, f"another command to let go of {name}.lock")
             yield
 
     def why_daemon_ended(self) -> str:
@@ -266,15 +270,16 @@ def _database_id(postgres_url: str) -> str:
     return hashlib.sha256(named.encode()).hexdigest()[:16]
 
 
-def _wait_for_lock(file: IO[str], kind: int, holder: str) -> None:
+def _wait_for_lock(file: IO[str], kind: int, what: str) -> None:
     give_up_at = time.monotonic() + LOCK_S_MAX
     while True:
         try:
             return fcntl.flock(file, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > give_up_at:
+                who = describe_holders(Path(file.name)) or "one that is not listed here"
                 raise OrchestratorError(
-                    f"Waited {LOCK_S_MAX:g} s for {holder}; end it, then try again."
+                    f"Waited {LOCK_S_MAX:g} s for {what}; it is {who}. End it, then try again."
                 ) from None
             time.sleep(POLL_S)
 

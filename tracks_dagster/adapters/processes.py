@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 PS_TIMEOUT_S = 10.0
+COMMAND_CHARACTERS_MAX = 80  # of a command line, in words
 _PROC = Path("/proc")
 _ON_LINUX = sys.platform == "linux"
 
@@ -84,6 +85,36 @@ def boot_id() -> str:
     if _ON_LINUX:
         return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
     return _output("sysctl", "-n", "kern.bootsessionuuid")
+
+
+def describe_holders(path: Path) -> str:
+    """Return who holds a lock (flock) on that file, as "pid 7 (tracks run)"; "" where nobody can tell.
+
+    Linux lists them; only those of this pid namespace have a number here.
+    """
+    try:
+        inode, lines = path.stat().st_ino, (_PROC / "locks").read_text().splitlines()
+    except OSError:
+        return ""
+    pids = set()
+    for line in lines:
+        fields = line.split()  # 9: FLOCK ADVISORY READ 4711 fe:00:2146453 0 EOF
+        if fields[1:2] == ["FLOCK"] and fields[5].rpartition(":")[2] == str(inode):
+            pids.add(int(fields[4]))
+    return ", ".join(describe_process(pid) for pid in sorted(pids - {0, os.getpid()}))
+
+
+def describe_process(pid: int) -> str:
+    """Return its pid and the begin of its command line, without the interpreter and folders."""
+    try:
+        command = (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
+    except OSError:
+        return f"pid {pid}"
+    words = [word for word in command.split("\0") if word]
+    if len(words) > 1 and Path(words[0]).name.startswith("python"):
+        words = words[1:]
+    told = " ".join([Path(words[0]).name, *words[1:]]) if words else ""
+    return f"pid {pid} ({told[:COMMAND_CHARACTERS_MAX]})" if told else f"pid {pid}"
 
 
 def is_stopped(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,7 +10,13 @@ import urllib3
 from kubernetes.client import ApiClient
 
 from tests.fakes import FakeClock
-from tracks_dagster.adapters.kubernetes.kube_requests import TRIES_S_MAX, WAITS_S, KubeRequests
+from tracks_dagster.adapters.kubernetes.kube_requests import (
+    HURRIED,
+    TRIES_S_MAX,
+    WAITS_S,
+    KubeRequests,
+    Silence,
+)
 from tracks_dagster.adapters.kubernetes.reads import PODS, ReadFailed, Reads, Wanted
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.errors import GangError, GangUnreachable
@@ -38,6 +45,57 @@ def test_a_server_out_of_reach_is_not_tried_for_long(
     with pytest.raises(GangError, match="Cannot look"):
         requests.get("/api/v1/nodes/n", doing="look")
     assert len(asked) == tries
+
+
+def test_of_all_that_a_tick_asks_of_a_silent_server_only_one_request_waits(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, waited = ApiClient(), []
+
+    def call(*_: Any, _request_timeout: tuple[float, float], **__: Any) -> Any:
+        if clock.at < up_at:
+            waited.append(_request_timeout)
+            clock.advance(_request_timeout[0])
+            raise urllib3.exceptions.ConnectTimeoutError("no handshake")
+        return {"kind": "Job"}
+
+    monkeypatch.setattr(client, "call_api", call)
+    up_at = clock.at + timedelta(seconds=40)
+    silence = Silence()
+    given = {"sleep": clock.advance, "seconds": lambda: clock.at.timestamp(), "silence": silence}
+    cluster = ClusterSettings(image="i")
+    tick = KubeRequests(client, cluster, patience=HURRIED, **given)  # type: ignore[arg-type]
+    began = clock.at
+    for _ in range(50):
+        with pytest.raises(GangUnreachable, match="did not answer"):
+            tick.get("/apis/batch/v1/namespaces/n/jobs/j", doing="look at gangs")
+    assert waited == [(3.0, 10.0)]
+    assert (clock.at - began).total_seconds() == 3.0
+    supervisor = KubeRequests(client, cluster, **given)  # type: ignore[arg-type]
+    with pytest.raises(GangUnreachable, match="it is asked again 15 s after it"):
+        supervisor.get("/apis/batch/v1/namespaces/n/jobs/j", doing="end a gang")
+    clock.advance(40)
+    assert supervisor.get("/apis/batch/v1/namespaces/n/jobs/j", doing="look") == {"kind": "Job"}
+    assert silence.since_s is None
+
+
+def test_a_server_that_cuts_a_connection_or_is_busy_is_not_left_alone(
+    clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, answers = ApiClient(), [urllib3.exceptions.ProtocolError("reset"), {"kind": "Job"}]
+
+    def call(*_: Any, **__: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(client, "call_api", call)
+    cluster = ClusterSettings(image="i")
+    requests = KubeRequests(client, cluster, sleep=clock.advance, patience=HURRIED)
+    with pytest.raises(GangUnreachable):
+        requests.get("/x", doing="look")
+    assert requests.get("/x", doing="look") == {"kind": "Job"}
 
 
 @pytest.mark.parametrize("answer", ["<html>log in</html>", [], {}, {"kind": "Status"}, None])

@@ -37,7 +37,7 @@ from tracks_dagster.adapters.kubernetes.gang_api import GangApi
 from tracks_dagster.adapters.kubernetes.gang_tools import Tools
 from tracks_dagster.adapters.kubernetes.glances import Glances
 from tracks_dagster.adapters.kubernetes.homes import Home
-from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests
+from tracks_dagster.adapters.kubernetes.kube_requests import HURRIED, KubeRequests
 from tracks_dagster.adapters.kubernetes.node_tainting import NodeTainting
 from tracks_dagster.adapters.kubernetes.starting import start_gang
 from tracks_dagster.adapters.kubernetes.sweeping import Sweeping
@@ -83,6 +83,11 @@ class KubernetesLauncher:
     ) -> None:
         requests = KubeRequests(client, cluster, sleep=sleep)
         api = GangApi(requests, cluster.namespace, Home(store))
+        # What only sensors ask: a tick never waits long for a cluster that does not answer.
+        hurried = KubeRequests(
+            client, cluster, sleep=sleep, patience=HURRIED, silence=requests.silence
+        )
+        hurried_api = GangApi(hurried, cluster.namespace, api.home)
         self._tools = Tools(
             api=api,
             client=client,
@@ -94,9 +99,11 @@ class KubernetesLauncher:
             sleep=sleep,
         )
         place = self._tools.place
-        self._glances = Glances(api, store, cluster=cluster, place=place, now=now, seconds=seconds)
-        self._sweeping = Sweeping(api)
-        self._tainting = NodeTainting(requests, api.home)
+        self._glances = Glances(
+            hurried_api, store, cluster=cluster, place=place, now=now, seconds=seconds
+        )
+        self._sweeping = Sweeping(hurried_api)
+        self._tainting = NodeTainting(hurried, api.home)
         self._ending = Ending(api, now=now, sleep=sleep, seconds=seconds)
         self._lock = threading.Lock()  # of the tables; nothing is asked under it
         # With when it was looked at last; the one looked at longest ago comes first.

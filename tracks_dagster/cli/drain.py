@@ -13,6 +13,7 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
+from tracks_dagster.cli.in_time import answer_in_time
 from tracks_dagster.cli.pool import parse_length
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
@@ -52,14 +53,17 @@ def command(
     the open attempts on it save and end as node_drained, and their runs go on elsewhere by themselves.
     """
     for_s = parse_length(length)
-    app = open_app()
-    if _is_node(app, target, kind, pool):
+    with answer_in_time(f"drain {target}", to_know=f"tracks status` or `tracks explain {target}"):
+        app = open_app()
+        is_node = _is_node(app, target, kind, pool)
+        if not is_node:
+            record = request_stop(app.tracks, check_run_id(target), mode="drain", by=by, why=why)
+    if is_node:
         drained = drain_node(app.tracks, app.ledger, target, by=by, why=why, pool=pool, for_s=for_s)
         print_answer(_told(drained), to_json(drained), as_json=as_json)
         for problem in drained.problems:
             click.echo(f"Not asked: {problem}", err=True)
         ctx.exit(BAD_NEWS if drained.problems else 0)
-    record = request_stop(app.tracks, check_run_id(target), mode="drain", by=by, why=why)
     print_answer(
         f"Draining {target}: its gang saves and ends; the run then waits for `tracks retry`.",
         {"run_id": target, "mode": "drain", "seq": seq_of(record)},

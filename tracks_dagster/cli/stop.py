@@ -13,6 +13,7 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
+from tracks_dagster.cli.in_time import answer_in_time
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.services.stops import request_stop
 
@@ -24,7 +25,8 @@ from tracks_dagster.services.stops import request_stop
 @as_json
 def command(run_id: str, why: str, by: str, as_json: bool) -> None:
     """Save and end the open attempt of RUN, then finish the run as cancelled."""
-    record = request_stop(open_app().tracks, check_run_id(run_id), mode="stop", by=by, why=why)
+    with answer_in_time(f"stop {run_id}", to_know=f"tracks explain {run_id}"):
+        record = request_stop(open_app().tracks, check_run_id(run_id), mode="stop", by=by, why=why)
     print_answer(
         f"Stopping {run_id}: its gang saves and ends, and the run is finished as cancelled.",
         {"run_id": run_id, "mode": "stop", "seq": seq_of(record)},

@@ -12,6 +12,7 @@ from tracks_dagster.core.bodies import (
     CheckpointCadence,
     CodeVersion,
     ComputeRequest,
+    Debit,
     EvalRequirement,
     PromotionRule,
     RankPlace,
@@ -24,6 +25,9 @@ BEGIN = datetime(2026, 1, 31, 2, 0, tzinfo=UTC)
 CONFIG: Mapping[str, Any] = {"steps": 40, "seed": 7, "micro_batch": 4, "accumulation": 6}
 HELDOUT = SnapshotRef(dataset="aws-docs-heldout", snapshot_id=sha256_hex(b"heldout"))
 TRAIN = SnapshotRef(dataset="aws-docs", snapshot_id=sha256_hex(b"train"))
+
+# What a retry costs where no test cares: a retry without a debit is no record of ours.
+FREE = Debit(reason="unknown", amount=0.0, fingerprint=None, why="free in tests")
 
 
 def declared(run_id: str = "r-1", **changes: Any) -> RunDeclared:

@@ -9,10 +9,11 @@ A record that the state does not allow raises TrackBroken, as it would for a rea
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from tests.bodies import BEGIN, HELDOUT, declared, ended, placed
+from tests.bodies import BEGIN, FREE, HELDOUT, declared, ended, placed
 from tracks_dagster.core import dataset_state, run_fold
 from tracks_dagster.core.bodies import (
     Alert,
@@ -111,7 +112,10 @@ class History(Grown):
             "snapshot": self.state.declared.snapshot,
             "resume": self.state.resumes_from,
         }
-        return self.add(Kind.ATTEMPT_OPENED, AttemptOpened(**fields | changes), attempt_id=number)
+        opened = AttemptOpened(**fields | changes)
+        if opened.cause == "retry" and "debit" not in changes:
+            opened = replace(opened, debit=FREE)
+        return self.add(Kind.ATTEMPT_OPENED, opened, attempt_id=number)
 
     def supervise(self, dagster_run_id: str = "dagster-1") -> Self:
         """`attempt_supervised` of the newest attempt."""

@@ -43,13 +43,6 @@ def test_a_retry_with_its_debit_is_whole() -> None:
     assert absences(score(history, 2)) == {}
 
 
-def test_a_retry_without_a_debit_is_a_gap() -> None:
-    history = trained().end("preempted", last_step=12).open().supervise()
-    told = score(history.place(image="sha256:77").restore().end("completed", last_step=40), 2)
-    assert told.gaps == ("budget debit",)
-    assert "no reason is known, which is a gap" in told.sentence
-
-
 def test_an_open_attempt_says_of_its_end_that_it_is_to_come() -> None:
     told = absences(score(trained(), is_journal_whole=False))
     for name in ("termination reason", "evidence", "device seconds", "ended at"):

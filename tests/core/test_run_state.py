@@ -62,6 +62,8 @@ ILLEGAL: list[tuple[Build, Kind, int | None, dict[str, Json], str]] = [
     (opened, Kind.ATTEMPT_OPENED, 1, {}, "attempt 1 is still open"),
     (ended, Kind.ATTEMPT_OPENED, 1, {}, "the next attempt is 2, not 1"),
     (ended, Kind.ATTEMPT_OPENED, 3, {}, "the next attempt is 2, not 3"),
+    (ended, Kind.ATTEMPT_OPENED, 2, {"cause": "retry"}, "an automatic retry names its debit"),
+    (ended, Kind.ATTEMPT_OPENED, 2, {"cause": "retry", "debit": None}, "names its debit"),
     (opened, Kind.RUN_FINISHED, None, {}, "attempt 1 is still open"),
     (declared, Kind.ATTEMPT_SUPERVISED, 1, {}, "attempt 1 is not the open one"),
     (ended, Kind.ATTEMPT_SUPERVISED, 1, {}, "attempt 1 is not the open one"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from tests.bodies import FREE
 from tracks_dagster.core.bodies import (
     AttemptEnded,
     AttemptOpened,
@@ -152,6 +153,7 @@ def opened(uid: str, attempt_id: int, resume: CheckpointRef | None) -> Draft:
         compute=ComputeRequest(),
         snapshot=SNAPSHOT,
         resume=resume,
+        debit=FREE,
     )
     return Draft(uid=uid, kind=Kind.ATTEMPT_OPENED, body=to_json(body), attempt_id=attempt_id)
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.bodies import declared, ended
+from tests.bodies import FREE, declared, ended
 from tests.real.said import SayingStore
 from tracks_dagster.core.bodies import (
     AttemptOpened,
@@ -129,6 +129,7 @@ class Life:
                 compute=state.declared.compute,
                 snapshot=state.declared.snapshot,
                 resume=state.resumes_from,
+                debit=FREE if state.attempts else None,
             )
             attempt_id = len(state.attempts) + 1
             return self._tracks.draft(Kind.ATTEMPT_OPENED, body, attempt_id=attempt_id)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tests.bodies import ended, placed
+from tests.bodies import FREE, ended, placed
 from tests.histories import History
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core import run_fold
@@ -232,6 +232,7 @@ def end_and_open(track: Track) -> None:
             compute=state.declared.compute,
             snapshot=state.declared.snapshot,
             resume=state.resumes_from,
+            debit=FREE,
         )
         draft = Draft(uid=new_uid(), kind=Kind.ATTEMPT_OPENED, body=to_json(body), attempt_id=2)
         return run_fold.check(state, draft)

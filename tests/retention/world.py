@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from tests.bodies import declared, placed
+from tests.bodies import FREE, declared, placed
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tracks_dagster.core.append import Authority
 from tracks_dagster.core.bodies import (
@@ -280,6 +280,7 @@ class World:
                 compute=state.declared.compute,
                 snapshot=state.declared.snapshot,
                 resume=state.resumes_from,
+                debit=FREE,
             )
             number = len(state.attempts) + 1
             return self.tracks.draft(Kind.ATTEMPT_OPENED, body, attempt_id=number)

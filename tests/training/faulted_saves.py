@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from tests.bodies import ended, placed
+from tests.bodies import FREE, ended, placed
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.s3_faults import FaultySchedule
@@ -271,7 +271,7 @@ def _take_over(track: Track, history: History) -> Record:
     def begin(records: list[Record]) -> Draft | None:
         state = run_fold.fold(records)
         assert state is not None
-        body = replace(_first_opened(history), cause="retry", resume=state.resumes_from)
+        body = replace(_first_opened(history), cause="retry", debit=FREE, resume=state.resumes_from)
         draft = Draft(uid="open", kind=Kind.ATTEMPT_OPENED, body=to_json(body), attempt_id=2)
         return None if any(record.uid == draft.uid for record in records) else draft
 

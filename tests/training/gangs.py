@@ -26,6 +26,7 @@ import pyarrow as pa
 import torch
 from pyarrow import parquet
 
+from tests.bodies import FREE
 from tests.ports import free_port
 from tests.training.checkpoints import weights_of
 from tracks_dagster.adapters.stores import open_store
@@ -218,6 +219,7 @@ class TrainingRun:
             snapshot=self.declared.snapshot,
             resume=resume_target(choice) if choice else self.declared.branched_from,
             cadence=cadence,
+            debit=FREE if state.attempts else None,
         )
         self._decide(Kind.ATTEMPT_OPENED, body, attempt_id)
         return attempt_id

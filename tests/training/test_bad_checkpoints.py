@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
+from tests.bodies import FREE
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
@@ -49,7 +50,7 @@ def open_with(run: TrainingRun, resume: CheckpointRef) -> int:
     """Open an attempt that resumes from `resume`, whatever that is."""
     attempt_id = len(run.state.attempts) + 1
     run.end(attempt_id - 1)
-    body = replace(run.state.attempts[-1].opened, cause="retry", resume=resume)
+    body = replace(run.state.attempts[-1].opened, cause="retry", debit=FREE, resume=resume)
     assert isinstance(body, AttemptOpened)
     draft = Draft(
         uid=f"open {attempt_id}",

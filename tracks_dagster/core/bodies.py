@@ -198,12 +198,17 @@ class ConfigChange:
     why: str
 
 
+FIRST = "first"
+AUTOMATIC = "retry"  # the cause of an attempt that the policy opened; a person's is never a debit
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOpened:
     """`attempt_opened`: decision, debit and remediation in one record.
 
-    cause: "first", "retry" or "manual_retry". decided_by: the sensor's or the person's name.
-    decision: one or two sentences; counted_seqs: the records that the decision counted.
+    cause: FIRST, AUTOMATIC (then the debit is there) or "manual_retry".
+    decided_by: the sensor's or the person's name. decision: one or two sentences; counted_seqs: the
+    records that the decision counted.
     config: the whole config of this attempt, as remedied. cadence: how often it saves, as remedied;
     None: as the run was declared.
     allows_environment_change: a person lets it resume with other libraries than those that wrote the

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from tracks_dagster.core.bodies import (
+    AUTOMATIC,
     Alert,
     AttemptEnded,
     AttemptOpened,
@@ -123,6 +124,8 @@ def _objection(
             return f"attempt {current.attempt_id} is still open"
         if attempt_id != len(state.attempts) + 1:
             return f"the next attempt is {len(state.attempts) + 1}, not {attempt_id}"
+        if body.get("cause") == AUTOMATIC and body.get("debit") is None:
+            return "an automatic retry names its debit, of amount 0 where it is free"
         return None
     if kind is Kind.RUN_FINISHED:
         return None if current is None else f"attempt {current.attempt_id} is still open"

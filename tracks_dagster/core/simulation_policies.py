@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.bodies import CheckpointCadence, Debit
+from tracks_dagster.core.bodies import AUTOMATIC, CheckpointCadence, Debit
 from tracks_dagster.core.cadence import (
     BLOCKING_S_MIN,
     Exposure,
@@ -23,7 +23,6 @@ from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.simulation import Decider, Pacer
-from tracks_dagster.core.spending import AUTOMATIC
 
 FIRST_EVERY_S = 600.0  # while nothing is known of the pool, as `remediation` begins as well
 FIXED_RETRIES = (0, 3, None)  # None: without limit

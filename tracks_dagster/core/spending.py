@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
+from tracks_dagster.core.bodies import AUTOMATIC
 from tracks_dagster.core.policy import RetryPolicy, RetryRule
 from tracks_dagster.core.progress import Progress
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
-
-FIRST = "first"  # the cause of an attempt that opens a run
-AUTOMATIC = "retry"  # the cause of an attempt that the policy opened; a person's is never a debit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ import pytest
 from tests.histories import History
 from tests.random_histories import random_run
 from tracks_dagster.core.accounting import StepSpan, kept_and_lost, step_accounts
+from tracks_dagster.core.records import Kind
 
 # Each attempt is (resume, last), the expectation (end, kept, lost).
 EXAMPLES = {
@@ -99,7 +100,27 @@ def test_a_fallback_counts_from_the_step_that_was_really_restored() -> None:
     history = History().declare().open().place().restore().commit(10).commit(20)
     older = history.state.checkpoints[0].ref
     history.end("preempted", last_step=25).open().place()
-    history.restore(older, fallback_why="step 20 is corrupt").end("completed", last_step=40)
+    history.restore(older, fallback_why="step 20 is corrupt").commit(40)
+    history.end("completed", last_step=40)
     [first, second] = kept_and_lost(history.state)
     assert (first.kept, first.lost) == (10, 15)
     assert (second.kept, second.lost) == (30, 0)
+
+
+def test_what_no_checkpoint_of_the_newest_attempt_holds_is_lost_once_it_has_ended() -> None:
+    history = History().declare().open().place().restore().commit(20)
+    assert [(a.kept, a.lost) for a in kept_and_lost(history.state, {1: 23})] == [(23, 0)]
+    history.end("code_error", last_step=23)
+    assert [(a.kept, a.lost) for a in kept_and_lost(history.state)] == [(20, 3)]
+    history.refuse()
+    assert [(a.kept, a.lost) for a in kept_and_lost(history.state)] == [(20, 3)]
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.checkpoints[0].ref)
+    assert [(a.kept, a.lost) for a in kept_and_lost(history.state)] == [(0, 23)]
+
+
+def test_the_newest_of_many_dead_retries_kept_nothing_either() -> None:
+    history = History().declare().open().place().restore().end("native_crash", last_step=3)
+    for _ in range(50):
+        history.open().place().restore().end("native_crash", last_step=3)
+    accounts = kept_and_lost(history.state)
+    assert {(a.kept, a.lost) for a in accounts} == {(0, 3)}

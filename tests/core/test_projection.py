@@ -92,14 +92,23 @@ def test_a_commit_touches_its_own_row_its_attempt_and_its_run() -> None:
 
 
 def test_a_resume_changes_what_the_attempt_before_it_kept() -> None:
-    history = History().declare().open().place().restore().commit(20).end("preempted", last_step=23)
-    before = history.state
-    assert run_rows(before)["training_attempts"][0]["lost_steps"] == 0
-    rows = run_rows(history.open().state, before)["training_attempts"]
+    history = History().declare().open().place().restore().commit(10).commit(20)
+    history.end("preempted", last_step=23)
+    before, older = history.state, history.state.checkpoints[0].ref
+    assert run_rows(before)["training_attempts"][0]["lost_steps"] == 3
+    rows = run_rows(history.open(resume=older).state, before)["training_attempts"]
     assert [(row["attempt_id"], row["kept_steps"], row["lost_steps"]) for row in rows] == [
-        (1, 20, 3),
+        (1, 10, 13),
         (2, 0, 0),
     ]
+
+
+def test_a_quarantine_changes_what_the_newest_attempt_kept() -> None:
+    history = History().declare().open().place().restore().commit(20).end("preempted", last_step=23)
+    before = history.state
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, before.checkpoints[0].ref)
+    [row] = run_rows(history.state, before)["training_attempts"]
+    assert (row["kept_steps"], row["lost_steps"]) == (0, 23)
 
 
 def test_an_attempt_has_its_receipt_in_its_row() -> None:

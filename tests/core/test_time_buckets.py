@@ -130,15 +130,21 @@ def test_measured_seconds_never_exceed_the_window() -> None:
     run = Timed().opened(0).placed(0).restored(40)
     run.ended(100, started=0, finished=100, last_step=5, steps_s=90.0, data_s=30.0)
     # 60 s stand against 120 s that were measured: each counts half
-    assert told(run.time(100)) == {"restore": 40.0, "step_kept": 45.0, "data_wait": 15.0}
+    assert told(run.time(100)) == {"restore": 40.0, "step_lost": 45.0, "data_wait": 15.0}
 
 
 def test_a_hang_is_detected_from_its_last_step_on_and_holds_its_devices() -> None:
     run = Timed().opened(0).placed(0).restored(0)
     run.ended(420, "hang", started=0, finished=400, stepped=100, last_step=9, steps_s=90.0)
     time = run.time(420)
-    assert told(time) == {"step_kept": 90.0, "unknown": 10.0, "detection": 320.0}
+    assert told(time) == {"step_lost": 90.0, "unknown": 10.0, "detection": 320.0}
     assert time.attempts[0].device_seconds["detection"] == 600.0  # two devices from 100 to 400
+
+
+def test_a_lost_node_is_detected_from_the_last_step_that_was_heard_of() -> None:
+    run = Timed().opened(0).placed(0).restored(0)
+    run.ended(420, "node_failure", started=0, finished=400, stepped=100, last_step=9, steps_s=90.0)
+    assert told(run.time(420)) == {"step_lost": 90.0, "unknown": 10.0, "detection": 320.0}
 
 
 def test_a_hang_before_the_first_step_is_detected_from_the_restore_on() -> None:
@@ -151,8 +157,8 @@ def test_a_later_reading_counts_from_when_it_was_made() -> None:
     run.ended(100, "unknown", started=0, finished=100, stepped=40, last_step=9, steps_s=40.0)
     run.history.at = at(500)
     run.history.reclassify(1, "hang")
-    assert told(run.time(499)) == {"step_kept": 40.0, "unknown": 60.0}
-    assert told(run.time(500)) == {"step_kept": 40.0, "detection": 60.0}
+    assert told(run.time(499)) == {"step_lost": 40.0, "unknown": 60.0}
+    assert told(run.time(500)) == {"step_lost": 40.0, "detection": 60.0}
     assert run.time(499).attempts[0].reason == "unknown"
 
 

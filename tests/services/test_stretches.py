@@ -74,17 +74,27 @@ def test_the_newest_attempt_kept_no_more_than_it_committed(store: FakeObjectStor
     story.attempt("code_error", last_step=12, commits=(10,))
     story.attempt("code_error", last_step=15, commits=())
     first, newest = stretches(receipts_of(store, story.history.state))
-    assert (first.unsaved_steps, newest.unsaved_steps) == (0, 5)
     assert newest.repeats == 1
     told = list(history_lines((first, newest)))
-    assert (
-        "a02 code_error: steps 10 to 15, 5 kept, 0 lost; of the kept 5 in no checkpoint" in told[1]
-    )
+    assert "a02 code_error: steps 10 to 15, 0 kept, 5 lost; it failed just as a01" in told[1]
 
 
-def test_no_next_attempt_of_a_finished_run_is_told_of(store: FakeObjectStore) -> None:
+def test_many_dead_retries_in_one_line_say_that_they_failed_as_the_one_before(
+    store: FakeObjectStore,
+) -> None:
+    story = Story(store)
+    story.attempt("preempted", last_step=12, commits=(10,))
+    for _ in range(STRETCHES_MAX + 6):
+        story.attempt("native_crash", last_step=13, commits=())
+    [_, many] = stretches(receipts_of(store, story.history.state))
+    assert (many.count, many.repeat_count) == (STRETCHES_MAX + 6, STRETCHES_MAX + 5)
+    [_, told] = history_lines(stretches(receipts_of(store, story.history.state)))
+    assert "29 of them failed just as an attempt before, with nothing kept in between" in told
+
+
+def test_a_finished_run_kept_what_it_committed(store: FakeObjectStore) -> None:
     story = Story(store)
     story.attempt("user_cancelled", last_step=12, commits=(10,))
     story.history.finish("user")
     told = history_lines(stretches(receipts_of(store, story.history.state)))
-    assert list(told) == ["a01 user_cancelled: steps 0 to 12, 12 kept, 0 lost"]
+    assert list(told) == ["a01 user_cancelled: steps 0 to 12, 10 kept, 2 lost"]

@@ -145,6 +145,7 @@ def _checkpoint_row(checkpoint: CheckpointState) -> Row:
         superseded_at=checkpoint.superseded_at,
         quarantined_at=checkpoint.quarantined_at,
         deleted_at=checkpoint.deleted_at,
+        withdrawn_us=None if checkpoint.withdrawn_at is None else micros(checkpoint.withdrawn_at),
     )
 
 

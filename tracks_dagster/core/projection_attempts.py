@@ -49,6 +49,8 @@ def attempt_row(declared: RunDeclared, view: AttemptView) -> Row:
         model_family=declared.model_family,
         stage=declared.stage,
         owner=declared.owner,
+        intent=declared.intent,
+        git_commit=declared.code.git_commit,
         **_opening(view.attempt),
         **_placement(view.attempt),
         **_times(view.attempt),

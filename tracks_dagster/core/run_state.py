@@ -149,6 +149,11 @@ class CheckpointState:
         return not self.quarantined and not self.deleted
 
     @property
+    def withdrawn_at(self) -> datetime | None:
+        """When it was first quarantined or deleted; None while it is resumable."""
+        return min(filter(None, (self.quarantined_at, self.deleted_at)), default=None)
+
+    @property
     def holds_for_branches(self) -> bool:
         """Whether a run that branched from it before may go on: its bytes are there and believed."""
         return not self.deleted and (not self.quarantined or self.is_passed_over)

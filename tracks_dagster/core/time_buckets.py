@@ -6,8 +6,9 @@ A run lasts from its declaration to its finish, or to `as_of`; one attempt follo
 
 Between restored and finished stand the seconds that rank 0 measured (`TimeSpent`), scaled down where
 its clock and the others' disagree, so that they fit. Step seconds are kept up to the commit that a
-later attempt resumed from and lost after it, exactly where that commit told what it had spent, else in
-proportion to the steps. The rest is unknown, but of a hang the time since its last step is detection.
+later attempt resumed from, of the newest attempt up to its newest commit once it has ended, and lost
+after it, exactly where that commit told what it had spent, else in proportion to the steps. The rest is
+unknown, but of a hang or a lost node the time since its last step is detection.
 Everything between attempts, and after the last, is idle: backoff, a person's turn, evals awaited.
 
 What was not seen: without a start of any rank the placement stands in; an attempt that was never
@@ -51,7 +52,12 @@ BUCKETS = (
     "unknown",
 )
 HOLDING = tuple(b for b in BUCKETS if b not in ("queue", "idle"))  # of which devices may be held
-HANGS = (TerminationReason.HANG.value, TerminationReason.DATA_LOADER_STALL.value)
+# Ends after which the time since the last step was spent on noticing: nothing worked any more.
+NOTICED_LATE = (
+    TerminationReason.HANG.value,
+    TerminationReason.DATA_LOADER_STALL.value,
+    TerminationReason.NODE_FAILURE.value,
+)
 _NONE = TimeSpent()
 
 
@@ -108,6 +114,7 @@ class _Known:
     until_us: int
     span: StepSpan
     spent: TimeSpent
+    saved_steps_s: float | None
 
 
 def run_buckets(
@@ -162,6 +169,7 @@ def _known(
         last, measured = closing.last_step, closing.spent or _NONE
     else:
         last, measured = spent.get(facts.attempt_id) or _newest_commit(state, facts, as_of_us)
+    saved = _newest_commit(state, facts, as_of_us, usable_only=True)
     readings = [
         r.reason for r in run.readings if r.attempt_id == facts.attempt_id and r.told_us <= as_of_us
     ]
@@ -173,17 +181,30 @@ def _known(
         closing=closing,
         reason=[closing.reason, *readings][-1] if closing else None,
         until_us=closing.closed_us if closing else until_us,
-        span=StepSpan(attempt_id=facts.attempt_id, resume=source.step, last=max(source.step, last)),
+        span=StepSpan(
+            attempt_id=facts.attempt_id,
+            resume=source.step,
+            last=max(source.step, last),
+            saved=None if closing is None else max(source.step, saved[0]),
+        ),
         spent=measured,
+        saved_steps_s=saved[1].steps_s if saved[1] is not _NONE else None,
     )
 
 
-def _newest_commit(state: RunState, facts: AttemptFacts, as_of_us: int) -> tuple[int, TimeSpent]:
-    """Return the greatest step that the attempt had committed by then, and what it had spent."""
+def _newest_commit(
+    state: RunState, facts: AttemptFacts, as_of_us: int, *, usable_only: bool = False
+) -> tuple[int, TimeSpent]:
+    """Return the greatest step that the attempt had committed by then, and what it had spent.
+
+    usable_only: leave out what had been quarantined or deleted by then.
+    """
     commits = [
         (c.ref.step, c.body.spent or _NONE)
         for c in state.checkpoints
-        if c.ref.attempt_id == facts.attempt_id and micros(c.at) <= as_of_us
+        if c.ref.attempt_id == facts.attempt_id
+        and micros(c.at) <= as_of_us
+        and not (usable_only and c.withdrawn_at is not None and micros(c.withdrawn_at) <= as_of_us)
     ]
     return max(commits, key=lambda each: (each[0], each[1].steps_s), default=(0, _NONE))
 
@@ -235,7 +256,7 @@ def _phases(known: _Known) -> tuple[int, int, int, int, int]:
         closing.queue_to_us,
         closing.startup_to_us,
         closing.restore_to_us,
-        closing.steps_to_us if known.reason in HANGS else closing.held_to_us,
+        closing.steps_to_us if known.reason in NOTICED_LATE else closing.held_to_us,
         closing.held_to_us,
     )
 
@@ -246,13 +267,18 @@ def _kept_share(known: _Known, account: StepAccount, all_known: Sequence[_Known]
         return 0.0
     if account.end >= account.last:
         return 1.0
-    at_commit = [
-        later.source.steps_s
-        for later in all_known
-        if later.source.attempt_id == account.attempt_id
-        and later.source.step == account.end
-        and later.source.steps_s is not None
-    ]
+    is_newest = known is all_known[-1]
+    at_commit = (
+        [known.saved_steps_s]
+        if is_newest and known.saved_steps_s is not None
+        else [
+            later.source.steps_s
+            for later in all_known
+            if later.source.attempt_id == account.attempt_id
+            and later.source.step == account.end
+            and later.source.steps_s is not None
+        ]
+    )
     if at_commit and known.spent.steps_s > 0.0:
         return min(1.0, max(at_commit) / known.spent.steps_s)
     return account.kept / (account.kept + account.lost)

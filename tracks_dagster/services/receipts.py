@@ -59,17 +59,6 @@ class RunReceipts:
         finished = self.state.finished
         return self.state.resumes_from if finished is None else finished.final
 
-    def unsaved_steps(self, receipt: Receipt) -> int:
-        """Return how many of the steps that an ended attempt kept a next one would have to run again:
-        the account calls them kept until it does. A finished run has no next one."""
-        attempt, account, state = receipt.attempt, receipt.account, self.state
-        if attempt.is_open or attempt != state.attempts[-1] or state.finished is not None:
-            return 0
-        real = state.resumes_from
-        is_own = real is not None and real.run_id == state.run_id
-        saved = real.step if real is not None and is_own else 0
-        return max(0, account.end - max(saved, account.resume))
-
 
 def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
     """Return the receipts of a run as its track and journals stand now; raises UnknownRun."""

@@ -15,7 +15,7 @@ from tracks_dagster.adapters.ledger.engine import place, transaction
 from tracks_dagster.adapters.ledger.reader_role import make_reader
 from tracks_dagster.core.errors import LedgerError
 
-HEAD = "0007"  # the newest migration; a test compares it with the folder
+HEAD = "0008"  # the newest migration; a test compares it with the folder
 VERSION_TABLE = "ledger_version"  # not alembic's own name: Dagster's stands in the same database
 LOCK_ID = 0x7472616B  # of the advisory lock on Postgres; "trak"
 MIGRATIONS = Path(__file__).with_name("migrations")

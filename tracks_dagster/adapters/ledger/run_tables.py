@@ -125,6 +125,8 @@ training_attempts = Table(
     may("closed_at", UtcTime),  # when its end was recorded, which is after it ended
     # "What ended on that day?"
     Index("ix_training_attempts_closed", "closed_at"),
+    may("intent", Text),  # of its run
+    may("git_commit", Text),  # of its run, null outside a checkout
     # "Which attempts were opened on this snapshot?" and "in this environment?"
     Index("ix_training_attempts_snapshot", "dataset", "snapshot_id", "run_id", "attempt_id"),
     Index("ix_training_attempts_environment", "environment_sha256", "run_id", "attempt_id"),
@@ -159,6 +161,7 @@ checkpoints = Table(
     may("superseded_at", UtcTime),
     may("quarantined_at", UtcTime),
     may("deleted_at", UtcTime),
+    may("withdrawn_us", BigInteger),  # when it was first quarantined or deleted
     Index("ix_checkpoints_attempt", "run_id", "attempt_id", "step", "committed_at"),
     Index("ix_checkpoints_manifest", "manifest_sha256"),
 )

@@ -86,7 +86,8 @@ told as (
         case when k.is_open = 0 then k.held_to_us else k.run_until_us end as held_to_us,
         case
             when k.is_open = 1 then k.run_until_us
-            when coalesce(l.reason, k.reason) in ('hang', 'data_loader_stall') then k.steps_to_us
+            when coalesce(l.reason, k.reason) in ('hang', 'data_loader_stall', 'node_failure')
+            then k.steps_to_us
             else k.held_to_us
         end as steps_to_us,
         case when k.is_open = 0 then coalesce(l.reason, k.reason) end as reason,
@@ -125,10 +126,35 @@ ordered as (
         rows between unbounded preceding and 1 preceding
     )
 ),
+-- of a newest attempt that has ended, what no checkpoint of it holds that may be used is lost
+saved as (
+    select
+        o.run_id,
+        c.step,
+        c.spent_steps_s,
+        row_number() over (
+            partition by o.run_id order by c.step desc, coalesce(c.spent_steps_s, 0) desc
+        ) as place
+    from ordered o
+    cross join checkpoints c
+    where o.later_resume is null
+        and o.is_open = 0
+        and c.run_id = o.run_id
+        and c.attempt_id = o.attempt_id
+        and c.committed_us <= :as_of_us
+        and (c.withdrawn_us is null or c.withdrawn_us > :as_of_us)
+),
 steps as (
     select
         o.*,
-        case when o.later_resume < o.last_step then o.later_resume else o.last_step end as end_step,
+        case
+            when o.later_resume < o.last_step then o.later_resume
+            when o.later_resume is not null or o.is_open = 1 then o.last_step
+            when s.step >= o.last_step then o.last_step
+            when s.step > o.resume_step then s.step
+            else o.resume_step
+        end as end_step,
+        case when o.later_resume is null then s.spent_steps_s end as saved_steps_s,
         case
             when o.steps_s + o.data_s + o.saving_s + o.eval_s <= 0 then 0
             when cast(o.steps_to_us - o.restore_to_us as double precision) / 1000000
@@ -138,6 +164,7 @@ steps as (
             else 1
         end as scale
     from ordered o
+    left join saved s on s.run_id = o.run_id and s.place = 1 and o.later_resume is null
 ),
 shared as (
     select
@@ -146,8 +173,12 @@ shared as (
         case
             when s.end_step <= s.resume_step then 0
             when s.end_step >= s.last_step then 1
-            when d.steps_s is not null and s.steps_s > 0
-            then case when d.steps_s < s.steps_s then d.steps_s / s.steps_s else 1 end
+            when coalesce(s.saved_steps_s, d.steps_s) is not null and s.steps_s > 0
+            then case
+                when coalesce(s.saved_steps_s, d.steps_s) < s.steps_s
+                then coalesce(s.saved_steps_s, d.steps_s) / s.steps_s
+                else 1
+            end
             else cast(s.end_step - s.resume_step as double precision) / (s.last_step - s.resume_step)
         end as kept_share
     from steps s

@@ -136,8 +136,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What it cost. unsaved_steps: of the kept, those that a next attempt would have to run
-    again. device_seconds: ranks times seconds; wall_s: from its opening to its end.
+    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end.
 
     debit: what it spent from the retry budget when it was opened; None: nothing. seconds: its wall
     time by bucket (`time_buckets.BUCKETS`), which sums to wall_s; device_seconds_by: those of each.
@@ -146,7 +145,6 @@ class Cost:
 
     kept_steps: int
     lost_steps: int
-    unsaved_steps: int
     device_seconds: float | None
     accelerator: str | None
     wall_s: float | None
@@ -193,10 +191,9 @@ class Stretch:
     """One attempt of the run's history, or consecutive ones that are told together.
 
     reason: None while open; "several reasons" where a stretch had to take in different ends.
-    from_step: what its first attempt resumed from; to_step: the last step that any of them ran;
-    unsaved_steps: as in `Cost`.
+    from_step: what its first attempt resumed from; to_step: the last step that any of them ran.
     repeats: of a single attempt, the earlier one that failed with the same fingerprint and after which
-    nothing was kept.
+    nothing was kept; repeat_count: how many of these attempts failed so.
     """
 
     first: int
@@ -206,8 +203,8 @@ class Stretch:
     to_step: int
     kept_steps: int
     lost_steps: int
-    unsaved_steps: int
     repeats: int | None
+    repeat_count: int
 
     @property
     def count(self) -> int:

@@ -83,7 +83,6 @@ def explain_cost(
     return Cost(
         kept_steps=account.kept,
         lost_steps=account.lost,
-        unsaved_steps=run.unsaved_steps(receipt),
         device_seconds=attempt.ended.device_seconds if attempt.ended else None,
         accelerator=attempt.ended.accelerator if attempt.ended else None,
         wall_s=wall_s,

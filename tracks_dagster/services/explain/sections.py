@@ -72,18 +72,16 @@ def history_lines(history: Sequence[Stretch]) -> Iterator[str]:
             else "no step"
         )
         yield (
-            f"{name} {ends}: {ran}, {each.kept_steps} kept, {each.lost_steps} lost"
-            f"{_unsaved(each.unsaved_steps)}{_repeats(each)}"
+            f"{name} {ends}: {ran}, {each.kept_steps} kept, {each.lost_steps} lost{_repeats(each)}"
         )
 
 
-def _unsaved(steps: int) -> str:
-    return (
-        f"; of the kept {steps} in no checkpoint: a next attempt runs them again" if steps else ""
-    )
-
-
 def _repeats(stretch: Stretch) -> str:
+    if stretch.count > 1 and stretch.repeat_count:
+        which = (
+            "each" if stretch.repeat_count == stretch.count else f"{stretch.repeat_count} of them"
+        )
+        return f"; {which} failed just as an attempt before, with nothing kept in between"
     if stretch.repeats is None:
         return ""
     return f"; it failed just as a{stretch.repeats:02d} did, with nothing kept since"
@@ -230,7 +228,7 @@ def _checkpoints(attempt: AttemptExplanation) -> Iterator[str]:
 
 
 def _cost(cost: Cost) -> Iterator[str]:
-    yield f"{cost.kept_steps} steps kept, {cost.lost_steps} lost{_unsaved(cost.unsaved_steps)}"
+    yield f"{cost.kept_steps} steps kept, {cost.lost_steps} lost"
     if cost.device_seconds is not None:
         wall = f" in {cost.wall_s:.0f} s" if cost.wall_s is not None else ""
         yield f"{cost.device_seconds:.1f} device seconds ({cost.accelerator}){wall}"

@@ -53,15 +53,15 @@ def _stretch(group: Sequence[Receipt], run: RunReceipts) -> Stretch:
         to_step=max(receipt.account.last for receipt in group),
         kept_steps=sum(receipt.account.kept for receipt in group),
         lost_steps=sum(receipt.account.lost for receipt in group),
-        unsaved_steps=sum(map(run.unsaved_steps, group)),
         repeats=_repeats(group[0], run) if len(group) == 1 else None,
+        repeat_count=sum(_repeats(receipt, run) is not None for receipt in group),
     )
 
 
 def _repeats(receipt: Receipt, run: RunReceipts) -> int | None:
     """Return the newest earlier attempt that failed just so, when nothing was kept since."""
     fingerprint = receipt.attempt.fingerprint
-    if fingerprint is None or receipt.account.kept > run.unsaved_steps(receipt):
+    if fingerprint is None or receipt.account.kept:
         return None
     for earlier in reversed(run.receipts[: receipt.attempt.attempt_id - 1]):
         if earlier.attempt.fingerprint == fingerprint:

@@ -320,3 +320,14 @@ def test_a_tick_that_has_nothing_to_tell_of_launches_writes_nothing(store: FakeO
     assert [method for method, _ in store.calls].count("put") == 1
     write_launches(store, names.LAUNCH_ATTEMPTS, [])  # it came
     assert [method for method, _ in store.calls].count("put") == 2
+
+
+def test_a_finished_run_without_its_journals_has_the_steps_that_its_records_prove(
+    story: Story, tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    story.whole()
+    for key in [key for key in store.objects if "/journal/" in key]:
+        store.delete(key)
+    tracks.project(story.history.name)
+    assert [(each.step, each.steps) for each in read_status(tracks, ledger)] == [(40, 40)]
+    assert line(tracks, ledger).step == 40

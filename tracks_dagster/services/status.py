@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from tracks_dagster.core.accounting import kept_and_lost
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
@@ -125,7 +126,7 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
         branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
         attempt_id=row["attempt_count"] or None,
         reason=row["termination_reason"],
-        step=newest.step if newest else None,
+        step=newest.step if newest else row["recorded_step"],
         steps=row["max_steps"],
         loss=newest.loss if newest else None,
         promoted_to=row["promoted_to"],
@@ -227,7 +228,8 @@ def _progress(store: ObjectStore, state: RunState) -> tuple[JournalTail, int | N
             newest = tail
         if tail.steps:
             return newest, tail.steps[-1].step, tail.steps[-1].loss
-    return newest, None, None
+    accounts = kept_and_lost(state)  # without a journal, what the records prove
+    return newest, (accounts[-1].last or None) if accounts else None, None
 
 
 def _tail(store: ObjectStore, state: RunState, attempt: AttemptState) -> JournalTail:

@@ -40,7 +40,24 @@ def test_a_second_run_of_a_script_goes_on_where_the_first_ended(tmp_path: Path) 
     assert len(digests) == 1
 
 
-def test_an_error_in_a_notebook_is_raised_and_its_attempt_closed_at_the_next(
+def test_a_script_that_was_killed_is_closed_at_the_next_by_what_it_left(tmp_path: Path) -> None:
+    left = []
+    for keep_words in (True, False):
+        folder = tmp_path / str(keep_words)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(alone, "close", lambda *_: None)  # killed before it got there
+            with attempt.join(config=CONFIG, folder=folder) as a:
+                train_linear(a, until=4)
+        if not keep_words:
+            for word in (folder / "store").rglob("rank-0.json"):
+                word.unlink()
+        with attempt.join(config=CONFIG, folder=folder) as a:
+            train_linear(a, until=5)
+        left.append(state(folder).attempts[0].reason)
+    assert left == ["completed", "unknown"]
+
+
+def test_an_error_in_a_notebook_is_raised_and_its_attempt_closed(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(ZeroDivisionError), attempt.join(config=CONFIG, folder=tmp_path):
@@ -49,8 +66,10 @@ def test_an_error_in_a_notebook_is_raised_and_its_attempt_closed_at_the_next(
         train_linear(a, until=1)
     first, second = state(tmp_path).attempts
     assert first.ended is not None
-    assert first.ended.reason == "unknown"
-    assert second.is_open
+    assert first.ended.reason == "code_error"
+    assert second.ended is not None
+    assert (second.ended.reason, second.ended.last_step) == ("completed", 1)
+    assert second.ended.device_seconds > 0
 
 
 def test_a_second_join_in_one_folder_fences_the_first(

@@ -1,13 +1,17 @@
 """Training outside an attempt: a run of one's own in a local folder, for notebooks and first tries.
 
 It is the same record as anywhere: a store, a track, attempts. Each `join` opens a new attempt that
-resumes from the newest checkpoint, after closing the one before, whose end nobody watched. The run
-is never finished, so a later `until` simply trains on.
+resumes from the newest checkpoint. Rank 0 closes its attempt itself when the script ends; the attempt
+of one that was killed is closed by the next `join`, as far as its ranks left a last word. The run is
+never finished, so a later `until` simply trains on.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -22,23 +26,39 @@ from tracks_dagster.core.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.checkpoints import resume_target
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.evidence import Evidence
+from tracks_dagster.core.classify import classifier_version, classify
+from tracks_dagster.core.errors import StoreError, TrackBroken
+from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.core.names import NO_DATASET
+from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
+from tracks_dagster.core.records import (
+    Draft,
+    Json,
+    Kind,
+    Record,
+    canonical_json,
+    format_time,
+    parse_time,
+    sha256_hex,
+)
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import Track, run_track
 from tracks_dagster.training.environment import AttemptPlace
+from tracks_dagster.training.last_word import last_word_key
 from tracks_dagster.training.launch import draft, utc_now
 
 RUN_ID = "notebook"
 CADENCE = CheckpointCadence(every_steps=100, every_s=60.0)
 BY = "join, outside an attempt"
-NO_SNAPSHOT = SnapshotRef(dataset="none", snapshot_id="none")  # the script reads data by itself
+NO_SNAPSHOT = SnapshotRef(
+    dataset=NO_DATASET, snapshot_id=NO_DATASET
+)  # the script reads data by itself
 
 
 def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> AttemptPlace:
@@ -58,14 +78,6 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
             else draft(Kind.RUN_DECLARED, _declared(config, compute), None, clean=redact)
         )
 
-    def close(records: list[Record]) -> Draft | None:
-        left_open = _state(records).open_attempt
-        if left_open is None:
-            return None
-        return draft(
-            Kind.ATTEMPT_ENDED, _ended(store, left_open), left_open.attempt_id, clean=redact
-        )
-
     def open_next(records: list[Record]) -> Draft | None:
         state = _state(records)
         opened = AttemptOpened(
@@ -81,7 +93,7 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
         return run_fold.check(state, draft(Kind.ATTEMPT_OPENED, opened, next_id, clean=redact))
 
     track.decide(declare)
-    track.decide(close)
+    track.decide(lambda records: _end(store, records))
     record = track.decide(open_next)
     if record is None or record.attempt_id is None:
         raise TrackBroken(f"{run_track(RUN_ID)} in {folder} did not take a new attempt.")
@@ -92,6 +104,26 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
         opened_seq=record.seq,
         work=folder.absolute() / "work" / f"a{record.attempt_id:02d}",
     )
+
+
+def close(store: ObjectStore, attempt_id: int) -> None:
+    """End the attempt of this process, as its ranks' last words tell; nothing where it has ended.
+
+    Where the store cannot take it, the next `join` closes it.
+    """
+    track = Track(store, run_track(RUN_ID), now=utc_now)
+    try:
+        track.decide(lambda records: _end(store, records, attempt_id))
+    except StoreError as error:
+        print(f"cannot record the end of attempt {attempt_id}: {error}", file=sys.stderr)
+
+
+def _end(store: ObjectStore, records: list[Record], attempt_id: int | None = None) -> Draft | None:
+    """Return the end of the open attempt, if there is one, and if it is `attempt_id`."""
+    attempt = _state(records).open_attempt
+    if attempt is None or attempt_id not in (None, attempt.attempt_id):
+        return None
+    return draft(Kind.ATTEMPT_ENDED, _ended(store, attempt), attempt.attempt_id, clean=redact)
 
 
 def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclared:
@@ -116,32 +148,82 @@ def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclare
 
 
 def _ended(store: ObjectStore, attempt: AttemptState) -> AttemptEnded:
-    """Return the end of an attempt that no supervisor watched: nobody knows why it ended."""
+    """Return the end of an attempt that no supervisor watched, by the last words of its ranks."""
     launch_id = attempt.placed.launch_id if attempt.placed else None
+    words = _last_words(store, attempt)
+    started_at = format_time(attempt.placed_at) if attempt.placed_at else None
+    last_step = max((word.step for word in words if word.step is not None), default=None)
     evidence = Evidence(
-        run_id=RUN_ID, attempt_id=attempt.attempt_id, launch_id=launch_id, ranks=(), vanished=True
+        run_id=RUN_ID,
+        attempt_id=attempt.attempt_id,
+        launch_id=launch_id,
+        ranks=tuple(_rank_end(word, started_at) for word in words),
+        vanished=not words,
+        started_at=started_at,
+        finished_at=max((word.at for word in words), default=None),
+        last_step=last_step,
+        placed=attempt.placed is not None,
     )
+    verdict = classify(evidence)
     data = canonical_json(to_json(evidence))
     key = f"{run_track(RUN_ID)}/attempts/{attempt.attempt_id}/evidence/{sha256_hex(data)}.json"
     store.put(key, data)
     return AttemptEnded(
-        reason=TerminationReason.UNKNOWN,
-        confidence=0.0,
-        rule="alone",
-        lines=(),
-        classifier_version="",
+        reason=verdict.reason,
+        confidence=verdict.confidence,
+        rule=verdict.rule,
+        lines=verdict.lines,
+        classifier_version=classifier_version(),
         evidence_key=key,
         evidence_sha256=sha256_hex(data),
-        device_seconds=0.0,
+        device_seconds=_device_seconds(evidence),
         accelerator=attempt.placed.ranks[0].accelerator if attempt.placed else "cpu",
-        started_at=None,
-        finished_at=None,
-        last_step=None,
+        started_at=evidence.started_at,
+        finished_at=evidence.finished_at,
+        last_step=last_step,
         first_line_ran=attempt.placed is not None,
-        root_message="",
-        fingerprint="",
+        root_message=verdict.root_message,
+        fingerprint=fingerprint(
+            TerminationReason(verdict.reason),
+            verdict.root_message,
+            attempt.opened.config,
+            attempt.opened.snapshot,
+            nodes_of(attempt.placed) if attempt.placed else (),
+        ),
         closed_by=BY,
     )
+
+
+def _last_words(store: ObjectStore, attempt: AttemptState) -> list[LastWord]:
+    """Return what the ranks of the attempt's launch left, by rank; one that cannot be read is none."""
+    if attempt.placed is None:
+        return []
+    found = []
+    for rank in range(attempt.placed.world_size):
+        key = last_word_key(RUN_ID, attempt.attempt_id, attempt.placed.launch_id, rank)
+        with suppress(ValueError, TrackBroken):
+            found.append(from_json(LastWord, json.loads(store.get(key) or b"null")))
+    return found
+
+
+def _rank_end(word: LastWord, started_at: str | None) -> RankEnd:
+    as_meant = word.reason in (TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED)
+    return RankEnd(
+        rank=word.rank,
+        exit_code=0 if as_meant else None,
+        started_at=started_at,
+        ended_at=word.at,
+        last_word=word,
+    )
+
+
+def _device_seconds(evidence: Evidence) -> float:
+    """Return the sum over ranks of the seconds from the placement to the rank's last word."""
+    if evidence.started_at is None:
+        return 0.0
+    start = parse_time(evidence.started_at)
+    ends = [parse_time(end.ended_at) for end in evidence.ranks if end.ended_at is not None]
+    return round(sum(max(0.0, (end - start).total_seconds()) for end in ends), 3)
 
 
 def _state(records: list[Record]) -> RunState:

@@ -42,7 +42,8 @@ ALONE_FOLDER = Path(".tracks-notebook")  # where a script trains that no launche
 class Farewell:
     """Leaves this rank's last word, as far as it is known by then where that belongs.
 
-    step: the last step finished, None before the first.
+    step: the last step finished, None before the first. is_alone: there is no attempt around it, so
+    rank 0 also records its end.
     """
 
     def __init__(self) -> None:
@@ -53,6 +54,7 @@ class Farewell:
         self._store: ObjectStore | None = None
         self._place: AttemptPlace | None = None
         self._launch_id: str | None = None
+        self.is_alone = False
 
     def know_place(self, store: ObjectStore, where: AttemptPlace) -> None:
         """Take in which attempt it is."""
@@ -87,6 +89,8 @@ class Farewell:
         self._leave(word)  # first: a gang that fails is not waited for, and the journal is a file
         if self.launch is not None:
             self.launch.journal.close(ship=ship)
+        if self.is_alone and self.rank == 0 and ship and self._store and self._place:
+            alone.close(self._store, self._place.attempt_id)  # nobody else will
 
     def _leave(self, word: LastWord) -> None:
         if self._store is None or self._place is None:
@@ -116,6 +120,7 @@ def join_launch(
         torch.set_num_threads(told.threads)
     ranks = Ranks(rank=told.rank, world_size=told.world_size, device=device)
     if where is None:
+        farewell.is_alone = True
         where = place_from_json(
             ranks.from_first(
                 lambda: place_to_json(alone.open_attempt(folder, config, ranks.world_size))

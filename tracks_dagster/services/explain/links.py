@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from tracks_dagster.core.endings import Ending, ending_of
 from tracks_dagster.core.lineage import attempt_thing
-from tracks_dagster.core.names import ATTEMPT_PARTITIONS, attempt_key
+from tracks_dagster.core.names import ATTEMPT_PARTITIONS, NO_DATASET, attempt_key
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.explain.explanation import Reference, UiLink
@@ -46,7 +46,8 @@ def references(state: RunState, attempt: AttemptState) -> Iterator[Reference]:
         what = f"a checkpoint of {source.run_id}"
         yield Reference(what=what, command=f"tracks checkpoints list {source.run_id}")
     dataset = attempt.opened.snapshot.dataset
-    yield Reference(what="the snapshot", command=f"tracks snapshots list {dataset}")
+    if dataset != NO_DATASET:
+        yield Reference(what="the snapshot", command=f"tracks snapshots list {dataset}")
     thing = attempt_thing(run_id, attempt.attempt_id)
     yield Reference(what="what it rests on, what came of it", command=f"tracks lineage {thing}")
     for node in nodes_of(attempt.placed)[:NODES_MAX] if attempt.placed is not None else ():
@@ -66,6 +67,8 @@ def _same_failures(state: RunState, attempt: AttemptState) -> Iterator[Reference
     before = state.attempt(attempt.attempt_id - 1)
     for each, what in ((attempt, "the same failure"), (before, "the failure before it")):
         if each is None or each.reason is None or ending_of(each.reason) is Ending.AS_MEANT:
+            continue
+        if not each.fingerprint:
             continue
         query = (
             "select fingerprint, run_id, attempt_id from training_attempts where fingerprint = "

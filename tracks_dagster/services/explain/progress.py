@@ -46,9 +46,10 @@ def _runs(receipt: Receipt) -> str:
     if not receipt.steps:
         return f"It is still running; no step past step {began} is in its journal yet."
     newest, steps = receipt.steps[-1], receipt.attempt.opened.config.get("steps")
+    of = f" of {steps}" if steps is not None else ""
     safe = receipt.last_committed_step
     saved = f"step {safe} is its last commit" if safe is not None else "it has committed none"
     return (
-        f"It is still running: step {newest.step} of {steps} at {newest.at[:19]}Z by its journal; "
+        f"It is still running: step {newest.step}{of} at {newest.at[:19]}Z by its journal; "
         f"{saved}, so {newest.step - max(safe or 0, began)} steps would be lost if it ended now."
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.core.names import NO_DATASET
 from tracks_dagster.core.prices import Money
 from tracks_dagster.services.explain.bucket_words import bucket_label
 from tracks_dagster.services.explain.explanation import (
@@ -152,7 +153,10 @@ def _changes(attempt: AttemptExplanation) -> Iterator[str]:
 
 def _data(attempt: AttemptExplanation) -> Iterator[str]:
     data = attempt.data
-    yield f"{data.dataset}, snapshot {data.snapshot_id}"
+    if data.dataset == NO_DATASET:
+        yield "what the script reads by itself: no snapshot"
+    else:
+        yield f"{data.dataset}, snapshot {data.snapshot_id}"
     if data.cursor_from is not None and data.cursor_to is not None:
         yield f"samples {data.cursor_from} to {data.cursor_to} of the order that its seed gives"
     elif data.cursor_from is not None:

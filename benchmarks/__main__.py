@@ -1,5 +1,9 @@
 """`./run bench [NAME …]`: run the named benchmarks, or all; a table to read, then one JSON object.
 
+`--save` keeps the figures under docs/benchmarks/; `--compare` runs the commit saved last beside today's
+code and ends with 1 where something got worse by more than a tenth. Without names both take the short
+benchmarks. SIGTERM ends whatever a benchmark started.
+
 Machines are shared and noisy: every figure of interest is a ratio of two medians measured in turns
 in the same process, counted, or simulated; in seconds are only `retry`'s kill and what `ledger` says
 of whole commands beside a large history, of an idle machine.
@@ -9,63 +13,115 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import (
     checkpoint,
+    compare,
     kubernetes,
     ledger,
     ledger_history,
     retry,
     retry_kill,
+    saved,
+    start,
+    step,
     track,
 )
 from tracks_dagster.core.errors import InvalidInput
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
+    "step": lambda given: step.run(),
+    "start": lambda given: start.run(),
     "track": lambda given: track.run(),
+    "reindex": lambda given: ledger.run(),
     "ledger": lambda given: {**ledger.run(), **_history(given)},
     "checkpoint": lambda given: checkpoint.run(),
+    "checkpoint-100mb": lambda given: checkpoint.run((100,)),
     "checkpoint-2gb": lambda given: checkpoint.run((2000,)),  # needs 10 GB of memory; when asked
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
     "kubernetes": lambda given: kubernetes.run(),  # takes minutes and 3 GB; when asked
 }
-ALL = ("track", "ledger", "checkpoint", "retry")
+ALL = ("step", "start", "track", "ledger", "checkpoint", "retry")
+SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save and --compare
 # By the figure's name, without what stands behind its "@"; the others have no bar.
-AT_MOST = {**checkpoint.BARS, **retry.AT_MOST, **kubernetes.AT_MOST, **ledger_history.AT_MOST}
+AT_MOST = {
+    **step.AT_MOST,
+    **checkpoint.BARS,
+    **retry.AT_MOST,
+    **kubernetes.AT_MOST,
+    **ledger_history.AT_MOST,
+}
 AT_LEAST = {**retry.AT_LEAST, **ledger_history.AT_LEAST}
-WHY = {**checkpoint.WHY, **retry.WHY, **kubernetes.WHY, **ledger_history.WHY}
+WHY = {**step.WHY, **checkpoint.WHY, **retry.WHY, **kubernetes.WHY, **ledger_history.WHY}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the benchmarks of these names; exit code 2 for what does not exist."""
+    """Run what is asked for; exit code 2 for what does not exist, 1 where something got worse."""
+    compare.end_through_finally()
     given = _parser().parse_args(arguments)
-    unknown = [name for name in given.names if name not in BENCHMARKS]
+    names = given.names or (SHORT if given.save or given.compare else ALL)
+    unknown = [name for name in names if name not in BENCHMARKS]
     if unknown:
         known = ", ".join(BENCHMARKS)
         print(f"There is no benchmark {unknown[0]!r}; choose of: {known}.", file=sys.stderr)
         return 2
+    try:
+        if given.compare:
+            return _compare(names)
+        if given.save:
+            return _save(names, given)
+        print(json.dumps(_run(names, given), indent=1))
+    except InvalidInput as error:
+        print(f"./run bench: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(names: Sequence[str], given: argparse.Namespace) -> saved.Figures:
     figures = {}
-    for name in given.names or ALL:
+    for name in names:
         print(f"\n{name}", file=sys.stderr)
-        try:
-            figures[name] = BENCHMARKS[name](given)
-        except InvalidInput as error:
-            print(f"{name}: {error}", file=sys.stderr)
-            return 2
+        figures[name] = BENCHMARKS[name](given)
         for label, value in figures[name].items():
             print(f"  {label:<64} {value:>12,.3f}{_judged(label, value)}", file=sys.stderr)
-    print(json.dumps(figures, indent=1))
+    return figures
+
+
+def _save(names: Sequence[str], given: argparse.Namespace) -> int:
+    commit, load_average = saved.clean_commit(), os.getloadavg()[0]
+    figures = _run(names, given)
+    path = saved.save(figures, commit=commit, load_average=load_average, now=datetime.now(UTC))
+    print(f"Saved in {path.relative_to(saved.ROOT)}; commit it.")
     return 0
+
+
+def _compare(names: Sequence[str]) -> int:
+    found = saved.newest()
+    if found is None:
+        raise InvalidInput("No figures were saved yet; call `./run bench --save` first.")
+    commit = saved.commit_of(*found)
+    with compare.checkout_of(commit) as before:
+        rows = compare.compare(names, before, compare.run_benchmark)
+    print(f"Before: {commit[:12]}, saved {found[1].saved_at[:10]}.\n")
+    print(compare.format_table(rows))
+    return int(any(row.verdict == "worse" for row in rows))
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="./run bench", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(BENCHMARKS))
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--save", action="store_true", help="keep the figures in docs/benchmarks/")
+    what.add_argument(
+        "--compare", action="store_true", help="run the commit saved last beside today's code"
+    )
     parser.add_argument("--traces", type=Path, metavar="FOLDER", help="retry: of spot capacity")
     parser.add_argument(
         "--only", action="append", choices=retry.PARTS, help="retry: this part; repeatable"

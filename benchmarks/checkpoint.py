@@ -44,7 +44,6 @@ SIZES_MB = (100, 500)
 ROUNDS = 7  # at the least; the first warms up and is not counted
 ROUNDS_MB = 2000  # small states are saved more often, until so much was
 SAVES = 10  # of which all but the first change a tenth of the layers
-REPORTS = 2000
 COMMIT_S_MAX = 120.0
 SETTLE_S = 0.05  # after a commit, for the thread that made it
 
@@ -53,7 +52,6 @@ BARS = {  # figure, without its size: at most
     "durable_to_raw_write_fsync": 1.3,
     "restore_to_reading": 1.3,
     "stored_share_of_ten_saves": 0.27,
-    "report_us": 50.0,
     "peak_extra_mb_beyond_one_copy": 256.0,
 }
 WHY = {  # what stands in a figure beside its measure, where it misses its bar
@@ -64,7 +62,6 @@ WHY = {  # what stands in a figure beside its measure, where it misses its bar
     "restore_to_reading": "beside reading: hashing on a second thread, copying into the model; a busy "
     "core is missed",
     "stored_share_of_ten_saves": "chunks that hold changed and unchanged tensors are written whole",
-    "report_us": "a line of the journal reaches the kernel at each step",
     "peak_extra_mb_beyond_one_copy": "buffers of the writers, one chunk each",
 }
 
@@ -73,7 +70,7 @@ def run(sizes_mb: tuple[int, ...] = SIZES_MB) -> dict[str, float]:
     """Return all figures, by name and size."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)  # for async_save
-    figures = {"report_us": _report_us()}
+    figures: dict[str, float] = {}
     for size_mb in sizes_mb:
         measured = _measure(size_mb)
         figures |= {f"{name} @{size_mb} MB": value for name, value in measured.items()}
@@ -143,7 +140,7 @@ def _saves(subject: Subject, folder: Path, rounds: int) -> dict[str, float]:
     buffers = [torch.empty_like(tensor) for tensor in subject.tensors()]
     flat = torch.cat([b.reshape(-1).view(torch.uint8) for b in buffers]).numpy().data
     seen: dict[str, list[float]] = defaultdict(list)
-    with _training(subject, folder / "ours", steps=rounds) as steps:
+    with training(subject, folder / "ours", steps=rounds) as steps:
         for a, step in steps:
             _clear(folder, keep_step=step - 1)
             seen["memcpy"].append(_seconds(partial(_copy, subject.tensors(), buffers)))
@@ -183,7 +180,7 @@ def _restores(subject: Subject, folder: Path, rounds: int) -> dict[str, float]:
 
 def _memory(subject: Subject, folder: Path, total_bytes: int) -> dict[str, float]:
     """Return how far three saves raise the peak of this process above one staged copy."""
-    with _training(subject, folder, steps=3) as steps:
+    with training(subject, folder, steps=3) as steps:
         before = _peak_bytes(reset=True)
         for a, step in steps:
             a.save_soon()
@@ -198,7 +195,7 @@ def _stored_share(subject: Subject, folder: Path) -> float:
     """Return the bytes that ten saves stored as a share of ten whole states."""
     layers = list(subject.model.children())
     tenth = nn.Sequential(*layers[: max(1, len(layers) // 10)])
-    with _training(subject, folder, steps=SAVES) as steps:
+    with training(subject, folder, steps=SAVES) as steps:
         for a, step in steps:
             a.save_soon()
             a.report(step, loss=1.0)
@@ -208,24 +205,8 @@ def _stored_share(subject: Subject, folder: Path) -> float:
     return float(sum(c["written_bytes"] for c in commits) / sum(c["total_bytes"] for c in commits))
 
 
-def _report_us() -> float:
-    """Return the median cost of a report without a save, in microseconds."""
-    subject = Subject(1)
-    seen = []
-    with (
-        tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder,
-        _training(subject, Path(folder), steps=REPORTS) as steps,
-    ):
-        for a, step in steps:
-            began = time.perf_counter()
-            a.report(step, loss=1.0)
-            if step % 100:  # a notebook saves every hundredth step
-                seen.append(time.perf_counter() - began)
-    return statistics.median(seen) * 1e6
-
-
 @contextmanager
-def _training(
+def training(
     subject: Subject, folder: Path, *, steps: int
 ) -> Iterator[Iterator[tuple[Attempt, int]]]:
     """Join alone and give (attempt, step) for each step; the body reports it."""

@@ -28,6 +28,7 @@ from typing import TypeVar
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.processes import Process
 from tracks_dagster.cli.snapshots import ensure_snapshots
+from tracks_dagster.core import names
 from tracks_dagster.core.records import Json, parse_time
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.journals import last_step, read_steps
@@ -85,8 +86,10 @@ def _round(app: App, run_id: str) -> dict[str, float]:
         killed_at = _kill(first)
         second = _wait(run_id, "the next attempt's first step", lambda: _back(app, run_id))
         return _parts(app, run_id, killed_at, second)
-    finally:
+    finally:  # also of one that SIGTERM ends: the folder of the gang is removed next
         request_stop(app.tracks, run_id, by="bench", why="It was measured.", mode="stop")
+        newest = app.tracks.run(run_id).attempts[-1].attempt_id
+        app.launcher_of(names.LOCAL).kill(run_id, newest)
         _wait(run_id, "its end", lambda: _is_over(app, run_id) or None)
 
 

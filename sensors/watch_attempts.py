@@ -12,6 +12,7 @@ from dagster import (
     AssetMaterialization,
     AssetObservation,
     DefaultSensorStatus,
+    DeleteDynamicPartitionsRequest,
     MetadataValue,
     ResourceParam,
     SensorEvaluationContext,
@@ -34,6 +35,13 @@ from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.services.sweep import sweep, sweep_is_due
 from tracks_dagster.services.tainting import keep_taints
+from tracks_dagster.services.ui_partitions import (
+    LEAVE_MAX,
+    finished_runs,
+    leaving,
+    prune_is_due,
+    run_of,
+)
 from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.services.watch import (
     close_lost,
@@ -98,6 +106,7 @@ def watch_attempts(
     )
     scanned = scan_if_due(app.projector, cursor.scanned_at, app.now(), after=cursor.scan_after)
     swept = _sweep_if_due(app, cursor.swept_at)
+    pruned_at, dropped = _prune_if_due(context, app, cursor.pruned_at)
     unusable = [problem for problem in (no_policy, no_rules) if problem is not None]
     for problem in unusable:
         context.log.error(problem)
@@ -108,6 +117,7 @@ def watch_attempts(
         scanned_at=scanned.done_at,
         revisited_at=revisited.done_at,
         swept_at=swept.done_at,
+        pruned_at=pruned_at,
         close_after=lost.cut_at,
         settle_after=settled.cut_at,
         scan_after=scanned.after,
@@ -123,7 +133,8 @@ def watch_attempts(
         dynamic_partitions_requests=[
             AddDynamicPartitionsRequest(
                 names.CHECKPOINT_PARTITIONS, [commit.key for commit in commits]
-            )
+            ),
+            *dropped,
         ],
         asset_events=[
             *(_commit(commit) for commit in commits),
@@ -148,6 +159,25 @@ def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
         tainted = keep_taints(app.tracks, app.ledger, launcher)
         swept = replace(swept, problems=(*swept.problems, *tainted))
     return swept
+
+
+def _prune_if_due(
+    context: SensorEvaluationContext, app: App, last_at: str | None
+) -> tuple[str | None, list[DeleteDynamicPartitionsRequest]]:
+    """Let the partitions of runs that finished long ago leave the UI, LEAVE_MAX a tick; return when."""
+    now = app.now()
+    if not prune_is_due(last_at, now):
+        return last_at, []
+    requests, room = [], LEAVE_MAX
+    for name in (names.ATTEMPT_PARTITIONS, names.CHECKPOINT_PARTITIONS, names.EVAL_PARTITIONS):
+        keys = context.instance.get_dynamic_partitions(name)
+        finished = finished_runs(app.ledger, sorted(set(map(run_of, keys))))
+        left = leaving(keys, finished, now, keep_days=app.settings.ui_days)[:room]
+        room -= len(left)
+        if left:
+            context.log.info(f"{len(left)} {name} of finished runs leave the UI, {left[0]} first.")
+            requests.append(DeleteDynamicPartitionsRequest(name, left))
+    return (format_time(now) if room else last_at), requests
 
 
 def _due_reports(

@@ -58,3 +58,14 @@ def test_links_of_an_exported_run_lead_only_where_a_person_says(tmp_path: Path) 
     assert (home.is_archive, exported.is_archive) == (False, True)
     assert (find_ui_url(home), find_ui_url(exported)) == (here, "")
     assert find_ui_url(replace(exported, ui_url="https://other")) == "https://other"
+
+
+@pytest.mark.parametrize("days", ["0", "-1", "x", "nan", "inf", "1e9"])
+def test_days_in_the_ui_that_are_none_are_refused(days: str) -> None:
+    with pytest.raises(SettingsError, match="TRACKS_UI_DAYS is"):
+        Settings.from_environment({"TRACKS_UI_DAYS": days})
+
+
+def test_days_in_the_ui_mean_the_same_in_another_process() -> None:
+    settings = Settings.from_environment({"TRACKS_UI_DAYS": "0000007.5"})
+    assert Settings.from_environment(settings.environment).ui_days == 7.5

@@ -6,6 +6,7 @@ here; `wiring` builds on the answers.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tracks_dagster.core.prices import Prices
     from tracks_dagster.core.user_rules import UserRules
 
+UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
 POLICY_FILE = "policy.yaml"
 CLUSTER_FILE = "kubernetes.yaml"
@@ -36,7 +38,8 @@ class Settings:
     rules_file: a user's own rules of the classifier; cluster_file: how gangs run on Kubernetes, None
     where it would lie in `home`. root: the checkout, which holds workspace.yaml.
     secrets: values that no text may show. ui_url: of Dagster's web server, for links; empty: paths.
-    prices_file: what a device hour costs; None where it would lie in `home`.
+    prices_file: what a device hour costs; None where it would lie in `home`. ui_days: for how long the
+    partitions of a finished run stay in Dagster's UI.
     """
 
     home: Path
@@ -49,11 +52,12 @@ class Settings:
     cluster_file: Path | None = None
     ui_url: str = ""
     prices_file: Path | None = None
+    ui_days: float = UI_DAYS
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read TRACKS_HOME, TRACKS_STORE, TRACKS_POSTGRES_URL, TRACKS_POLICY, TRACKS_RULES,
-        TRACKS_KUBERNETES, TRACKS_UI_URL and TRACKS_PRICES.
+        TRACKS_KUBERNETES, TRACKS_UI_URL, TRACKS_PRICES and TRACKS_UI_DAYS.
 
         An empty value counts as unset. Touches nothing. Raises SettingsError for a value that cannot
         be used.
@@ -77,6 +81,7 @@ class Settings:
             cluster_file=None if not cluster else Path(cluster).expanduser().absolute(),
             ui_url=_ui_url(given.get("TRACKS_UI_URL") or ""),
             prices_file=None if not prices else Path(prices).expanduser().absolute(),
+            ui_days=_days(given.get("TRACKS_UI_DAYS") or ""),
         )
 
     @property
@@ -111,6 +116,7 @@ class Settings:
             "TRACKS_KUBERNETES": "" if self.cluster_file is None else str(self.cluster_file),
             "TRACKS_UI_URL": self.ui_url,
             "TRACKS_PRICES": "" if self.prices_file is None else str(self.prices_file),
+            "TRACKS_UI_DAYS": f"{self.ui_days:g}",
         }
 
 
@@ -247,6 +253,19 @@ def find_root() -> Path:
 def _absolute(store_url: str) -> str:
     """Return a URL as it is, and a path so that it means the same to processes that run elsewhere."""
     return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
+
+
+def _days(given: str) -> float:
+    """Return TRACKS_UI_DAYS; raises SettingsError for what is no number of days from 1 on."""
+    try:
+        days = float(given) if given else UI_DAYS
+    except ValueError:
+        days = math.nan
+    if not 1 <= days <= UI_DAYS_MAX:
+        raise SettingsError(
+            f"TRACKS_UI_DAYS is {given!r}: use a number of days from 1 to {UI_DAYS_MAX}."
+        )
+    return days
 
 
 def _ui_url(url: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from dagster import (
     DagsterExecutionInterruptedError,
     DagsterInstance,
     DagsterInvalidConfigError,
+    DeleteDynamicPartitionsRequest,
     ExecuteInProcessResult,
     SensorResult,
     SkipReason,
@@ -502,3 +504,36 @@ def description(refused: ExecuteInProcessResult) -> str:
     assert failure is not None
     assert failure.user_failure_data is not None
     return failure.user_failure_data.description or ""
+
+
+def test_partitions_of_a_run_that_finished_long_ago_leave_the_ui_and_no_others(
+    app: App, instance: DagsterInstance, dagster_runs: FakeOrchestrator
+) -> None:
+    done = History("done").declare().open().supervise("dead").place().restore().commit(40)
+    write(app, done.end("completed").finish())
+    write(app, History("r-1").declare().open())
+    for name, keys in {
+        names.ATTEMPT_PARTITIONS: ["done/a01", "r-1/a01"],
+        names.CHECKPOINT_PARTITIONS: ["done/a01/step-40"],
+        names.EVAL_PARTITIONS: ["done/heldout-loss@40"],
+    }.items():
+        instance.add_dynamic_partitions(name, keys)
+    finished_at = app.tracks.records("runs/done")[-1].at
+    soon = replace(app, now=lambda: finished_at + timedelta(days=89))
+    late = replace(app, now=lambda: finished_at + timedelta(days=91))
+
+    def dropped(app: App) -> dict[str, list[str]]:
+        result = tick(watch_attempts, app, instance, dagster_runs)
+        assert isinstance(result, SensorResult)
+        return {
+            each.partitions_def_name: list(each.partition_keys)
+            for each in result.dynamic_partitions_requests or ()
+            if isinstance(each, DeleteDynamicPartitionsRequest)
+        }
+
+    assert dropped(soon) == {}
+    assert dropped(late) == {
+        names.ATTEMPT_PARTITIONS: ["done/a01"],
+        names.CHECKPOINT_PARTITIONS: ["done/a01/step-40"],
+        names.EVAL_PARTITIONS: ["done/heldout-loss@40"],
+    }

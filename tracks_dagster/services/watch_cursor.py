@@ -14,6 +14,7 @@ class WatchCursor:
     scanned_at: str | None = None
     revisited_at: str | None = None
     swept_at: str | None = None
+    pruned_at: str | None = None
     close_after: str | None = None
     settle_after: str | None = None
     scan_after: str | None = None

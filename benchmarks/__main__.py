@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -158,4 +159,6 @@ def _judged(label: str, value: float) -> str:
 
 
 if __name__ == "__main__":
+    # So that what a benchmark started ends in order, its gangs too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     sys.exit(main(sys.argv[1:]))

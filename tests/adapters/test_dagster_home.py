@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import sqlalchemy
 import yaml
 
-from tracks_dagster.adapters import dagster_home, dagster_instance
+from tracks_dagster.adapters import dagster_home, dagster_instance, reaper
 from tracks_dagster.adapters.dagster_home import DagsterHome, read_address
 from tracks_dagster.adapters.dagster_instance import (
     create_schema,
@@ -46,7 +48,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DagsterHome:
     (tmp_path / "played_webserver.py").write_text(SERVES)
     monkeypatch.setattr(dagster_home, "DAEMON", "played_daemon")
     monkeypatch.setattr(dagster_home, "WEBSERVER", "played_webserver")
-    monkeypatch.setattr(dagster_home, "TERM_S_MAX", 60.0)
+    monkeypatch.setattr(reaper, "TERM_S_MAX", 60.0)
     return another(tmp_path)
 
 
@@ -84,6 +86,125 @@ def test_a_daemon_that_died_is_started_again(home: DagsterHome) -> None:
         os.waitpid(died.pid, 0)
         assert home.ensure_daemon()
         assert home.find_daemon() != died
+
+
+USES = """
+import sys
+from pathlib import Path
+from tracks_dagster.adapters import dagster_home
+from tracks_dagster.adapters.dagster_home import DagsterHome
+dagster_home.DAEMON, dagster_home.WEBSERVER = "played_daemon", "played_webserver"
+root = Path(sys.argv[1])
+home = DagsterHome(root / "dagster", root=root, environment={}, postgres_url=None)
+with home.daemon(), home.webserver():
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+def up(tmp_path: Path) -> subprocess.Popen[str]:
+    """Start a command that uses the home, in a group of its own, and return it once all is up."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", USES, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    return process
+
+
+def groups_of(tmp_path: Path) -> list[Process]:
+    folder = tmp_path / "dagster"
+    names = [path.stem for path in folder.glob("*.pid")]
+    return [each for name in names for each in reaper.groups(folder, name)]
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    while not what():  # the suite's own time-out ends it
+        time.sleep(0.1)
+
+
+def reapers(tmp_path: Path) -> list[int]:
+    found = subprocess.run(
+        ["pgrep", "-f", f"adapters.reaper {tmp_path}"], stdout=subprocess.PIPE, check=False
+    )
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_what_a_killed_command_started_ends_with_it(home: DagsterHome, tmp_path: Path) -> None:
+    command = up(tmp_path)
+    assert len(groups_of(tmp_path)) == 2
+    daemon = home.find_daemon()
+    wait_for(lambda: daemon is not None and len(daemon.group) == 2)  # the played one has a child
+    command.kill()
+    command.communicate()
+    wait_for(lambda: groups_of(tmp_path) == [] and reapers(tmp_path) == [])
+    assert home.end_unused() == []
+
+
+def test_of_two_users_one_may_be_killed(home: DagsterHome, tmp_path: Path) -> None:
+    first, second = up(tmp_path), up(tmp_path)
+    first.kill()
+    first.communicate()
+    wait_for(lambda: len(groups_of(tmp_path)) == 2)  # its own web server ends
+    daemon = home.find_daemon()
+    assert daemon is not None
+    second.communicate(input="")  # it leaves in order
+    assert groups_of(tmp_path) == []
+    wait_for(lambda: reapers(tmp_path) == [])
+
+
+def test_a_reaper_that_was_killed_is_replaced(home: DagsterHome, tmp_path: Path) -> None:
+    with home.daemon():
+        [before] = reapers(tmp_path)
+        os.kill(before, signal.SIGKILL)
+        wait_for(lambda: reapers(tmp_path) == [])
+        home.ensure_daemon()
+        wait_for(lambda: len(reapers(tmp_path)) == 1)
+    assert home.find_daemon() is None
+    wait_for(lambda: reapers(tmp_path) == [])
+
+
+def test_what_was_left_after_all_is_found_named_and_ended(
+    home: DagsterHome, tmp_path: Path
+) -> None:
+    command = up(tmp_path)
+    for pid in reapers(tmp_path):
+        os.kill(pid, signal.SIGKILL)
+    daemon = home.find_daemon()
+    assert daemon is not None
+    wait_for(lambda: len(daemon.group) == 2)
+    os.kill(daemon.pid, signal.SIGKILL)  # its child stays
+    assert home.end_unused() == []  # as long as it is used
+    assert len(home.running()) == 2
+    command.kill()
+    command.communicate()
+    ended = home.end_unused()
+    assert len(ended) == 2
+    child, server = ended
+    assert child.startswith(
+        f"daemon: pid {daemon.pid}, which is gone, and 1 that it started, since 2"
+    )
+    assert server.startswith("webserver-")
+    assert groups_of(tmp_path) == []
+
+
+def test_what_a_daemon_that_died_had_started_ends_with_the_next_one(
+    home: DagsterHome, tmp_path: Path
+) -> None:
+    with home.daemon():
+        died = home.find_daemon()
+        assert died is not None
+        wait_for(lambda: len(died.group) == 2)
+        os.kill(died.pid, signal.SIGKILL)
+        os.waitpid(died.pid, 0)
+        assert home.ensure_daemon()
+        assert died.group != []  # a run worker may still watch its gang
+    assert died.group == []
 
 
 def test_the_web_server_answers_at_the_address_that_is_given_and_goes(

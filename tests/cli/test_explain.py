@@ -276,5 +276,6 @@ def test_of_a_run_with_many_attempts_the_newest_are_told_and_the_others_named(
     assert text.count("what it tried") == 12
     assert "a01 to a30 30 attempts, preempted" in text
     assert "the oldest 18 are told here only" in text
-    assert all(call(*arguments).exit_code in (0, 1) for arguments in commands_in(text)[:3])
+    named = [arguments for arguments in commands_in(text) if arguments != ["up"]]  # it goes on
+    assert all(call(*arguments).exit_code in (0, 1) for arguments in named[:3])
     assert json.loads(call("explain", "many", "--json").stdout)["left_out"] == 18

@@ -1,9 +1,9 @@
 """Dagster on this machine, below TRACKS_HOME: its storage, its daemon, its web server.
 
 Both run as processes in sessions of their own, so that nothing of them is left when they are told to
-stop. Commands share one daemon: each says that it uses it, and the last one that goes stops it, unless
-`tracks up` keeps it. A daemon that somebody started by other means is not known here; two on one home
-do no harm, Dagster only complains.
+stop. Commands share one daemon: each says that it uses it, and the last one that goes stops it; where
+that one was killed, `reaper` does. A daemon that somebody started by other means is not known here; two
+on one home do no harm, Dagster only complains.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import importlib.metadata
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -20,9 +19,9 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+from tracks_dagster.adapters import reaper
 from tracks_dagster.adapters.dagster_instance import (
     CONFIG_FILE,
     DEADLINES,
@@ -42,6 +41,7 @@ from tracks_dagster.adapters.processes import (
     read_process,
     write_process,
 )
+from tracks_dagster.adapters.reaper import wait_for_lock
 from tracks_dagster.core.errors import OrchestratorError
 
 DAEMON = "dagster._daemon"
@@ -49,9 +49,7 @@ WEBSERVER = "dagster_webserver"
 ADDRESS = "127.0.0.1"
 USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
 ADDRESS_FILE = "webserver.json"  # which web server answers, and where
-LOCK_S_MAX = 300.0  # another command may be creating the storage
 ANSWER_S_MAX = 180.0  # until the web server answers
-TERM_S_MAX = 20.0  # between asking processes to end and killing them
 POLL_S = 0.1
 LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
@@ -129,22 +127,41 @@ class DagsterHome:
         Raises OrchestratorError when it cannot be started.
         """
         self.prepare()
-        with (self._folder / USERS_FILE).open("w") as users:
-            _wait_for_lock(users, fcntl.LOCK_SH, "another command to stop the daemon")
-            try:
-                self.ensure_daemon()
-                yield self
-            finally:
-                fcntl.flock(users, fcntl.LOCK_UN)
-                self._stop_daemon_if_unused(users)
+        with self._used("daemon"):
+            self.ensure_daemon()
+            yield self
 
     def ensure_daemon(self) -> bool:
-        """Start the daemon if none lives; True when this call started it. Cheap: call it often."""
+        """Start the daemon if none lives, and its reaper; True when this call started the daemon.
+
+        Cheap: call it often while it is used.
+        """
+        self._collect()
+        reaper.ensure_reaper(self._folder, "daemon")
         with self._lock("daemon"):
             if self.find_daemon() is not None:
                 return False
-            write_process(self._folder / "daemon.pid", self._start("daemon", DAEMON, "run"))
+            reaper.add_group(self._folder, "daemon", self._start("daemon", DAEMON, "run"))
             return True
+
+    def end_unused(self) -> list[str]:
+        """End what commands that were killed left and nobody uses; return what it was, in words."""
+        ended = []
+        for name in self._names():
+            for process in reaper.unused(self._folder, name):
+                ended.append(_describe(name, process))
+                reaper.end_group(process)
+        return ended
+
+    def running(self) -> list[str]:
+        """Return what runs of this home, in words."""
+        found = [
+            (name, each) for name in self._names() for each in reaper.groups(self._folder, name)
+        ]
+        return [_describe(name, each) for name, each in found]
+
+    def _names(self) -> list[str]:
+        return sorted(path.stem for path in self._folder.glob("*.pid"))
 
     @contextmanager
     def webserver(self, port: int | None = None) -> Iterator[str]:
@@ -155,14 +172,15 @@ class DagsterHome:
         self.prepare()
         chosen = _free_port() if port is None else port
         options = ("-h", ADDRESS, "-p", str(chosen))
-        process = self._start("webserver", WEBSERVER, *options)
-        try:
+        name = f"webserver-{chosen}"
+        with self._used(name):
+            reaper.ensure_reaper(self._folder, name)
+            process = self._start("webserver", WEBSERVER, *options)
+            reaper.add_group(self._folder, name, process)
             address = f"http://{ADDRESS}:{chosen}"
             self._wait_for_answer(address, process)
             write_process(self._folder / ADDRESS_FILE, process, address=address)
             yield address
-        finally:
-            self._stop(process)
 
     def _start(self, name: str, module: str, *arguments: str) -> Process:
         """Start one of Dagster's programs with our workspace; return which process it is."""
@@ -202,40 +220,22 @@ class DagsterHome:
             f"{self._why_ended('webserver')}"
         )
 
-    def _stop_daemon_if_unused(self, users: IO[str]) -> None:
+    @contextmanager
+    def _used(self, name: str) -> Iterator[None]:
         try:
-            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return  # somebody else still uses it, and stops it
-        process = self.find_daemon()
-        if process is not None:
-            self._stop(process)
+            with reaper.used(self._folder, name):
+                yield
+        finally:
+            self._collect()
 
-    def _stop(self, process: Process) -> None:
-        """End a program and all that it started: first itself, then the rest, then by force.
-
-        Gangs are not among them: each has a session of its own, and is adopted by the next daemon.
-        """
-        _signal([process.pid] if process.lives else [], signal.SIGTERM)
-        self._wait_for_end(process, only_leader=True)
-        _signal(process.group, signal.SIGTERM)
-        self._wait_for_end(process)
-        _signal(process.group, signal.SIGKILL)
-        self._wait_for_end(process)
-
-    def _wait_for_end(self, process: Process, *, only_leader: bool = False) -> None:
-        give_up_at = time.monotonic() + TERM_S_MAX
-        while process.lives or (process.group and not only_leader):
-            if time.monotonic() > give_up_at:
-                return
-            self._children = [child for child in self._children if child.poll() is None]
-            time.sleep(POLL_S)
+    def _collect(self) -> None:
+        """Let what was started here and has ended go from the system's table."""
         self._children = [child for child in self._children if child.poll() is None]
 
     @contextmanager
     def _lock(self, name: str) -> Iterator[None]:
         with (self._folder / f"{name}.lock").open("w") as file:
-            _wait_for_lock(file, fcntl.LOCK_EX, f"another command to let go of {name}.lock")
+            wait_for_lock(file, fcntl.LOCK_EX, f"another command to let go of {name}.lock")
             yield
 
     def why_daemon_ended(self) -> str:
@@ -250,6 +250,14 @@ class DagsterHome:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         last = next((line for line in reversed(text.splitlines()) if line.strip()), "nothing")
         return f"the last line of {path} is: {last.strip()[:LOG_CHARACTERS_MAX]}"
+
+
+def _describe(name: str, process: Process) -> str:
+    members = process.group
+    others = len(members) - (process.pid in members)
+    more = f" and {others} that it started" if others else ""
+    whose = f"pid {process.pid}" if process.lives else f"pid {process.pid}, which is gone,"
+    return f"{name}: {whose}{more}, since {process.began_at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def read_address(folder: Path) -> str:
@@ -268,28 +276,6 @@ def _database_id(postgres_url: str) -> str:
     where = parts.netloc.rpartition("@")[2]
     named = f"{where}{parts.path}?{urlencode(sorted(options))}"
     return hashlib.sha256(named.encode()).hexdigest()[:16]
-
-
-def _wait_for_lock(file: IO[str], kind: int, what: str) -> None:
-    give_up_at = time.monotonic() + LOCK_S_MAX
-    while True:
-        try:
-            return fcntl.flock(file, kind | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > give_up_at:
-                who = describe_holders(Path(file.name)) or "one that is not listed here"
-                raise OrchestratorError(
-                    f"Waited {LOCK_S_MAX:g} s for {what}; it is {who}. End it, then try again."
-                ) from None
-            time.sleep(POLL_S)
-
-
-def _signal(pids: list[int], number: signal.Signals) -> None:
-    for pid in pids:
-        try:
-            os.kill(pid, number)
-        except ProcessLookupError:
-            continue  # it went by itself
 
 
 def _free_port() -> int:

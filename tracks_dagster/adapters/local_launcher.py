@@ -227,6 +227,16 @@ class LocalLauncher:
         return from_json(RankEnd, {"rank": rank, **end, "log_tail": tail})
 
 
+def living_gangs(work: Path) -> list[tuple[str, Process]]:
+    """Return the key of each attempt whose gang lives below `work`, and the gang's parent."""
+    found = []
+    for path in sorted(work.glob("*/a*/gang.pid")):
+        parent = read_process(path)
+        if parent is not None and parent.group:
+            found.append((f"{path.parts[-3]}/{path.parts[-2]}", parent))
+    return found
+
+
 @contextmanager
 def _translated(verb: str, run_id: str, attempt_id: int) -> Iterator[None]:
     try:

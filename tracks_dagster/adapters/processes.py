@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,15 @@ class Process:
     def lives(self) -> bool:
         """Whether it still runs; one that ended and waits to be collected does not."""
         return self.boot_id == boot_id() and _start_of_living(self.pid) == self.started
+
+    @property
+    def began_at(self) -> datetime:
+        """When it started, of a process of this boot."""
+        booted_at = 0
+        if _ON_LINUX:
+            stat = (_PROC / "stat").read_text()
+            booted_at = int(re.findall(r"^btime (\d+)$", stat, re.MULTILINE)[0])
+        return datetime.fromtimestamp(booted_at + self.started, UTC)
 
     @property
     def group(self) -> list[int]:

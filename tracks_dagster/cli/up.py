@@ -6,10 +6,13 @@ import threading
 
 import click
 
+from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.adapters.local_launcher import living_gangs
 from tracks_dagster.cli.daemon_keeper import DaemonKeeper
 from tracks_dagster.cli.interrupts import Interrupts
+from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.settings import Settings
-from tracks_dagster.wiring import build, open_cluster_home, open_dagster_home
+from tracks_dagster.wiring import App, build, open_cluster_home, open_dagster_home
 
 LOOK_EVERY_S = 2.0
 
@@ -24,14 +27,34 @@ def command(port: int, on_kubernetes: bool) -> None:
 
     Gangs go on without them and are adopted by the next daemon. With --kubernetes the runs are pods
     of the cluster that kubernetes.yaml names; Postgres and a store that pods reach are needed.
+
+    What a command that was killed has left is ended first; what else runs of this home is named.
     """
     settings = Settings.from_environment()
     # What cannot be used is told before anything is started.
     home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
-    build(settings)
+    _tell_what_runs(build(settings), home)
     with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
         click.echo(f"{address} (Ctrl-C stops it)")
         keeper = DaemonKeeper(home, lambda text: click.echo(text, err=True))
         while not interrupts.count:
             keeper.keep()
             threading.Event().wait(LOOK_EVERY_S)
+
+
+def _tell_what_runs(app: App, home: DagsterHome) -> None:
+    """End what nobody uses, and name on stderr what of this home runs already."""
+    for what in home.end_unused():
+        click.echo(f"Ended what an earlier command had left: {what}", err=True)
+    for what in home.running():
+        click.echo(f"Runs already, and is used by another command: {what}", err=True)
+    for key, parent in living_gangs(app.settings.work):
+        run_id, attempt_id = parse_attempt_key(key)
+        state = app.tracks.find_run(run_id)
+        attempt = state.attempt(attempt_id) if state is not None else None
+        since = f"since {parent.began_at:%Y-%m-%dT%H:%M:%SZ}"
+        what = f"the gang of {key}: pid {parent.pid} and its ranks, {since}"
+        fate = "it trains on, and the daemon adopts it"
+        if attempt is None or not attempt.is_open:
+            fate = f"its attempt is over; `kill -KILL -- -{parent.pid}` ends it"
+        click.echo(f"Runs already: {what}; {fate}", err=True)

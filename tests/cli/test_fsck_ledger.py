@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
-from tests.stories import Story
+from tests.stories import RUN_ID, Story
 
 
 def _of_schema(home: Path, version: str) -> None:
@@ -48,3 +48,22 @@ def test_a_newer_ledger_asks_for_the_newer_version_and_for_no_reindex(
         assert "newer version (schema 9999" in told.stderr
         assert "Install that version" in told.stderr
         assert "tracks reindex" not in told.stderr
+
+
+def test_a_note_on_a_run_whose_ledger_is_ahead_is_written_and_says_so(
+    story: Story, call: Call, home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with sqlite3.connect(home / "ledger.db") as ledger:
+        ledger.execute(f"update track_cursors set seq = 99 where track = 'runs/{RUN_ID}'")
+    ledger.close()
+    noted = call("note", RUN_ID, "It is looked after.")
+    seq = len(story.history.records)
+    assert noted.exit_code == 0
+    assert noted.stdout == f"Noted as record {seq} of {RUN_ID}.\n"
+    assert f"Record {seq} of runs/{RUN_ID} is written, and the ledger does not show" in caplog.text
+    assert "--forget-lost" in caplog.text
+    rebuilt = call("reindex")
+    assert rebuilt.exit_code == 1
+    assert f"runs/{RUN_ID}: " in rebuilt.stderr
+    assert call("reindex", "--forget-lost").exit_code == 0
+    assert "It is looked after." in call("search", "looked").stdout

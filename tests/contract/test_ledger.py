@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +14,10 @@ from tests.random_histories import random_dataset, random_run
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.core.errors import LedgerError
+from tracks_dagster.core.errors import LedgerError, RowRefused
 from tracks_dagster.core.ports import Cursor
 from tracks_dagster.core.projection import dataset_rows, run_rows
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.projector import Projector, Reindexed
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -102,10 +103,35 @@ def test_a_row_that_cannot_be_written_leaves_the_cursor_where_it_was(ledger: Sql
     assert ledger.dump()["notes"] == []
 
 
-def test_clear_removes_every_row_and_cursor(ledger: SqlLedger) -> None:
+def test_forget_removes_every_row_of_one_track_and_sweep_those_of_none(ledger: SqlLedger) -> None:
     project_at_once(ledger, seed=2)
-    ledger.clear()
-    assert all(rows == [] for rows in ledger.dump().values())
+    dataset = random_dataset(Random(2))
+    ledger.apply(dataset.name, expected=None, advanced=cursor(1), rows=dataset_rows(dataset.state))
+    ledger.forget("runs/r-1")
+    left = {name for name, rows in ledger.dump().items() if rows}
+    assert left == {"datasets", "track_cursors"}
+    run = random_run(Random(2))
+    ledger.apply("runs/other", expected=None, advanced=cursor(1), rows=run_rows(run.state))
+    ledger.sweep()
+    left = {name for name, rows in ledger.dump().items() if rows}
+    assert left == {"datasets", "track_cursors"}
+
+
+@pytest.mark.parametrize(
+    "value", [2**63, "\udce9", "\0", None], ids=["large", "half a surrogate", "NUL", "none"]
+)
+def test_a_value_that_no_database_takes_is_told_from_a_database_that_is_away(
+    value: Any, ledger: SqlLedger, request: pytest.FixtureRequest
+) -> None:
+    row = dict.fromkeys(("track", "kind", "author", "text", "words"), "x")
+    row |= {"seq": 0, "attempt_id": 1, "said_at": datetime(2026, 1, 31, tzinfo=UTC)}
+    column = "attempt_id" if isinstance(value, int) else "text"
+    rows = {"texts": [row | {"run_id": "r-1", column: value}]}
+    if value == "\0" and "sqlite" in request.node.name:
+        pytest.skip("SQLite takes NUL")
+    with pytest.raises(RowRefused):
+        ledger.apply("runs/r-1", expected=None, advanced=cursor(1), rows=rows)
+    assert ledger.cursor("runs/r-1") is None
 
 
 def test_a_query_gives_times_truths_and_sums_the_same_way(ledger: SqlLedger) -> None:
@@ -151,6 +177,6 @@ def test_a_ledger_that_was_lost_is_rebuilt_equal(
         projector.project(history.name)
     grown = ledger.dump()
 
-    assert Projector(store, ledger).reindex() == len(histories)
+    assert Projector(store, ledger).reindex() == Reindexed(track_count=5, problems=())
 
     assert ledger.dump() == grown

@@ -18,6 +18,7 @@ from tests.fsck_worlds import World, make_world
 from tests.histories import History
 from tests.stories import RUN_ID, Story, step_line
 from tracks_dagster.adapters.ledger.tables import metadata
+from tracks_dagster.core import track_states
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.records import (
     Draft,
@@ -28,7 +29,6 @@ from tracks_dagster.core.records import (
     sha256_hex,
 )
 from tracks_dagster.core.track import QUARANTINES_TRACK, log_key, run_track
-from tracks_dagster.services.fsck import ledger as fsck_ledger
 from tracks_dagster.services.fsck.findings import FindingKind
 from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.projector import Projector
@@ -122,7 +122,7 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
     K.TRACK_CUT: (
         lambda w: _rewrite_story(w, without=2),
         "records at its end were deleted or damaged",
-        "`tracks reindex` makes the ledger agree",
+        "`tracks reindex --forget-lost` makes the ledger agree",
     ),
     K.RULES_BROKEN: (_break_a_rule, "a writer broke the rules", "do not retry the run"),
     K.CHECKPOINT_CORRUPT: (
@@ -194,7 +194,7 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
     K.LEDGER_REMEMBERS_MORE: (
         lambda w: w.store.delete(log_key(run_track(RUN_ID), 4)),
         "the ledger remembers it up to record",
-        "Do not run `tracks reindex` before",
+        "Until then `tracks reindex` leaves these rows as they are",
     ),
     K.LEDGER_TRACK_LOST: (
         _drop_the_branch_point,
@@ -210,10 +210,11 @@ IN_ARCHIVES = {  # test_fsck_archive tampers with those
     K.MEMBER_ADDED,
 }
 UNREADABLE = {K.LEDGER_UNREADABLE}  # tests/cli/test_fsck_ledger.py
+UNFORESEEN = {K.RECORD_WITHOUT_ROWS}  # no such record is known; a test below plays one
 
 
 def test_every_kind_of_finding_has_its_way_to_tamper() -> None:
-    assert TAMPERED.keys() | IN_ARCHIVES | UNREADABLE == set(FindingKind)
+    assert TAMPERED.keys() | IN_ARCHIVES | UNREADABLE | UNFORESEEN == set(FindingKind)
 
 
 def test_a_world_with_one_of_everything_is_sound(world: World) -> None:
@@ -267,19 +268,13 @@ def test_the_tracks_of_pools_and_quarantines_are_checked_as_runs_are(
 
 
 def test_every_table_of_the_ledger_is_compared_with_the_tracks() -> None:
-    tables = (
-        fsck_ledger.RUN_TABLES
-        | fsck_ledger.DATASET_TABLES
-        | fsck_ledger.POOL_TABLES
-        | fsck_ledger.QUARANTINE_TABLES
-        | fsck_ledger.TEXT_TABLES
-    )
+    tables = {table: key for each in track_states.TABLES.values() for table, key in each.items()}
     keys = {
         table.name: tuple(column.name for column in table.primary_key)
         for table in metadata.tables.values()
     }
     del keys["track_cursors"]  # compared with the records themselves
-    assert tables == keys
+    assert tables | track_states.TEXT_TABLES == keys
 
 
 def test_the_ref_of_a_branch_is_looked_up_by_its_manifest(world: World) -> None:
@@ -326,11 +321,32 @@ def test_the_ledgers_rows_of_a_broken_track_are_one_finding_that_warns_of_a_rein
     assert not any("The track holds" in f.meaning for f in found)
 
 
-def test_no_finding_sends_to_reindex_while_another_track_is_broken(world: World) -> None:
+def test_a_reindex_mends_what_is_wrong_and_keeps_what_the_ledger_remembers_of_a_broken_track(
+    world: World,
+) -> None:
     world.sql("update texts set author = 'nobody' where track = 'runs/b-1' and seq = 0")
     _delete(world, 4)
-    [wrong] = [f for f in world.findings() if f.kind is K.LEDGER_ROW_WRONG]
-    assert wrong.to_do.startswith("Restore the tracks that do not hold first; then run")
+    wanted = f"select * from training_attempts where run_id = '{RUN_ID}'"
+    remembered = world.ledger.query(wanted)
+    done = Projector(world.store, world.ledger).reindex()
+    assert [problem.partition(":")[0] for problem in done.problems] == [f"runs/{RUN_ID}"]
+    assert "stays as it is" in done.problems[0]
+    assert world.ledger.query(wanted) == remembered
+    assert K.LEDGER_ROW_WRONG not in {f.kind for f in world.findings()}
+    Projector(world.store, world.ledger).reindex(forgets_lost=True)
+    assert len(world.ledger.query(wanted)) < len(remembered)
+
+
+def test_a_record_of_which_no_rows_can_be_made_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise KeyError("a value that nobody thought of")
+
+    monkeypatch.setattr(track_states, "_rows", fails)
+    found = world.findings()
+    assert {f.kind for f in found} == {K.RECORD_WITHOUT_ROWS}
+    assert "KeyError: 'a value that nobody thought of'" in found[0].meaning
 
 
 def test_times_and_nothing_are_told_as_people_write_them(world: World) -> None:

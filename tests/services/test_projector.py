@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,10 +15,10 @@ from tests.histories import History
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.errors import LedgerError, TrackBroken
+from tracks_dagster.core.errors import LedgerError, RowRefused, TrackBroken
 from tracks_dagster.core.records import canonical_json
 from tracks_dagster.core.track import log_key
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.services.projector import Projector, Reindexed
 
 
 @pytest.fixture
@@ -84,7 +86,7 @@ def test_a_scan_finds_every_track_and_nothing_else(
     }
 
 
-def test_another_process_that_cleared_the_ledger_does_not_confuse_a_projector(
+def test_another_process_that_emptied_the_ledger_does_not_confuse_a_projector(
     store: FakeObjectStore, ledger: SqlLedger
 ) -> None:
     history = trained()
@@ -92,7 +94,7 @@ def test_another_process_that_cleared_the_ledger_does_not_confuse_a_projector(
     projector = Projector(store, ledger)
     projector.project(history.name)
     dump = ledger.dump()
-    ledger.clear()
+    ledger.forget(history.name)
     projector.project(history.name)
     assert ledger.dump() == dump
 
@@ -151,7 +153,7 @@ def test_a_ledger_of_another_store_is_refused(store: FakeObjectStore, ledger: Sq
 
     other = FakeObjectStore()
     History().declare(owner="bob").open().place().restore().commit(10).write_to(other)
-    with pytest.raises(LedgerError, match=r"ledger is of another store.*`tracks reindex`"):
+    with pytest.raises(LedgerError, match=r"ledger is of another store.*--forget-lost`"):
         Projector(other, ledger).project(history.name)
 
     shorter = FakeObjectStore()
@@ -161,7 +163,11 @@ def test_a_ledger_of_another_store_is_refused(store: FakeObjectStore, ledger: Sq
 
     with pytest.raises(LedgerError, match="the store holds none that can be read"):
         Projector(FakeObjectStore(), ledger).project(history.name)
-    assert Projector(other, ledger).reindex() == 1
+    [kept] = Projector(other, ledger).reindex().problems
+    assert "`tracks reindex --forget-lost`" in kept
+    assert ledger.query("select owner from training_runs") == [{"owner": "ann"}]
+    replaced = Projector(other, ledger).reindex(forgets_lost=True)
+    assert replaced == Reindexed(track_count=1, problems=())
     assert ledger.query("select owner from training_runs") == [{"owner": "bob"}]
 
 
@@ -188,3 +194,137 @@ def test_a_scan_reads_only_the_end_of_a_track_that_the_ledger_holds(
     assert Projector(store, ledger).scan() == 1  # another process, which remembers nothing
     gets = [key for method, key in store.calls if method == "get"]
     assert gets == [log_key(history.name, seq) for seq in (0, 4, 5)]  # there is one; its end
+
+
+def fill(store: FakeObjectStore, ledger: SqlLedger) -> None:
+    for number in range(4):
+        random_run(Random(number), f"r-{number}").write_to(store)
+    Projector(store, ledger).scan()
+
+
+class Watched:
+    """A ledger in whose transactions of a reindex something happens first."""
+
+    def __init__(self, ledger: SqlLedger, first: Callable[[], None]) -> None:
+        self._ledger = ledger
+        self._first = first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ledger, name)
+
+    @contextmanager
+    def kept_open(self) -> Iterator[Watched]:
+        yield self
+
+    def apply(self, track: str, **given: Any) -> bool:
+        self._first()
+        return self._ledger.apply(track, **given)
+
+
+@pytest.mark.parametrize("killed_at", [1, 2, 3, 4])
+def test_a_reindex_that_is_killed_leaves_no_less_than_there_was(
+    killed_at: int, store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    fill(store, ledger)
+    before = ledger.dump()
+    left = killed_at
+
+    def killed() -> None:
+        nonlocal left
+        left -= 1
+        assert ledger.dump() == before  # what a reader finds meanwhile
+        if not left:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Projector(store, Watched(ledger, killed)).reindex()  # type: ignore[arg-type]
+    assert ledger.dump() == before
+    assert Projector(store, ledger).reindex() == Reindexed(track_count=4, problems=())
+    assert ledger.dump() == before
+
+
+def test_a_reindex_goes_on_past_a_track_that_cannot_be_read(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    fill(store, ledger)
+    whole = ledger.dump()
+    store.put(log_key("runs/r-1", 0), b"{}")
+    done = Projector(store, ledger).reindex()
+    [problem] = done.problems
+    assert problem.startswith("runs/r-1: Record 0 cannot be read")
+    assert ledger.dump() == whole  # what it remembers of that run, too
+    assert Projector(store, ledger).reindex(forgets_lost=True).problems
+    assert {row["run_id"] for row in ledger.query("select run_id from training_runs")} == {
+        *("r-0", "r-2", "r-3")
+    }
+
+
+def test_a_reindex_keeps_a_track_that_the_store_lost_until_it_is_let_go(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    fill(store, ledger)
+    for key in store.list("runs/r-2/"):
+        store.delete(key)
+    [problem] = Projector(store, ledger).reindex().problems
+    assert problem.startswith("runs/r-2: the store has no such track")
+    assert ledger.cursor("runs/r-2") is not None
+    assert Projector(store, ledger).reindex(forgets_lost=True).problems == ()
+    assert ledger.cursor("runs/r-2") is None
+    assert ledger.query("select run_id from training_runs where run_id = 'r-2'") == []
+
+
+def test_what_is_appended_during_a_reindex_is_not_lost(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    fill(store, ledger)
+    history = random_run(Random(9), "r-9", records_max=2)
+    another = Projector(store, ledger)
+
+    def appended() -> None:
+        if len(history.records) < 20:
+            history.note("meanwhile")
+            history.write_to(store)
+            another.project(history.name)
+
+    assert Projector(store, Watched(ledger, appended)).reindex().problems == ()  # type: ignore[arg-type]
+    another.project(history.name)
+    cursor = ledger.cursor(history.name)
+    assert cursor is not None
+    assert cursor.seq == len(history.records) - 1
+
+
+def test_a_track_that_claims_to_be_anothers_writes_over_no_row(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    fill(store, ledger)
+    whole = ledger.dump()
+    for seq, data in enumerate(History("r-1").declare(owner="mallory").stored):
+        store.put(log_key("runs/evil", seq), data)
+    with pytest.raises(TrackBroken, match=r"of runs/evil says that it is of runs/r-1"):
+        Projector(store, ledger).scan()
+    assert ledger.dump() == whole
+
+
+def test_the_record_that_the_database_refuses_is_named_and_those_before_it_are_taken_in(
+    store: FakeObjectStore, ledger: SqlLedger
+) -> None:
+    history = trained()
+    for number in range(9):
+        history.note(f"note {number}")
+    history.write_to(store)
+
+    class Refusing(Watched):
+        def apply(self, track: str, *, rows: Any, **given: Any) -> bool:
+            if any(row["text"] == "note 5" for row in rows["notes"]):
+                raise RowRefused("An index entry is too long.")
+            return self._ledger.apply(track, rows=rows, **given)
+
+    refusing = Refusing(ledger, lambda: None)
+    named = r"Record 10 \(note\) of runs/r-1 cannot be taken into the ledger: An index entry"
+    for projector in (Projector(store, refusing), Projector(store, refusing)):  # type: ignore[arg-type]
+        with pytest.raises(TrackBroken, match=named):
+            projector.project(history.name)
+        assert len(ledger.query("select seq from notes")) == 5
+    done = Projector(store, refusing).reindex()  # type: ignore[arg-type]
+    assert "Record 10 (note)" in done.problems[0]
+    assert len(ledger.query("select seq from notes")) == 5

@@ -4,11 +4,33 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import open_app
+
+PROBLEMS_NAMED_MAX = 100
 
 
 @click.command("reindex")
-def command() -> None:
-    """Rebuild the ledger from the tracks; safe at any time, also while runs go on."""
-    count = open_app().projector.reindex()
-    click.echo(f"Rebuilt the ledger from {count} tracks.")
+@click.option(
+    "--forget-lost",
+    "forgets_lost",
+    is_flag=True,
+    help="Let go of what the ledger remembers of records that the store does not hold any more.",
+)
+@click.pass_context
+def command(ctx: click.Context, forgets_lost: bool) -> None:
+    """Rebuild the ledger from the tracks; safe at any time, also while runs go on.
+
+    Readers find each track as it was or as it is. A track that cannot be taken in whole is named, all
+    others are rebuilt, and the exit code is 1.
+    """
+    done = open_app().projector.reindex(forgets_lost=forgets_lost)
+    click.echo(f"Rebuilt the ledger from {done.track_count} tracks.")
+    for problem in done.problems[:PROBLEMS_NAMED_MAX]:
+        click.echo(problem, err=True)
+    if len(done.problems) > PROBLEMS_NAMED_MAX:
+        click.echo(
+            f"And {len(done.problems) - PROBLEMS_NAMED_MAX} more; `tracks fsck` tells all.",
+            err=True,
+        )
+    ctx.exit(BAD_NEWS if done.problems else 0)

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from tracks_dagster.core.errors import RecordNewer, TrackBroken
-from tracks_dagster.core.records import SHOWN_CHARACTERS_MAX, Json, Record
+from tracks_dagster.core.records import (
+    INTEGER_END,
+    SHOWN_CHARACTERS_MAX,
+    Json,
+    Record,
+    parse_time,
+)
 
 Body = TypeVar("Body")
 
@@ -42,7 +49,9 @@ def from_json(kind: type[Body], data: Json) -> Body:
     """
     try:
         return typing.cast(Body, _reader_of(kind)(data))
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except _Unfit as error:
+        raise TrackBroken(f"A body is no {kind.__name__}: it is {error.shown}") from error
+    except (TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
         raise TrackBroken(f"A body is no {kind.__name__}: {error}") from error
 
 
@@ -59,63 +68,108 @@ def body_of(kind: type[Body], record: Record) -> Body:
 
 
 def _reader_of(kind: type) -> Callable[[Json], Any]:
-    reader = _reader(kind)
-    if reader is None:
+    if not dataclasses.is_dataclass(kind):
         raise TypeError(f"{kind.__name__} is no dataclass")
-    return reader
+    return _reader(kind)
 
 
 @functools.cache
-def _reader(annotation: Any) -> Callable[[Json], Any] | None:
-    """Return what makes a value of `annotation` out of JSON; None where JSON is that value already.
+def _reader(annotation: Any) -> Callable[[Json], Any]:
+    """Return what makes a value of `annotation` out of JSON, or raises `_Unfit`.
 
     Kept for each annotation: to look at types again for every record took most of a reindex.
     """
+    arguments = typing.get_args(annotation)
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
-        (inner,) = [a for a in typing.get_args(annotation) if a is not types.NoneType]
+        (inner,) = [a for a in arguments if a is not types.NoneType]
         read = _reader(inner)
-        return None if read is None else lambda value: None if value is None else read(value)
+        return lambda value: None if value is None else read(value)
     if origin is tuple:
-        read_item = _reader(typing.get_args(annotation)[0])
-        return tuple if read_item is None else lambda value: tuple(map(read_item, value))
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return _dataclass_reader(annotation)
-    return None
+        read_item = _reader(arguments[0])
+        return lambda value: tuple(map(read_item, _fit(list, value)))
+    if origin is Mapping:
+        read_item = _reader(arguments[1])
+        return lambda value: {key: read_item(item) for key, item in _fit(dict, value).items()}
+    if dataclasses.is_dataclass(annotation):
+        return _dataclass_reader(typing.cast(type, annotation))
+    return _SCALARS.get(annotation, lambda value: value)
 
 
 def _dataclass_reader(kind: type) -> Callable[[Json], Any]:
     hints = typing.get_type_hints(kind)
-    fields = [
-        (field.name, _reader(hints[field.name]), _unfit(hints[field.name]))
-        for field in dataclasses.fields(kind)
-    ]
+    fields = [(f.name, _field_reader(f.name, hints[f.name])) for f in dataclasses.fields(kind)]
 
     def read(value: Json) -> Any:
         given = {}
-        for name, read_field, unfit in fields:
-            if name not in value:
+        for name, read_field in fields:
+            if name not in _fit(dict, value):
                 continue
-            found = value[name]
-            if found.__class__ in unfit:
-                raise TypeError(f"its {name} is {repr(found)[:SHOWN_CHARACTERS_MAX]}")
-            given[name] = found if read_field is None else read_field(found)
+            try:
+                given[name] = read_field(value[name])
+            except _Unfit as error:
+                raise TypeError(f"its {name} is {error.shown}") from error
         return kind(**given)
 
     return read
 
 
-def _unfit(annotation: Any) -> frozenset[type]:
-    """Return what JSON may not hold for `annotation`: a list is no number. None, true and 3.0 pass."""
-    inner = [a for a in typing.get_args(annotation) if a is not types.NoneType]
-    is_optional = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    plain = inner[0] if is_optional and len(inner) == 1 else annotation
-    if plain in (int, float, bool):
-        return frozenset({str, list, dict})
-    if plain is str:
-        return frozenset({bool, int, float, list, dict})
-    if typing.get_origin(plain) is Mapping:
-        return frozenset({bool, int, float, str, list})
-    if typing.get_origin(plain) is tuple:
-        return frozenset({bool, int, float, str, dict})
-    return frozenset()
+def _field_reader(name: str, annotation: Any) -> Callable[[Json], Any]:
+    """Return the reader of a field; a text whose name ends in `_at` holds a time."""
+    read = _reader(annotation)
+    if not name.endswith("_at"):
+        return read
+
+    def read_time(value: Json) -> Any:
+        text = read(value)
+        try:
+            if text is not None:
+                parse_time(text)
+        except ValueError:
+            raise _Unfit(value) from None
+        return text
+
+    return read_time
+
+
+class _Unfit(Exception):
+    """A JSON value that is none of the annotated type, or one that no ledger can hold."""
+
+    def __init__(self, value: Json) -> None:
+        super().__init__()
+        self.shown = repr(value)[:SHOWN_CHARACTERS_MAX]
+
+
+def _fit(kind: type, value: Json) -> Any:
+    if value.__class__ is not kind:
+        raise _Unfit(value)
+    return value
+
+
+def _integer(value: Json) -> int:
+    """Return a whole number of 64 bits, which is what databases count with; 3.0 is one too."""
+    if value.__class__ is float and value.is_integer():
+        value = int(value)
+    if value.__class__ is not int or not -INTEGER_END <= value < INTEGER_END:
+        raise _Unfit(value)
+    return value
+
+
+def _finite(value: Json) -> float:
+    """Return a number as it is; whole ones beyond 64 bits as a float."""
+    if value.__class__ is int and not -INTEGER_END <= value < INTEGER_END:
+        try:
+            value = float(value)
+        except OverflowError:
+            raise _Unfit(value) from None
+    if value.__class__ not in (int, float) or not math.isfinite(value):
+        raise _Unfit(value)
+    return typing.cast(float, value)
+
+
+_SCALARS: Mapping[Any, Callable[[Json], Any]] = {
+    int: _integer,
+    float: _finite,
+    bool: functools.partial(_fit, bool),
+    str: functools.partial(_fit, str),
+}

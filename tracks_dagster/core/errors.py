@@ -27,6 +27,8 @@
     │   ├── LossDiverged        the loss stayed far above its recent range
     │   └── RankLost            another rank failed; the cause is in its own last word
     ├── LedgerError             the SQL projection cannot be read or written
+    │   ├── LedgerAhead         it has taken in a record that the store does not hold
+    │   └── RowRefused          the database does not take a value of a row
     ├── DataRejected            rows or text that did not pass their checks
     ├── GangError               a gang cannot be started or asked
     └── OrchestratorError       Dagster's daemon, web server or storage cannot be set up
@@ -168,6 +170,14 @@ class RankLost(TrainingError):
 
 class LedgerError(TracksError):
     """The ledger cannot be reached, read or written."""
+
+
+class LedgerAhead(LedgerError):
+    """The ledger has taken in a record of a track that the store does not hold, or not any more."""
+
+
+class RowRefused(LedgerError):
+    """The database does not take a value of a row; the same row is refused again."""
 
 
 class DataRejected(TracksError):

@@ -29,7 +29,8 @@ NewUid = Callable[[], str]  # a fresh random identity, 32 hex digits
 
 
 class ObjectStore(Protocol):
-    """Named objects of bytes. Keys are relative, "/"-separated, of `[A-Za-z0-9._=@-]` parts.
+    """Named objects of bytes. Keys are relative, "/"-separated, of `[A-Za-z0-9._=@-]` parts; under any
+    other key, which a forged record may name, nothing is and nothing can be written (InvalidInput).
 
     Every method may raise StoreUnavailable; all are safe to call from several threads. What is
     created or deleted never outlives a power loss without what was read through this object before.
@@ -164,10 +165,12 @@ class Ledger(Protocol):
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
+        afresh: bool = False,
     ) -> bool:
         """Upsert `rows` by table and move the cursor, in one transaction, if it stands at `expected`.
 
-        False, with nothing written, when another projector was faster.
+        afresh: every other row of the track goes in the same transaction. False, with nothing written,
+        when another projector was faster. Raises RowRefused at a value that no such database takes.
         """
         ...
 
@@ -196,8 +199,12 @@ class Ledger(Protocol):
         """Give the same ledger for many calls in a row: no connection is made for each of them."""
         ...
 
-    def clear(self) -> None:
-        """Remove every row, cursors included."""
+    def forget(self, track: str) -> None:
+        """Remove every row of a track and its cursor."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove every row of tracks that have no cursor."""
         ...
 
 

@@ -20,6 +20,7 @@ from tracks_dagster.core.valid_text import valid_json
 RECORD_BYTES_MAX = 16 * 1024
 COMMIT_BYTES_MAX = 4 * 1024
 SHOWN_CHARACTERS_MAX = 80  # of a wrong value, in a message
+INTEGER_END = 2**63  # the first whole number that a database cannot hold; -2**63 it can
 
 Json = Any  # what json.loads returns: dict, list, str, int, float, bool or None
 

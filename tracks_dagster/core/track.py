@@ -55,7 +55,7 @@ def run_track(run_id: str) -> str:
 
 def dataset_track(name: str) -> str:
     """Return the name of a dataset's track."""
-    return f"datasets/{name}"
+    return f"{DATASETS}{name}"
 
 
 def pool_track(name: str) -> str:
@@ -69,6 +69,7 @@ def pool_track(name: str) -> str:
 
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
 RUNS = "runs/"
+DATASETS = "datasets/"
 POOLS = "pools/"
 QUARANTINES_TRACK = "lineage/quarantines"  # the only one of its kind
 

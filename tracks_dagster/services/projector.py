@@ -6,32 +6,27 @@ so any number of processes may project the same track at once: one wins, the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken
-from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore, Row
-from tracks_dagster.core.projection import Rows, dataset_rows, run_rows
-from tracks_dagster.core.projection_lineage import quarantine_rows
-from tracks_dagster.core.projection_pools import pool_rows
-from tracks_dagster.core.projection_texts import text_rows
-from tracks_dagster.core.quarantine_state import QuarantineState
+from tracks_dagster.core import track_states
+from tracks_dagster.core.errors import (
+    LedgerAhead,
+    LedgerError,
+    RowRefused,
+    StoreError,
+    TrackBroken,
+)
+from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore
 from tracks_dagster.core.records import Record, sha256_hex
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import POOLS, QUARANTINES_TRACK, log_key, read_records
+from tracks_dagster.core.track import DATASETS, POOLS, RUNS, log_key, read_records
+from tracks_dagster.core.track_states import TrackState
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
 BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
-RUNS = "runs/"
-DATASETS = "datasets/"
 LINEAGE = "lineage/"
-
-TrackState = RunState | DatasetState | PoolState | QuarantineState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +41,28 @@ class ScanPart:
     problems: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reindexed:
+    """How many tracks the store holds, and what the ledger could not be made of, a sentence each."""
+
+    track_count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _New:
+    """What a track tells beyond what the ledger has taken in.
+
+    before: the state that the ledger holds, None: nothing. records: those after it, each allowed by
+    the state before it. problem: what stopped the reading before the track's end.
+    """
+
+    before: TrackState | None
+    after: TrackState | None
+    records: Sequence[Record]
+    problem: TrackBroken | None
+
+
 class Projector:
     """Projects the tracks of `store` into `ledger`. Safe from several threads and processes."""
 
@@ -57,16 +74,13 @@ class Projector:
     def project(self, track: str) -> None:
         """Bring a track's new records into the ledger. Idempotent.
 
-        Raises TrackBroken at a record that this version cannot take in; the records before it are
-        projected. Raises LedgerError when the ledger holds another history than the store.
+        Raises TrackBroken at a record that this version or the database cannot take in; the records
+        before it are projected. Raises LedgerAhead when the ledger holds another history.
         """
         for _ in range(TRIES_MAX):
             if self._try_project(track):
                 return
-        raise LedgerError(
-            f"Cannot project {track}: other projectors were faster {TRIES_MAX} times in a row. "
-            "Nothing is lost; the next append or `tracks reindex` brings the ledger up to date."
-        )
+        raise _too_contended(track)
 
     def scan(self) -> int:
         """Project every track of the store; return how many there are.
@@ -80,7 +94,7 @@ class Projector:
             count += 1
             try:
                 self._bring_in(track)
-            except TrackBroken as error:
+            except (TrackBroken, LedgerAhead) as error:
                 broken.append(f"{track}: {error}")
         if broken:
             named = " ".join(broken[:BROKEN_NAMED_MAX])
@@ -112,11 +126,71 @@ class Projector:
             return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
         return ScanPart(reached=reached, is_last=True, problems=tuple(problems))
 
-    def reindex(self) -> int:
-        """Remove all rows and rebuild them from the tracks; return how many tracks there are."""
+    def reindex(self, *, forgets_lost: bool = False) -> Reindexed:
+        """Make the ledger of the tracks anew, one track after the other; return what stood against it.
+
+        A track's rows are replaced in one transaction, once they are all made: a reader finds each
+        track as it was or as it is, also where this is killed. A copy of the whole ledger, to be
+        swapped at the end, would take its space twice and leave out what is appended meanwhile.
+        What the ledger remembers of records that cannot be read any more stays, and is a problem;
+        forgets_lost: it goes.
+        """
+        problems: list[str] = []
+        found: set[str] = set()
         with self._ledger.kept_open() as ledger:
-            ledger.clear()
-            return Projector(self._store, ledger).scan()
+            fresh = Projector(self._store, ledger)
+            for track in fresh._track_names():
+                found.add(track)
+                try:
+                    fresh._rebuild(track, forgets_lost=forgets_lost)
+                except (TrackBroken, LedgerAhead) as error:
+                    problems.append(f"{track}: {error}")
+            for row in ledger.query("select track from track_cursors order by track"):
+                if row["track"] in found or self._store.get(log_key(row["track"], 0)) is not None:
+                    continue
+                if forgets_lost:
+                    ledger.forget(row["track"])
+                else:
+                    problems.append(f"{row['track']}: the store has no such track. {_STAYS}")
+            ledger.sweep()
+        return Reindexed(track_count=len(found), problems=tuple(problems))
+
+    def _rebuild(self, track: str, *, forgets_lost: bool) -> None:
+        """Replace what the ledger holds of a track by what its records give, if that is no less.
+
+        Raises TrackBroken where it is less, or where the ledger does not take all of it.
+        """
+        for _ in range(TRIES_MAX):
+            cursor = self._ledger.cursor(track)
+            new = self._read(track, None)
+            least = 0 if cursor is None or forgets_lost else cursor.seq + 1
+            if least and (len(new.records) < least or _cursor_at(new.records[least - 1]) != cursor):
+                raise TrackBroken(f"{new.problem or _OTHER} {_STAYS}") from new.problem
+            try:
+                if new.after is None:
+                    self._ledger.forget(track)
+                elif not self._write(track, cursor, new, afresh=True):
+                    continue
+            except RowRefused as error:
+                if not self._rebuild_least(track, cursor, new.records[:least], error):
+                    continue
+                self.project(track)  # as far as it goes; it names the record that is refused
+            if new.problem is not None:
+                raise new.problem
+            return
+        raise _too_contended(track)
+
+    def _rebuild_least(
+        self, track: str, cursor: Cursor | None, records: Sequence[Record], refused: RowRefused
+    ) -> bool:
+        """Replace what the ledger holds by the rows of as many records; False as `_write`."""
+        if not records:
+            self._ledger.forget(track)
+            return True
+        try:
+            return self._write(track, cursor, _fold(track, None, records), afresh=True)
+        except RowRefused:
+            raise TrackBroken(f"{refused} {_STAYS}") from refused
 
     def _bring_in(self, track: str) -> None:
         if not self._holds_the_end(track):
@@ -135,41 +209,69 @@ class Projector:
     def _try_project(self, track: str) -> bool:
         """Take in what is new since the cursor; False when another projector moved it meanwhile."""
         cursor = self._ledger.cursor(track)
-        before, after, said, problem = self._read(track, cursor)
-        if before is not after and after is not None:
-            advanced = Cursor(seq=after.head.seq, sha256=after.head.sha256)
-            rows = {**_rows(after, before), "texts": said}
-            if not self._ledger.apply(track, expected=cursor, advanced=advanced, rows=rows):
-                return False
-        if after is not None:
-            self._remember(track, after)
-        if problem is not None:
-            raise problem
+        new = self._read(track, cursor)
+        if not self._take_in(track, cursor, new):
+            return False
+        if new.after is not None:
+            self._remember(track, new.after)
+        if new.problem is not None:
+            raise new.problem
         return True
 
-    def _read(
-        self, track: str, cursor: Cursor | None
-    ) -> tuple[TrackState | None, TrackState | None, list[Row], TrackBroken | None]:
-        """Return the state at the cursor, the newest, what the records between them say in words, and
-        what stopped the reading before the end."""
+    def _take_in(self, track: str, cursor: Cursor | None, new: _New) -> bool:
+        """Write the rows of new records, of those before the first one that is refused if one is.
+
+        False when another was faster. Raises TrackBroken naming the record that is refused.
+        """
+        if not new.records:
+            return True
+        try:
+            return self._write(track, cursor, new)
+        except RowRefused as error:
+            if len(new.records) == 1:
+                raise _refused(track, new.records[0], error) from error
+        half = len(new.records) // 2
+        first = _fold(track, new.before, new.records[:half])
+        if not self._take_in(track, cursor, first):
+            return False
+        rest = _fold(track, first.after, new.records[half:])
+        return self._take_in(track, _cursor_at(new.records[half - 1]), rest)
+
+    def _write(self, track: str, cursor: Cursor | None, new: _New, *, afresh: bool = False) -> bool:
+        """Write the rows of new records in one transaction; False when another was faster.
+
+        Raises RowRefused, with nothing written.
+        """
+        try:
+            assert new.after is not None, "there are records"
+            rows = track_states.rows_of(track, new.after, new.before, new.records)
+        except TrackBroken as error:
+            raise RowRefused(str(error)) from error
+        advanced = _cursor_at(new.records[-1])
+        return self._ledger.apply(
+            track, expected=cursor, advanced=advanced, rows=rows, afresh=afresh
+        )
+
+    def _read(self, track: str, cursor: Cursor | None) -> _New:
+        """Return what the track tells beyond `cursor`; raises LedgerAhead when it tells less."""
         state = self._states.get(track)
         if state is None or cursor is None or state.head.seq > cursor.seq:
             state = None  # the ledger was cleared, or this process never saw the track
         before = state if cursor and state and state.head.seq == cursor.seq else None
         problem: TrackBroken | None = None
-        said: list[Row] = []
+        records: list[Record] = []
         try:
             for record in read_records(self._store, track, after=state.head if state else None):
-                state = _apply(track, state, record)
+                state = track_states.apply(track, state, record)
                 if cursor is not None and record.seq == cursor.seq:
                     before = state
                 if cursor is None or record.seq > cursor.seq:
-                    said += text_rows(track, [record])
+                    records.append(record)
         except TrackBroken as error:
             problem = error
         if cursor is not None and (before is None or before.head.sha256 != cursor.sha256):
             raise _other_history(track, cursor, state) from problem
-        return before, state, said, problem
+        return _New(before=before, after=state, records=records, problem=problem)
 
     def _remember(self, track: str, state: TrackState) -> None:
         if len(self._states) >= STATES_CACHED_MAX:
@@ -186,36 +288,44 @@ class Projector:
                     yield prefix + name
 
 
-def _apply(track: str, state: TrackState | None, record: Record) -> TrackState:
-    if track.startswith(RUNS) and (state is None or isinstance(state, RunState)):
-        return run_fold.apply(state, record)
-    if track.startswith(DATASETS) and (state is None or isinstance(state, DatasetState)):
-        return dataset_state.apply(state, record)
-    if track.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
-        return pool_state.apply(state, record)
-    if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
-        return quarantine_state.apply(state, record)
-    raise TrackBroken(
-        f"{track} is neither a run's, a dataset's nor a pool's track, nor that of quarantines; this "
-        "version knows these."
+def _fold(track: str, before: TrackState | None, records: Sequence[Record]) -> _New:
+    """Return `records`, which the state before them allows, as new ones."""
+    after = before
+    for record in records:
+        after = track_states.apply(track, after, record)
+    return _New(before=before, after=after, records=records, problem=None)
+
+
+def _cursor_at(record: Record) -> Cursor:
+    return Cursor(seq=record.seq, sha256=record.sha256)
+
+
+def _refused(track: str, record: Record, error: RowRefused) -> TrackBroken:
+    return TrackBroken(
+        f"Record {record.seq} ({record.kind}) of {track} cannot be taken into the ledger: {error} What "
+        f"stands before it was. `tracks explain` and `tracks report` read the track itself."
     )
 
 
-def _rows(after: TrackState, before: TrackState | None) -> Rows:
-    if isinstance(after, RunState):
-        return run_rows(after, before if isinstance(before, RunState) else None)
-    if isinstance(after, PoolState):
-        return pool_rows(after, before if isinstance(before, PoolState) else None)
-    if isinstance(after, QuarantineState):
-        return quarantine_rows(after, before if isinstance(before, QuarantineState) else None)
-    return dataset_rows(after, before if isinstance(before, DatasetState) else None)
-
-
-def _other_history(track: str, cursor: Cursor, state: TrackState | None) -> LedgerError:
-    found = "none that can be read" if state is None else f"records up to {state.head.seq}"
+def _too_contended(track: str) -> LedgerError:
     return LedgerError(
+        f"Cannot project {track}: other projectors were faster {TRIES_MAX} times in a row. "
+        "Nothing is lost; the next append or `tracks reindex` brings the ledger up to date."
+    )
+
+
+_OTHER = "The store does not hold the record that the ledger took in last."
+_STAYS = (
+    "What the ledger remembers of it stays as it is: put the records back, or let go of them with "
+    "`tracks reindex --forget-lost`."
+)
+
+
+def _other_history(track: str, cursor: Cursor, state: TrackState | None) -> LedgerAhead:
+    found = "none that can be read" if state is None else f"records up to {state.head.seq}"
+    return LedgerAhead(
         f"Cannot project {track}: the ledger has taken in record {cursor.seq} with sha256 "
         f"{cursor.sha256[:12]}…, the store holds {found}, and not that one. The ledger is of another "
-        "store, or records were edited or lost: `tracks fsck` tells which. Put lost records back "
-        "before `tracks reindex`, which forgets what the store does not hold."
+        "store, or records were edited or lost: `tracks fsck` tells which. Put lost records back, "
+        "or let go of what the store does not hold with `tracks reindex --forget-lost`."
     )

@@ -1,5 +1,8 @@
 """Every track of one store, and the rule that whoever appends also projects.
 
+A record stands once it is appended, whatever becomes of the ledger: what keeps it from being taken in
+is a warning, not the append's failure.
+
 This is the one door through which services read and write tracks. Records never change, so a track
 once read is kept in memory and only its new records are fetched; one process's cache can be stale
 but never wrong, and an append on a stale state loses its place and decides again.
@@ -7,6 +10,7 @@ but never wrong, and an append on a stale state loses its place and decides agai
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
@@ -14,7 +18,7 @@ from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run
 from tracks_dagster.core.bodies import WORDS, RunDeclared
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.errors import LedgerError, TrackBroken, UnknownRun
 from tracks_dagster.core.nearest import no_run
 from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
@@ -30,6 +34,8 @@ from tracks_dagster.core.track import (
     pool_track,
     run_track,
 )
+
+_log = logging.getLogger(__name__)
 
 TRACKS_CACHED_MAX = 1024  # tracks kept in memory by one process; the oldest used goes first
 
@@ -128,7 +134,7 @@ class Tracks:
         """Append a note, an alert or the end of an eval; raises UnknownRun."""
         self.run(run_id)
         record = self._track(run_track(run_id)).note(draft)
-        self._project(run_track(run_id))
+        self._take_in(record, run_track(run_id))
         return record
 
     def find_dataset(self, name: str) -> DatasetState | None:
@@ -182,8 +188,20 @@ class Tracks:
 
     def _projected(self, track_name: str, record: Record | None) -> Record | None:
         if record is not None:
-            self._project(track_name)
+            self._take_in(record, track_name)
         return record
+
+    def _take_in(self, record: Record, track_name: str) -> None:
+        """Project the track of a record that was appended; what the ledger does not take is told."""
+        try:
+            self._project(track_name)
+        except (LedgerError, TrackBroken) as error:
+            _log.warning(
+                "Record %d of %s is written, and the ledger does not show it yet: %s",
+                record.seq,
+                track_name,
+                error,
+            )
 
     def _track(self, name: str) -> Track:
         with self._lock:

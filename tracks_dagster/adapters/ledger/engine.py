@@ -17,10 +17,10 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
-from tracks_dagster.core.errors import LedgerError, SettingsError
+from tracks_dagster.core.errors import LedgerError, RowRefused, SettingsError
 
 CONNECT_S_MAX = 10  # for a Postgres to answer
 BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite file
@@ -70,7 +70,8 @@ def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connectio
     """Give a connection within a transaction, committed at the end and rolled back on an error.
 
     write: False makes every attempt to write an error and rolls back at the end, too: some functions
-    of Postgres write in a read-only transaction. Raises LedgerError: "Cannot `what` …".
+    of Postgres write in a read-only transaction. Raises LedgerError: "Cannot `what` …", and RowRefused
+    where it is a value that the database does not take.
     """
     try:
         with (
@@ -83,8 +84,28 @@ def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connectio
             if not write:
                 begun.rollback()
     except SQLAlchemyError as error:
+        kind = RowRefused if _is_of_a_value(error) else LedgerError
         where = f"the ledger at {place(engine.url)}"
-        raise LedgerError(f"Cannot {what} {where}: {reason(error)}") from error
+        raise kind(f"Cannot {what} {where}: {reason(error)}") from error
+    except (ValueError, OverflowError) as error:  # of a driver, at a value that it cannot bind
+        where = f"the ledger at {place(engine.url)}"
+        raise RowRefused(f"Cannot {what} {where}: {error}.") from error
+
+
+def _is_of_a_value(error: SQLAlchemyError) -> bool:
+    """Tell what every try meets again from a database that is away, full, busy or damaged."""
+    if not isinstance(error, DBAPIError):
+        return isinstance(error, StatementError)
+    state = getattr(error.orig, "pgcode", None)
+    if isinstance(state, str):
+        return state[:2] in _OF_A_VALUE or state == _OF_ANOTHER_TYPE
+    of_a_value = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError)
+    return isinstance(error.orig, of_a_value) or "binding parameter" in str(error.orig)
+
+
+# SQLSTATE classes of Postgres: data exception, constraint, cardinality, program limit (an index entry).
+_OF_A_VALUE = frozenset({"22", "23", "21", "54"})
+_OF_ANOTHER_TYPE = "42804"
 
 
 def place(url: URL) -> str:

@@ -20,6 +20,7 @@ from tracks_dagster.adapters.ledger.text_search import search_statement
 from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.ports import Cursor, Row
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.track_states import owned_rows, owner_columns
 
 _COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
 _TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)}
@@ -48,12 +49,15 @@ class SqlLedger:
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
+        afresh: bool = False,
     ) -> bool:
         """Upsert `rows` and move the cursor in one transaction, if it stands at `expected`."""
         with transaction(self._engine, f"project {track} into", write=True) as connection:
             # First the cursor: whoever loses the race waits on its row, then sees that it moved.
             if not _moved(connection, track, expected, advanced):
                 return False
+            if afresh:
+                _remove_rows(connection, track)
             for name, table_rows in rows.items():
                 _upsert(connection, metadata.tables[name], table_rows)
         return True
@@ -99,11 +103,25 @@ class SqlLedger:
         finally:
             engine.dispose()
 
-    def clear(self) -> None:
-        """Remove every row, cursors included."""
-        with transaction(self._engine, "clear", write=True) as connection:
-            for table in metadata.tables.values():
-                connection.execute(table.delete())
+    def forget(self, track: str) -> None:
+        """Remove every row of a track and its cursor."""
+        with transaction(self._engine, f"remove {track} from", write=True) as connection:
+            connection.execute(track_cursors.delete().where(track_cursors.c.track == track))
+            _remove_rows(connection, track)
+
+    def sweep(self) -> None:
+        """Remove every row of tracks that have no cursor: somebody's own, or a lost cursor's."""
+        with transaction(self._engine, "sweep", write=True) as connection:
+            known = set(connection.scalars(sa.select(track_cursors.c.track)))
+            for name, column, track_of in owner_columns():
+                table = metadata.tables[name]
+                if column is None:
+                    if track_of("") not in known:
+                        connection.execute(table.delete())
+                    continue
+                owners = connection.scalars(sa.select(table.c[column]).distinct()).all()
+                for stray in (each for each in owners if track_of(each) not in known):
+                    connection.execute(table.delete().where(table.c[column] == stray))
 
     def dump(self) -> dict[str, list[dict[str, Json]]]:
         """Return every row of every table, by table and in the order of primary keys.
@@ -130,6 +148,15 @@ def _moved(connection: Connection, track: str, expected: Cursor | None, advanced
             .values(values)
         )
     return connection.execute(statement).rowcount == 1
+
+
+def _remove_rows(connection: Connection, track: str) -> None:
+    for owned in owned_rows(track):
+        table = metadata.tables[owned.table]
+        removed = table.delete()
+        if owned.column is not None:
+            removed = removed.where(table.c[owned.column] == owned.owner)
+        connection.execute(removed)
 
 
 def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.adapters.stores.durable import sync_folder, write_new
-from tracks_dagster.adapters.stores.keys import check_key, is_part
+from tracks_dagster.adapters.stores.keys import check_key, is_key, is_part
 from tracks_dagster.core.errors import StoreUnavailable, StoreUnsuitable
 from tracks_dagster.core.ports import LEFTOVER_AGE_S
 
@@ -103,8 +103,9 @@ class LocalStore:
         """Yield what follows `prefix` up to the next "/", once each."""
         with _translated(f"list the folders of {prefix} in {self.url}"):
             self._root.stat()
-            names = _names(self._root / prefix)
-            yield from (name.removesuffix("/") for name in names if name.endswith("/"))
+            if all(is_part(part) for part in prefix.split("/")[:-1]):
+                names = _names(self._root / prefix)
+                yield from (name.removesuffix("/") for name in names if name.endswith("/"))
 
     def delete(self, key: str) -> None:
         """Remove the object; nothing happens when there is none. Its folder stays.
@@ -113,6 +114,8 @@ class LocalStore:
         removed may be there again, in any order. What a collector removed it then finds again, by
         the manifest or among the leftovers of an ended attempt.
         """
+        if not is_key(key):
+            return
         path = self._path(key)
         with _translated(f"delete {key} in {self.url}"):
             self._settle()
@@ -140,6 +143,9 @@ class LocalStore:
     @contextmanager
     def _opened(self, key: str) -> Iterator[FileIO | None]:
         """Give the object's file, read without a buffer in between; None when there is none."""
+        if not is_key(key):
+            yield None
+            return
         path = self._path(key)
         with _translated(f"read {key} in {self.url}"):
             try:

@@ -157,6 +157,8 @@ class S3Store:
 
     def delete(self, key: str) -> None:
         """Remove the object; nothing happens when there is none."""
+        if not is_key(key):
+            return
         path = self._path(key)
         with self._translated(f"delete {key} in"):
             self._client.delete_object(Bucket=self._bucket, Key=path)
@@ -192,6 +194,8 @@ class S3Store:
 
     def _read(self, key: str, take: Callable[[StreamingBody, int], T]) -> T | None:
         """Return what `take` makes of the body and its size in bytes; None without an object."""
+        if not is_key(key):
+            return None
         path = self._path(key)
         with self._translated(f"read {key} in"):
             for _ in range(TRIES_MAX - 1):

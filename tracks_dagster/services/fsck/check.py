@@ -14,14 +14,10 @@ from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.fsck.journals import check_journals
-from tracks_dagster.services.fsck.ledger import (
-    after_restoring,
-    check_ledger,
-    check_orphans,
-    unreadable,
-)
+from tracks_dagster.services.fsck.ledger import check_ledger, check_orphans, unreadable
 from tracks_dagster.services.fsck.objects import (
     IsAbsent,
     VerifyCheckpoint,
@@ -36,7 +32,6 @@ from tracks_dagster.services.fsck.objects import (
 )
 from tracks_dagster.services.fsck.sources import Sources
 from tracks_dagster.services.fsck.tracks import (
-    TrackState,
     check_cursor,
     fold_track,
     read_track,
@@ -103,7 +98,7 @@ def fsck(
         record_count=record_count,
         checkpoint_count=checkpoint_count,
         snapshot_count=snapshot_count,
-        findings=tuple(after_restoring(findings)),
+        findings=tuple(findings),
     )
 
 

@@ -15,6 +15,7 @@ class FindingKind(StrEnum):
     RECORD_NEWER = "record_newer"  # it follows, and only a newer version can read it
     RECORD_EDITED = "record_edited"  # whole, but not the one that the ledger took in
     TRACK_CUT = "track_cut"  # records at its end are gone
+    RECORD_WITHOUT_ROWS = "record_without_rows"  # it holds, and the ledger cannot be made of it
     RULES_BROKEN = "rules_broken"  # the state before a record does not allow it
     # what a record names by hash, or by what it says
     CHECKPOINT_CORRUPT = "checkpoint_corrupt"

@@ -7,43 +7,21 @@ as far as the ledger says that it has taken it in.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import LedgerError
-from tracks_dagster.core.pool_state import PoolState
+from tracks_dagster.core.errors import LedgerError, TrackBroken
 from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore, Row
-from tracks_dagster.core.projection import dataset_rows, run_rows
-from tracks_dagster.core.projection_lineage import quarantine_rows
-from tracks_dagster.core.projection_pools import pool_rows
-from tracks_dagster.core.projection_texts import text_rows
-from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Json, Record, format_time
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track_states import owned_rows, rows_of
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import fold_track, has_records
 
-RUN_TABLES = {  # table → columns that name a row, of a run's track
-    "training_runs": ("run_id",),
-    "training_attempts": ("run_id", "attempt_id"),
-    "attempt_nodes": ("run_id", "attempt_id", "node"),
-    "attempt_resumes": ("run_id", "attempt_id", "known_as"),
-    "attempt_facts": ("run_id", "attempt_id"),
-    "attempt_readings": ("run_id", "seq"),
-    "run_facts": ("run_id",),
-    "checkpoints": ("run_id", "manifest_sha256"),
-    "evals": ("run_id", "eval_id", "number"),
-    "promotions": ("run_id", "seq"),
-    "notes": ("run_id", "seq"),
-}
-DATASET_TABLES = {"datasets": ("dataset",), "snapshots": ("dataset", "snapshot_id")}
-POOL_TABLES = {"node_strikes": ("pool", "seq"), "node_quarantines": ("pool", "seq")}
-QUARANTINE_TABLES = {"source_quarantines": ("seq",)}
-TEXT_TABLES = {"texts": ("track", "seq")}  # of every track
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_US_MAX = 2**57  # some 4500 years: what is beyond was no time
-REINDEX = "Run `tracks reindex`: it rebuilds the ledger from the tracks, which are the truth."
+REINDEX = (
+    "Run `tracks reindex`: it rebuilds the ledger from the tracks, which are the truth, and "
+    "names what it cannot take in."
+)
 
 
 def unreadable(error: LedgerError) -> Finding:
@@ -56,15 +34,6 @@ def unreadable(error: LedgerError) -> Finding:
         to_do="If a track is broken, restore it first. Then do what is said here of the ledger, and "
         "run `tracks fsck` again.",
     )
-
-
-def after_restoring(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings; none says to reindex at once while the ledger remembers what is lost."""
-    kept = {FindingKind.LEDGER_REMEMBERS_MORE, FindingKind.LEDGER_TRACK_LOST}
-    if not any(finding.kind in kept for finding in findings):
-        return list(findings)
-    later = REINDEX.replace("Run", "Restore the tracks that do not hold first; then run", 1)
-    return [replace(f, to_do=later) if f.to_do == REINDEX else f for f in findings]
 
 
 def check_ledger(
@@ -80,8 +49,10 @@ def check_ledger(
     only a newer version can read are left to it.
     """
     is_newer = any(each.kind is FindingKind.RECORD_NEWER for each in problems)
+    state, _ = fold_track(name, records)
+    if state is None and cursor is None:
+        return  # nothing of it can be read, so the ledger lacks nothing
     if cursor is None or not problems or is_newer:
-        state, _ = fold_track(name, records)
         is_told = state is not None and (cursor is None or cursor.seq <= state.head.seq)
         if is_told or not is_newer:
             yield from _differences(ledger, name, records, cursor)
@@ -93,12 +64,26 @@ def check_ledger(
             where=f"ledger, {name}",
             meaning=f"{name} does not hold, and the ledger remembers it up to record {cursor.seq}: "
             f"{count} of its rows are not what the readable records give.",
-            to_do="Do not run `tracks reindex` before the track is restored: it would throw away "
-            "what the ledger remembers.",
+            to_do="Restore the track. Until then `tracks reindex` leaves these rows as they are; "
+            "`tracks reindex --forget-lost` would throw away what the ledger remembers.",
         )
 
 
 def _differences(
+    ledger: Ledger, name: str, records: Sequence[Record], cursor: Cursor | None
+) -> Iterator[Finding]:
+    try:
+        yield from _wrong_rows(ledger, name, records, cursor)
+    except TrackBroken as error:
+        yield Finding(
+            kind=FindingKind.RECORD_WITHOUT_ROWS,
+            where=f"ledger, {name}",
+            meaning=f"{error} The track holds; the ledger does not tell all of it.",
+            to_do="Nothing is lost: `tracks explain` and `tracks report` read the track itself.",
+        )
+
+
+def _wrong_rows(
     ledger: Ledger, name: str, records: Sequence[Record], cursor: Cursor | None
 ) -> Iterator[Finding]:
     if cursor is None:
@@ -111,18 +96,8 @@ def _differences(
         return
     taken_in = records[: cursor.seq + 1]
     state, _ = fold_track(name, taken_in)
-    if isinstance(state, RunState):
-        yield from _compare(ledger, RUN_TABLES, "run_id", state.run_id, run_rows(state))
-    elif isinstance(state, DatasetState):
-        dataset = state.declared.dataset
-        yield from _compare(ledger, DATASET_TABLES, "dataset", dataset, dataset_rows(state))
-    elif isinstance(state, PoolState):
-        yield from _compare(ledger, POOL_TABLES, "pool", state.pool, pool_rows(state))
-    elif isinstance(state, QuarantineState):
-        yield from _compare(ledger, QUARANTINE_TABLES, "'all'", "all", quarantine_rows(state))
     if state is not None:
-        said = {"texts": text_rows(name, taken_in)}
-        yield from _compare(ledger, TEXT_TABLES, "track", name, said)
+        yield from _compare(ledger, name, rows_of(name, state, None, taken_in))
 
 
 def check_orphans(ledger: Ledger, store: ObjectStore, names: Collection[str]) -> Iterator[Finding]:
@@ -137,22 +112,16 @@ def check_orphans(ledger: Ledger, store: ObjectStore, names: Collection[str]) ->
                 where=f"ledger, {row['track']}",
                 meaning=f"The ledger knows {row['track']}, and the store has no such track: it was "
                 "deleted, or the ledger belongs to another store.",
-                to_do="Check TRACKS_STORE; if it is the right one, restore the track from a backup: "
-                "`tracks reindex` would forget what the ledger still knows of it.",
+                to_do="Check TRACKS_STORE; if it is the right one, restore the track from a backup. "
+                "`tracks reindex --forget-lost` lets go of what the ledger still knows of it.",
             )
 
 
-def _compare(
-    ledger: Ledger,
-    tables: Mapping[str, tuple[str, ...]],
-    owner_column: str,
-    owner: str,
-    expected: Mapping[str, Sequence[Row]],
-) -> Iterator[Finding]:
-    for table, key in tables.items():
-        rows = ledger.query(
-            f"select * from {table} where {owner_column} = :owner", {"owner": owner}
-        )
+def _compare(ledger: Ledger, name: str, expected: Mapping[str, Sequence[Row]]) -> Iterator[Finding]:
+    for owned in owned_rows(name):
+        table, key = owned.table, owned.key
+        where = f" where {owned.column} = :owner" if owned.column else ""
+        rows = ledger.query(f"select * from {table}{where}", {"owner": owned.owner})
         found = {tuple(row[column] for column in key): row for row in rows}
         wanted = {tuple(row[column] for column in key): row for row in expected.get(table, ())}
         for identity in sorted(found.keys() | wanted.keys(), key=str):

@@ -9,8 +9,9 @@ from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import dataset_track, run_track
+from tracks_dagster.core.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.fsck.tracks import RESTORE, TrackState, fold_track, read_track
+from tracks_dagster.services.fsck.tracks import RESTORE, fold_track, read_track
 
 
 class Sources:

@@ -8,27 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
-from tracks_dagster.core.dataset_state import DatasetState
+from tracks_dagster.core import track_states
 from tracks_dagster.core.errors import RecordNewer, TrackBroken
-from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.ports import Cursor, ObjectStore
-from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Record, sha256_hex
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import POOLS, QUARANTINES_TRACK, RUNS, log_key, read_record
+from tracks_dagster.core.track import DATASETS, POOLS, RUNS, log_key, read_record
 from tracks_dagster.core.track_gaps import last_seq
+from tracks_dagster.core.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 
-DATASETS = "datasets/"
 LINEAGE = "lineage/"
-
-TrackState = RunState | DatasetState | PoolState | QuarantineState
 
 RESTORE = "Restore the object from a backup or the bucket's versions"
 UPGRADE = (
     "Install the version of the machine that wrote it, which a record does not name, and restore "
-    "nothing. Until then no `tracks reindex` here: it would leave out what only that version reads"
+    "nothing"
 )
 
 
@@ -99,8 +93,8 @@ def check_cursor(
             where=log_key(name, cursor.seq),
             meaning=f"The ledger has seen record {cursor.seq} of {name}, and the track cannot be "
             "read that far any more: records at its end were deleted or damaged.",
-            to_do=f"{RESTORE}. If it cannot be had, `tracks reindex` makes the ledger agree with "
-            "what is left.",
+            to_do=f"{RESTORE}. If it cannot be had, `tracks reindex --forget-lost` makes the ledger "
+            "agree with what is left.",
         )
     elif records[cursor.seq].sha256 != cursor.sha256:
         yield _edited(name, cursor.seq)
@@ -111,24 +105,12 @@ def fold_track(name: str, records: Sequence[Record]) -> tuple[TrackState | None,
     state: TrackState | None = None
     for record in records:
         try:
-            state = _apply(name, state, record)
+            state = track_states.apply(name, state, record)
         except RecordNewer as error:
             return state, [_newer(log_key(name, record.seq), error)]
         except TrackBroken as error:
             return state, [_against_the_rules(log_key(name, record.seq), error)]
     return state, []
-
-
-def _apply(name: str, state: TrackState | None, record: Record) -> TrackState:
-    if name.startswith(RUNS) and (state is None or isinstance(state, RunState)):
-        return run_fold.apply(state, record)
-    if name.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
-        return pool_state.apply(state, record)
-    if name.startswith(DATASETS) and (state is None or isinstance(state, DatasetState)):
-        return dataset_state.apply(state, record)
-    if name == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
-        return quarantine_state.apply(state, record)
-    raise RecordNewer(f"{name} is a track of a kind that this version does not know.")
 
 
 def _newer(where: str, error: RecordNewer) -> Finding:

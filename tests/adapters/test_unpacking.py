@@ -108,6 +108,7 @@ def test_no_more_bytes_or_files_than_the_bounds_are_taken(
         ("MEMBERS_MAX", 4, "more than 4 files"),
         ("MEMBER_BYTES_MAX", 99, "'0' in it has 100 bytes; none has more than 99"),
         ("TOTAL_BYTES_MAX", 499, "more than 499 bytes in all"),
+        ("NAMES_CHARACTERS_MAX", 4, "names have more than 4 characters in all"),
     ):
         opened.clear()
         with monkeypatch.context() as patch:
@@ -143,6 +144,21 @@ def test_a_description_of_a_file_cannot_fill_the_memory(
     try:
         assert "It describes" in refused(path, opened, temp)
         assert tracemalloc.get_traced_memory()[1] < size / 8
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("length", [60_000, 1025])
+def test_names_cannot_fill_the_memory(
+    length: int, opened: list[io.BufferedRandom], temp: Path, tmp_path: Path
+) -> None:
+    members = (plain(f"{n:04}".ljust(length, "n"), b"") for n in range(500))
+    path = packed(tmp_path / "r.tar.gz", *members)
+    tracemalloc.start()
+    try:
+        why = refused(path, opened, temp)
+        assert ("It describes a file in" in why) or ("more than 1024 characters" in why)
+        assert tracemalloc.get_traced_memory()[1] < 4 * 1024**2
     finally:
         tracemalloc.stop()
 
@@ -195,6 +211,7 @@ def test_nothing_is_exported_that_could_not_be_read_again(
 
     for bound, value, why in (
         ("MEMBERS_MAX", 1, "at most 1 files"),
+        ("NAMES_CHARACTERS_MAX", 5, "at most 5 characters in all"),
         ("TOTAL_BYTES_MAX", 7, "and 7 bytes"),
         ("MEMBER_BYTES_MAX", 3, "one has 4 bytes"),
     ):

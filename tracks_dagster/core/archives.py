@@ -24,6 +24,8 @@ MANIFEST = "MANIFEST.json"
 STORE = "store/"  # before the key of every object
 
 MEMBERS_MAX = 1_000_000  # files of one archive
+NAME_CHARACTERS_MAX = 1024  # of one of them: a key has 900, below `store/`
+NAMES_CHARACTERS_MAX = 128 * 1024**2  # of all of them, which are kept in memory
 MEMBER_BYTES_MAX = 1024**3  # of one of them: a chunk has 8 MiB, a large manifest 100
 TOTAL_BYTES_MAX = 64 * 1024**3  # of all of them, unpacked
 

@@ -10,9 +10,11 @@ import gzip
 import tarfile
 import threading
 import weakref
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.adapters.stores.unpacking import unpack
@@ -20,6 +22,7 @@ from tracks_dagster.core.archives import (
     MANIFEST,
     MEMBER_BYTES_MAX,
     MEMBERS_MAX,
+    NAMES_CHARACTERS_MAX,
     STORE,
     TOTAL_BYTES_MAX,
     ArchiveManifest,
@@ -40,9 +43,7 @@ class ArchiveStore:
         self._lock = threading.Lock()
         self._file, self._places = unpack(path)
         weakref.finalize(self, self._file.close)
-        self._keys = sorted(
-            name.removeprefix(STORE) for name in self._places if name.startswith(STORE)
-        )
+        self._names = sorted(self._places)
 
     @property
     def url(self) -> str:
@@ -51,7 +52,7 @@ class ArchiveStore:
 
     def names(self) -> list[str]:
         """Return the name of every member, sorted; objects are those below `store/`."""
-        return sorted(self._places)
+        return list(self._names)
 
     def member(self, name: str) -> bytes | None:
         """Return the bytes of a member, or None when there is none."""
@@ -90,7 +91,11 @@ class ArchiveStore:
 
     def list(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with `prefix`, in ascending order."""
-        return (key for key in self._keys if key.startswith(prefix))
+        whole = STORE + prefix
+        for name in islice(self._names, bisect_left(self._names, whole), None):
+            if not name.startswith(whole):
+                return
+            yield name.removeprefix(STORE)
 
     def folders(self, prefix: str) -> Iterator[str]:
         """Yield what follows `prefix` up to the next "/", once each."""
@@ -155,13 +160,19 @@ class _Members:
 
     def __init__(self, tar: tarfile.TarFile) -> None:
         self._tar = tar
-        self._count = 0
+        self._count = self._names_characters = 0
         self._total_bytes = 0
 
     def add(self, name: str, data: bytes) -> None:
         """Add one; raises InvalidInput when it or all of them are too large."""
         self._count += 1
         self._total_bytes += len(data)
+        self._names_characters += len(name)
+        if self._names_characters > NAMES_CHARACTERS_MAX:
+            raise InvalidInput(
+                f"Cannot export: the names in an archive have at most {NAMES_CHARACTERS_MAX} "
+                "characters in all. Leave out --with-chunks, or copy the store."
+            )
         if self._count > MEMBERS_MAX or self._total_bytes > TOTAL_BYTES_MAX:
             raise InvalidInput(
                 f"Cannot export: an archive holds at most {MEMBERS_MAX} files and {TOTAL_BYTES_MAX} "

@@ -16,11 +16,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from tracks_dagster.core.archives import MEMBER_BYTES_MAX, MEMBERS_MAX, TOTAL_BYTES_MAX
+from tracks_dagster.core.archives import (
+    MEMBER_BYTES_MAX,
+    MEMBERS_MAX,
+    NAME_CHARACTERS_MAX,
+    NAMES_CHARACTERS_MAX,
+    TOTAL_BYTES_MAX,
+)
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
 
 COPY_BYTES = 1024 * 1024  # at a time
-HEADER_BYTES_MAX = 64 * 1024  # of what tar says of one file beside its bytes: a long name
+HEADER_BYTES_MAX = 8 * 1024  # of what tar says of one file beside its bytes: a long name
 TAIL_BYTES_MAX = 1024 * 1024  # behind the last file: tar fills up to 10 KiB
 DISK_SHARE_MAX = 0.5  # of what is free where temporary files lie
 
@@ -88,10 +94,11 @@ def _unpack(path: Path, unpacked: IO[bytes]) -> dict[str, Place]:
 def _copy_members(path: Path, packed: gzip.GzipFile, unpacked: IO[bytes]) -> dict[str, Place]:
     places: dict[str, Place] = {}
     room_bytes = int(shutil.disk_usage(tempfile.gettempdir()).free * DISK_SHARE_MAX)
-    total_bytes = 0
+    total_bytes = names_characters = 0
     with tarfile.open(fileobj=packed, mode="r|", tarinfo=_Header) as tar:
         for header in _headers(tar):
-            _check(header, places, total_bytes)
+            names_characters += len(header.name)
+            _check(header, places, total_bytes, names_characters)
             if total_bytes + header.size > room_bytes:
                 raise _no_room(path, f"it takes more than half of what is free, {room_bytes} bytes")
             places[header.name] = (total_bytes, header.size)
@@ -109,9 +116,15 @@ def _headers(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
         yield header
 
 
-def _check(header: tarfile.TarInfo, places: Mapping[str, Place], total_bytes: int) -> None:
-    """Raise _Refused for a member that no export has."""
+def _check(
+    header: tarfile.TarInfo, places: Mapping[str, Place], total_bytes: int, names_characters: int
+) -> None:
+    """Raise _Refused for a member that no export has; the other two are the sums up to it."""
     name, shown = header.name, repr(header.name[:200])
+    if len(name) > NAME_CHARACTERS_MAX:
+        raise _Refused(f"The name {shown}… in it has more than {NAME_CHARACTERS_MAX} characters.")
+    if names_characters > NAMES_CHARACTERS_MAX:
+        raise _Refused(f"Its names have more than {NAMES_CHARACTERS_MAX} characters in all.")
     if not header.isreg() or header.issparse():
         raise _Refused(f"{shown} in it is {_kind(header)}, no plain file.")
     if name.startswith("/") or ".." in PurePosixPath(name).parts or not name.isprintable():

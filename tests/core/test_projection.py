@@ -151,7 +151,7 @@ def test_a_quarantined_snapshot_is_no_longer_the_newest_usable() -> None:
 
 
 def test_a_time_that_is_none_is_a_broken_record() -> None:
-    with pytest.raises(TrackBroken, match="its started_at is 'yesterday'"):
+    with pytest.raises(TrackBroken, match="Its started_at is 'yesterday'"):
         History().declare().open().end("unknown", started_at="yesterday")
 
 

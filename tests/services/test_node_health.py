@@ -149,7 +149,7 @@ def tracks_of(store: FakeObjectStore, ledger: Ledger, clock: FakeClock, history:
         store.delete(key)
     history.write_to(store)
     projector = Projector(store, ledger)
-    projector.reindex()
+    projector.reindex(forgets_lost=True)
     uids = iter(f"{number:032x}" for number in range(10_000, 20_000))
     return Tracks(store, now=clock, new_uid=lambda: next(uids), project=projector.project)
 

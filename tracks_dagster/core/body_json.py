@@ -56,15 +56,29 @@ def from_json(kind: type[Body], data: Json) -> Body:
 
 
 def body_of(kind: type[Body], record: Record) -> Body:
-    """Return the body of `record`; raises RecordNewer naming the record when it is no `kind`."""
+    """Return the body of `record`; raises RecordNewer naming the record when it is no `kind`.
+
+    A text of it whose name ends in `_at` holds a time.
+    """
     try:
-        return from_json(kind, record.body)
+        body = from_json(kind, record.body)
+        for name, value in record.body.items():
+            if name.endswith("_at") and value is not None and hasattr(body, name):
+                _check_time(name, value)
+        return body
     except TrackBroken as error:
         raise RecordNewer(
             f"Record {record.seq} ({record.kind}) cannot be read; records before it still hold. "
             f"{error} A newer version, or no program of ours, wrote it on "
             f"{record.at:%Y-%m-%dT%H:%M:%SZ}. Update this checkout."
         ) from error
+
+
+def _check_time(name: str, text: str) -> None:
+    try:
+        parse_time(text)
+    except ValueError as error:
+        raise TrackBroken(f"Its {name} is {text[:SHOWN_CHARACTERS_MAX]!r}.") from error
 
 
 def _reader_of(kind: type) -> Callable[[Json], Any]:
@@ -98,7 +112,7 @@ def _reader(annotation: Any) -> Callable[[Json], Any]:
 
 def _dataclass_reader(kind: type) -> Callable[[Json], Any]:
     hints = typing.get_type_hints(kind)
-    fields = [(f.name, _field_reader(f.name, hints[f.name])) for f in dataclasses.fields(kind)]
+    fields = [(f.name, _reader(hints[f.name])) for f in dataclasses.fields(kind)]
 
     def read(value: Json) -> Any:
         given = {}
@@ -112,24 +126,6 @@ def _dataclass_reader(kind: type) -> Callable[[Json], Any]:
         return kind(**given)
 
     return read
-
-
-def _field_reader(name: str, annotation: Any) -> Callable[[Json], Any]:
-    """Return the reader of a field; a text whose name ends in `_at` holds a time."""
-    read = _reader(annotation)
-    if not name.endswith("_at"):
-        return read
-
-    def read_time(value: Json) -> Any:
-        text = read(value)
-        try:
-            if text is not None:
-                parse_time(text)
-        except ValueError:
-            raise _Unfit(value) from None
-        return text
-
-    return read_time
 
 
 class _Unfit(Exception):

@@ -327,3 +327,27 @@ def test_a_path_and_its_file_url_are_one_store(tmp_path: Path) -> None:
     url = "file://" + str(folder).replace(" ", "%20")
     assert open_store(url, probe=False).get("key") == b"1"
     assert open_store(url, probe=False).url == str(folder)
+
+
+def test_a_disk_without_inodes_is_told_as_that_and_not_as_full(tmp_path: Path) -> None:
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    script = (
+        "import sys; from tracks_dagster.adapters.stores.local import LocalStore, make_root\n"
+        "from pathlib import Path; make_root(Path(sys.argv[1]))\n"
+        "store = LocalStore(Path(sys.argv[1]))\n"
+        "for n in range(99): store.put(f'a/{n}', b'')\n"
+    )
+    shell = 'mount -t tmpfs -o size=8m,nr_inodes=40 none "$0" && exec "$@"'
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell, mounted, sys.executable, "-c", script, mounted / "s"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"no mounts of one's own here: {done.stderr.strip()}")
+    assert "all 40 inodes are in use" in done.stderr
+    assert "% of its bytes are free; remove files" in done.stderr
+    assert "disk is full" not in done.stderr

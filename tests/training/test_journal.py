@@ -159,3 +159,19 @@ def test_what_a_killed_rank_did_not_ship_its_launcher_does(
     journal.close(ship=False)
     LocalLauncher(tmp_path).ship("r", 1, store)
     assert b"".join(store.objects[key] for key in sorted(store.objects)) == path.read_bytes()
+
+
+def test_a_store_that_is_away_is_complained_of_once_and_counted(
+    journal: Journal, store: FakeObjectStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    journal._closing.set()  # its own thread ships nothing
+    for number in range(1, 6):
+        store.fail("put", number, Fault.FAILS)
+    journal.write_step(1, {})
+    for _ in range(6):
+        journal._try_ship()
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert "cannot ship rank-0.jsonl, trying on" in told[0]
+    assert "shipped rank-0.jsonl after 5 failed tries" in told[1]
+    journal.close(ship=False)

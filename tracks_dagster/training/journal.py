@@ -40,6 +40,7 @@ class Journal:
         self._path = path
         self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         self._lost_count = 0
+        self._unshipped_count = 0  # tries in a row
         self._store = store
         self._prefix = prefix
         self._now = now
@@ -96,6 +97,8 @@ class Journal:
         self._thread.join(LAST_SHIP_S_MAX)
         if ship and not self._thread.is_alive():  # else the store does not answer
             self._try_ship()
+        if self._unshipped_count > 1:
+            complain(f"journal: {self._unshipped_count} tries to ship {self._path.name} failed")
         if self._lost_count > 1:
             complain(f"journal: lost {self._lost_count} lines of {self._path}")
         # Else a disk hangs, and the end of the process closes it.
@@ -118,7 +121,17 @@ class Journal:
         try:
             self.ship()
         except StoreError as error:  # the next turn ships more; the file on this machine has it all
-            complain(f"journal: cannot ship {self._path.name}: {error}")
+            self._unshipped_count += 1
+            if (
+                self._unshipped_count == 1
+            ):  # every few seconds it would bury what the trainer prints
+                complain(f"journal: cannot ship {self._path.name}, trying on: {error}")
+            return
+        if self._unshipped_count:
+            complain(
+                f"journal: shipped {self._path.name} after {self._unshipped_count} failed tries"
+            )
+            self._unshipped_count = 0
 
     def _unshipped(self) -> bytes:
         """Return the whole lines from the segment on that is not full; none when it is unreadable."""

@@ -266,10 +266,30 @@ def _names(folder: Path) -> list[str]:
         return []  # removed meanwhile, or never there
 
 
+def _without_inodes(error: OSError) -> str | None:
+    """Say that the files are too many, where that and not their size is why none can be made."""
+    if error.filename is None:
+        return None  # not by making a file: there was no room for its bytes
+    folder = next(each for each in Path(error.filename).absolute().parents if each.is_dir())
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    if found.f_files == 0 or found.f_favail > 0 or found.f_bavail == 0:
+        return None
+    return (
+        f"No space left on device for another file: all {found.f_files} inodes are in use (`df -i`), "
+        f"while {100 * found.f_bavail // found.f_blocks} % of its bytes are free; remove files and try "
+        "again"
+    )
+
+
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         reason = _WHAT_TO_DO.get(error.errno or 0, error.strerror or str(error))
+        if error.errno == errno.ENOSPC:
+            reason = _without_inodes(error) or reason
         raise StoreUnavailable(f"Cannot {what}: {reason}.") from error

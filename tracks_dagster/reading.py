@@ -7,6 +7,7 @@ so that a command loads what it needs, and neither dagster nor torch.
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import tempfile
 from contextlib import suppress
@@ -36,7 +37,7 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
     check_home(settings.home)
     places = (settings.home, Path(settings.store_url))
     is_local = "://" not in settings.store_url
-    is_there = any((place / "format.json").exists() for place in places)
+    is_there = any(os.access(place / "format.json", os.F_OK) for place in places)
     if is_local and not is_there and not settings.is_archive:
         raise NothingYet(
             f"Nothing was recorded in TRACKS_HOME {settings.home} yet; `tracks run --family gpt "
@@ -74,7 +75,7 @@ def open_ledger_to_read(settings: Settings) -> Ledger:
     if settings.is_archive:
         return _ledger_of_archive(settings)
     check_home(settings.home)
-    if settings.postgres_url is None and not (settings.home / LEDGER_FILE).exists():
+    if settings.postgres_url is None and not os.access(settings.home / LEDGER_FILE, os.F_OK):
         raise LedgerError(
             f"There is no ledger at {settings.home / LEDGER_FILE}; `tracks reindex` builds it from "
             "the tracks."

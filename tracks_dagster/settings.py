@@ -92,7 +92,8 @@ class Settings:
     @property
     def is_archive(self) -> bool:
         """Whether the store is an exported run: what other runs did is not known there."""
-        return "://" not in self.store_url and Path(self.store_url).is_file()
+        is_path = "://" not in self.store_url and os.access(self.store_url, os.F_OK)
+        return is_path and Path(self.store_url).is_file()
 
     @property
     def work(self) -> Path:
@@ -125,7 +126,7 @@ def find_policy_file(settings: Settings) -> Path | None:
     if settings.policy_file is not None:
         return settings.policy_file
     path = settings.home / POLICY_FILE
-    return path if path.exists() else None
+    return path if os.access(path, os.F_OK) else None
 
 
 def load_policy(settings: Settings) -> RetryPolicy:
@@ -177,7 +178,7 @@ def find_cluster_file(settings: Settings) -> Path | None:
     if settings.cluster_file is not None:
         return settings.cluster_file
     path = settings.home / CLUSTER_FILE
-    return path if path.exists() else None
+    return path if os.access(path, os.F_OK) else None
 
 
 def load_cluster(settings: Settings) -> ClusterSettings:
@@ -214,7 +215,7 @@ def load_prices(settings: Settings) -> Prices | None:
     path = settings.prices_file
     if path is None:
         path = settings.home / PRICES_FILE
-        if not path.exists():
+        if not os.access(path, os.F_OK):
             return None
     root, broken = read_yaml(path)
     prices, wrong = read_prices(root)

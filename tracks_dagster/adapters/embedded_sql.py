@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import adbc_driver_manager
 import adbc_driver_sqlite
@@ -23,6 +22,7 @@ import sqlalchemy as sa
 
 from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.engine import BUSY_S_MAX, READ_S_MAX
+from tracks_dagster.adapters.ledger.sqlite_reading import to_read
 from tracks_dagster.adapters.sql_conditions import as_sqlite
 from tracks_dagster.adapters.sql_parse import CELLS_MAX, Select, too_large
 from tracks_dagster.core.errors import InvalidInput, LedgerError
@@ -105,19 +105,21 @@ def _filters(connection: duckdb.DuckDBPyConnection, select: Select) -> dict[str,
 
 def _read(ledger: Path, select: Select, filters: Mapping[str, str]) -> dict[str, pa.Table]:
     """Return the tables that `select` may read, from one snapshot of the file."""
-    uri = f"file:{quote(str(ledger.absolute()))}?mode=ro"
+    reading = to_read(ledger)
     try:
         # Not by the driver's own `dbapi`, which imports polars and pandas: half a second.
         with (
-            adbc_driver_sqlite.connect(uri) as database,
+            adbc_driver_sqlite.connect(reading.uri) as database,
             adbc_driver_manager.AdbcConnection(database) as connection,
         ):
             _fetch(connection, f"PRAGMA busy_timeout = {BUSY_S_MAX * 1000}")
             connection.set_autocommit(False)
-            return {
+            tables = {
                 table.name: _read_table(connection, table, select, filters.get(table.name))
                 for table in select.tables
             }
+        reading.check_unchanged()
+        return tables
     except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
         raise LedgerError(
             f"Cannot read the ledger at {ledger}: {error}. `tracks reindex` builds it anew."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,17 @@ HOME_FORMAT = 1  # of its layout; a home of a greater one is refused
 
 def check_home(home: Path) -> None:
     """Raise SettingsError when `home` cannot be used; a home that is not there yet can be."""
-    if home.exists() and not home.is_dir():
+    for folder in (home, *home.parents):
+        if os.access(folder, os.F_OK):
+            if folder.is_dir() and not os.access(
+                folder, os.X_OK | (os.R_OK if folder == home else 0)
+            ):
+                raise SettingsError(
+                    f"TRACKS_HOME is {home}, and this user may not look into {folder}; ask its owner, "
+                    "or choose another TRACKS_HOME."
+                )
+            break
+    if os.access(home, os.F_OK) and not home.is_dir():  # False too where this user may not look
         raise SettingsError(
             f"TRACKS_HOME is {home}, which is a file; name a folder, or one that can be created."
         )

@@ -80,7 +80,7 @@ def command(
     _check(target, html, records=records, evidence=evidence, random_failed=random_failed)
     settings = settings_for(archive)
     tracks = open_tracks_to_read(settings)
-    around = _around(settings, tracks)
+    around = draw_on(settings, tracks)
     if random_failed:
         picked = _pick(settings, last, seed)
         click.echo(_told(picked, last), err=True)
@@ -112,7 +112,7 @@ def _check(
         raise InvalidInput(f"--evidence is of one attempt: write {target}/a01, for example.")
 
 
-def _around(settings: Settings, tracks: Tracks) -> Around:
+def draw_on(settings: Settings, tracks: Tracks) -> Around:
     """Return what an explanation may draw on; what cannot be had is told and left out."""
     rules, wrong_rules = usable_rules(settings)
     prices, wrong_prices = usable_prices(settings)

@@ -6,21 +6,33 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.cli.common import as_json, open_app, print_answer, run_argument
+from tracks_dagster.cli.common import as_json, print_answer, run_argument
+from tracks_dagster.cli.explain import draw_on
 from tracks_dagster.core.names import check_run_id
+from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.explain.run import Around
 from tracks_dagster.services.report import link as report_link
 from tracks_dagster.services.status import reads_what_waits
-from tracks_dagster.settings import find_ui_url, usable_prices
+from tracks_dagster.settings import Settings, find_ui_url, usable_prices
 from tracks_dagster.wiring import App
 
 
 @click.command("report")
 @run_argument
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    show_default="TRACKS_HOME/reports/RUN.html",
+    help="The file to write.",
+)
 @as_json
-def command(run_id: str, as_json: bool) -> None:
-    """Write the report of RUN to TRACKS_HOME/reports and print its path."""
-    path = str(write_report(open_app(), check_run_id(run_id)))
+def command(run_id: str, out: Path | None, as_json: bool) -> None:
+    """Write the report of RUN, one file without a network, and print its path."""
+    settings = Settings.from_environment()
+    tracks = open_tracks_to_read(settings)
+    file = out or settings.reports / f"{check_run_id(run_id)}.html"
+    written = report_link.write_report(tracks, run_id, file, draw_on(settings, tracks))
+    path = str(written.path)
     print_answer(path, {"run_id": run_id, "path": path}, as_json=as_json)
 
 

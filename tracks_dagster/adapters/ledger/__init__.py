@@ -30,6 +30,6 @@ def open_ledger_to_read(url: str) -> SqlLedger:
 
     Nothing is created or brought up to date. Raises LedgerError when it cannot be read as it is.
     """
-    engine = make_engine(url)
+    engine = make_engine(url, only_reads=True)
     check_schema(engine)
     return SqlLedger(engine)

@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, StatementError
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
+from tracks_dagster.adapters.ledger.sqlite_reading import Reading, to_read
 from tracks_dagster.core.errors import LedgerError, RowRefused, SettingsError
 
 CONNECT_S_MAX = 10  # for a Postgres to answer
@@ -42,10 +44,13 @@ _OF_THE_SERVER = {
 }
 
 
-def make_engine(url: str | URL, *, keep_connection: bool = False) -> Engine:
+def make_engine(
+    url: str | URL, *, keep_connection: bool = False, only_reads: bool = False
+) -> Engine:
     """Return an engine for `url`, without connecting; raises SettingsError for what is none.
 
     keep_connection: one connection at a time stays open, until the engine is disposed of.
+    only_reads: nothing is set in a SQLite file, which may lie where nothing can be written.
     """
     pool = QueuePool if keep_connection else NullPool
     try:
@@ -57,7 +62,7 @@ def make_engine(url: str | URL, *, keep_connection: bool = False) -> Engine:
         ) from error
     match parsed.get_backend_name():
         case "sqlite":
-            return _sqlite_engine(parsed, pool)
+            return _sqlite_engine(parsed, pool, only_reads=only_reads)
         case "postgresql":
             timeout = {"connect_timeout": parsed.query.get("connect_timeout", CONNECT_S_MAX)}
             return sa.create_engine(parsed, poolclass=pool, connect_args=timeout)
@@ -82,7 +87,10 @@ def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connectio
                 _limit_postgres(connection, write=write)
             yield connection
             if not write:
+                opened: Any = connection.connection.dbapi_connection
                 begun.rollback()
+                if isinstance(opened, _ReadConnection):
+                    opened.reading.check_unchanged()
     except SQLAlchemyError as error:
         kind = RowRefused if _is_of_a_value(error) else LedgerError
         where = f"the ledger at {place(engine.url)}"
@@ -136,16 +144,23 @@ def reason(error: SQLAlchemyError) -> str:
     return f"{line}."
 
 
-def _sqlite_engine(url: URL, pool: type[Pool]) -> Engine:
+def _sqlite_engine(url: URL, pool: type[Pool], *, only_reads: bool) -> Engine:
     if not url.database or url.database == ":memory:":
         raise SettingsError("The ledger needs a file: write sqlite:///PATH.")
     if not Path(url.database).absolute().parent.is_dir():
         raise SettingsError(f"The ledger's folder does not exist: {Path(url.database).parent}.")
-    engine = sa.create_engine(url, poolclass=pool, connect_args={"timeout": BUSY_S_MAX})
+    path = Path(url.database)
+    engine = (
+        sa.create_engine(url, poolclass=pool, creator=partial(_connect_to_read, path))
+        if only_reads
+        else sa.create_engine(url, poolclass=pool, connect_args={"timeout": BUSY_S_MAX})
+    )
 
     @event.listens_for(engine, "connect")
     def _connect(connection: Any, _: object) -> None:
         connection.isolation_level = None  # the driver begins no transaction of its own: we do
+        if only_reads:
+            return
         _write_ahead(connection)
         connection.execute("PRAGMA synchronous = NORMAL")  # a reindex restores what a crash takes
 
@@ -160,6 +175,21 @@ def _sqlite_engine(url: URL, pool: type[Pool]) -> Engine:
             connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+class _ReadConnection(sqlite3.Connection):
+    """A connection that knows how its file was opened."""
+
+    reading: Reading
+
+
+def _connect_to_read(path: Path) -> _ReadConnection:
+    reading = to_read(path)
+    opened = sqlite3.connect(
+        reading.uri, uri=True, timeout=BUSY_S_MAX, factory=_ReadConnection, check_same_thread=False
+    )
+    opened.reading = reading
+    return opened
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.run import NOTHING_AROUND, Around, read_to_explain
 from tracks_dagster.services.report.page import render_told, report_anchor
@@ -37,13 +38,21 @@ def write_report(
 ) -> Written:
     """Write the report of a run as it stands now, that of `attempt_id` unfolded.
 
-    Safe from two processes: the last one's file stays. Raises as `read_to_explain`.
+    Safe from two processes: the last one's file stays. Raises as `read_to_explain`, and InvalidInput
+    where the file cannot be written.
     """
     told = read_to_explain(tracks, run_id, around)
     html = render_told(tracks, told, around, attempt_id=attempt_id)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.write_text(html, encoding="utf-8")
-    unfinished.replace(file)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        unfinished.write_text(html, encoding="utf-8")
+        unfinished.replace(file)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(
+            f"Cannot write the report {file}: {why}. Name another file: `tracks report {run_id} "
+            "--out FILE`."
+        ) from error
     anchor = "" if attempt_id is None else f"#{report_anchor(attempt_id)}"
     return Written(path=file, link=f"{file.absolute().as_uri()}{anchor}", broken=told.read.broken)

@@ -49,6 +49,7 @@ from tracks_dagster.core.families import find_family, resolve_config
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.sample_order import SampleOrder
 from tracks_dagster.core.track import Track, run_track
 from tracks_dagster.training import journal
 from tracks_dagster.training.attempt import Attempt
@@ -149,6 +150,7 @@ class TrainingRun:
         retention: RetentionRule | None = None,
         run_id: str = "r",
         branched_from: CheckpointRef | None = None,
+        sample_order: SampleOrder = SampleOrder.FEISTEL,
         **config: Json,
     ) -> None:
         self.folder = folder
@@ -176,6 +178,7 @@ class TrainingRun:
             retention=retention or RetentionRule(),
             trainer="family" if script is None else "script",
             branched_from=branched_from,
+            sample_order=sample_order.value,
         )
         self._decide(Kind.RUN_DECLARED, self.declared)
 

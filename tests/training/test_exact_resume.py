@@ -15,6 +15,7 @@ from tests.training.gangs import TrainingRun
 from tracks_dagster.core.bodies import Drill
 from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.records import Kind
+from tracks_dagster.core.sample_order import SampleOrder
 
 GRACE = Drill(kind="preempt", step=7)
 NO_GRACE = Drill(kind="preempt", step=8, grace_s=0.0)
@@ -30,13 +31,22 @@ def samples(run: TrainingRun) -> dict[int, str]:
     }
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("ranks", "order"),
+    [
+        (1, SampleOrder.FEISTEL),
+        (1, SampleOrder.SORTED),
+        (2, SampleOrder.FEISTEL),
+        (3, SampleOrder.FEISTEL),
+    ],
+)
 def test_weights_and_losses_are_equal_with_and_without_an_interruption(
-    tmp_path: Path, ranks: int
+    tmp_path: Path, ranks: int, order: SampleOrder
 ) -> None:
-    calm = TrainingRun(tmp_path / "calm", ranks=ranks, family="gpt")
-    drained = TrainingRun(tmp_path / "drained", ranks=ranks, family="gpt", drills=(GRACE,))
-    killed = TrainingRun(tmp_path / "killed", ranks=ranks, family="gpt", drills=(NO_GRACE,))
+    calm, drained, killed = (
+        TrainingRun(tmp_path / name, ranks=ranks, family="gpt", drills=drills, sample_order=order)
+        for name, drills in (("calm", ()), ("drained", (GRACE,)), ("killed", (NO_GRACE,)))
+    )
     for run in (calm, drained, killed):
         run.train_to_the_end()
     assert calm.weights() == drained.weights() == killed.weights()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,19 @@ from hypothesis import strategies as st
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.remediation import Remedied, Tried, save_device_memory
+from tracks_dagster.core.sample_order import SampleOrder
 from tracks_dagster.training.micro_batches import split
+from tracks_dagster.training.permutations import FeistelPermutation
 from tracks_dagster.training.sampling import (
+    PART,
     BatchSampler,
     SampleIndex,
-    permutation,
     sample_rng,
 )
 
 lengths = st.integers(1, 60)
 seeds = st.integers(0, 2**31 - 1)
+orders = st.sampled_from(SampleOrder)
 
 
 windows = st.lists(
@@ -39,9 +43,16 @@ def sampler(
     rank: int = 0,
     ranks: int = 1,
     skip: list[list[int]] | None = None,
+    order: SampleOrder = SampleOrder.FEISTEL,
 ) -> BatchSampler:
     return BatchSampler(
-        length, seed=seed, global_batch=batch, rank=rank, world_size=ranks, skip_windows=skip
+        length,
+        seed=seed,
+        global_batch=batch,
+        rank=rank,
+        world_size=ranks,
+        skip_windows=skip,
+        order=order,
     )
 
 
@@ -58,14 +69,13 @@ def shares(made: BatchSampler, *, after: int, until: int) -> list[list[SampleInd
     return list(made)
 
 
-@given(length=lengths, seed=seeds, batch=st.integers(1, 20))
-def test_each_sample_comes_once_an_epoch(length: int, seed: int, batch: int) -> None:
+@given(length=lengths, seed=seeds, batch=st.integers(1, 20), order=orders)
+def test_each_sample_comes_once_an_epoch(
+    length: int, seed: int, batch: int, order: SampleOrder
+) -> None:
     steps = -(-3 * length // batch)
-    stream = [
-        i
-        for share in shares(sampler(length, seed=seed, batch=batch), after=0, until=steps)
-        for i in share
-    ]
+    made = sampler(length, seed=seed, batch=batch, order=order)
+    stream = [i for share in shares(made, after=0, until=steps) for i in share]
     for epoch in range(3):
         ours = stream[epoch * length : (epoch + 1) * length]
         assert sorted(ours) == list(range(length))
@@ -88,12 +98,15 @@ def test_the_ranks_together_see_what_one_rank_would(
     assert whole == [alone.global_indices(step).tolist() for step in range(1, 9)]
 
 
-@given(length=lengths, seed=seeds, batch=st.integers(1, 20), after=st.integers(0, 7))
+@given(length=lengths, seed=seeds, batch=st.integers(1, 20), after=st.integers(0, 7), order=orders)
 def test_a_resumed_iteration_goes_on_where_the_cursor_stands(
-    length: int, seed: int, batch: int, after: int
+    length: int, seed: int, batch: int, after: int, order: SampleOrder
 ) -> None:
-    whole = shares(sampler(length, seed=seed, batch=batch), after=0, until=8)
+    begun = sampler(length, seed=seed, batch=batch, order=order)
+    whole = shares(begun, after=0, until=8)
     resumed = sampler(length, seed=seed, batch=batch)
+    resumed.go_on_at(begun.position(after))
+    assert resumed.position(after) == begun.position(after)
     assert shares(resumed, after=after, until=8) == whole[after:]
     assert len(resumed) == 8 - after
     assert resumed.cursor(after) == sum(len(share) for share in whole[:after])
@@ -111,18 +124,39 @@ def test_reading_ahead_moves_no_cursor() -> None:
         "seed": 0,
         "dataset_length": 10,
         "global_batch": 3,
+        "order": "feistel",
     }
     assert made.epoch(3) == 0  # 9 of 10 consumed: the next sample is the epoch's last
     assert made.epoch(4) == 1  # 12 of 10
 
 
-def test_the_permutation_is_pinned() -> None:
-    """Another order after an upgrade of numpy would break every resume; so it must not change."""
-    assert permutation(8, seed=7, epoch=0).tolist() == PINNED[0]
-    assert permutation(8, seed=7, epoch=1).tolist() == PINNED[1]
+def test_a_checkpoint_without_an_order_is_of_a_run_that_began_with_the_first() -> None:
+    """What such a checkpoint says stays the same, byte for byte."""
+    old = {"cursor": 12, "epoch": 1, "seed": 0, "dataset_length": 10, "global_batch": 4}
+    made = sampler(10, batch=4)
+    made.go_on_at(old)
+    assert made.position(3) == old
+    first = sampler(10, batch=4, order=SampleOrder.SORTED)
+    assert made.global_indices(1).tolist() == first.global_indices(1).tolist()
+    with pytest.raises(InvalidInput, match="'spiral', which this version does not know"):
+        made.go_on_at({**old, "order": "spiral"})
 
 
-PINNED = [[4, 1, 6, 3, 2, 7, 5, 0], [3, 1, 6, 2, 5, 4, 0, 7]]
+def test_a_step_over_the_ends_of_parts_is_whole() -> None:
+    made = sampler(3 * PART, batch=2 * PART + 2)
+    epoch = FeistelPermutation(3 * PART, seed=0, epoch=0).at(0, 2 * PART + 2)
+    assert made.global_indices(1).tolist() == epoch.tolist()
+
+
+def test_a_billion_samples_cost_no_memory_before_the_first_batch() -> None:
+    tracemalloc.start()
+    try:
+        [first] = shares(sampler(10**9, batch=24), after=0, until=1)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(set(first)) == 24
+    assert peak_bytes < 1 << 20  # of which an eighth are the 4096 places that are computed at once
 
 
 @settings(max_examples=30)
@@ -203,8 +237,8 @@ def test_a_window_over_the_end_of_an_epoch_takes_from_both() -> None:
     """10 samples, batches of 4: steps 2 and 3 are positions 4 to 11, the last two of epoch 1."""
     made = sampler(10, batch=4, skip=[[2, 3]])
     first, second = shares(made, after=0, until=2)
-    assert first == permutation(10, seed=0, epoch=0)[:4].tolist()
-    assert second == permutation(10, seed=0, epoch=1)[2:6].tolist()
+    assert first == FeistelPermutation(10, seed=0, epoch=0).at(0, 4).tolist()
+    assert second == FeistelPermutation(10, seed=0, epoch=1).at(2, 4).tolist()
     assert {index.epoch for index in second} == {1}
     assert (made.cursor(1), made.cursor(2), made.epoch(2)) == (4, 16, 1)
 

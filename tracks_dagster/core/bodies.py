@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.sample_order import SampleOrder
 
 # The fields that hold words: of a person, of a log, of an exception. They are cleaned of secrets before
 # they are stored; every other text names something.
@@ -153,6 +154,7 @@ class RunDeclared:
     estimated_device_s: device seconds that an undisturbed run is expected to take.
     branched_from: the checkpoint of another run that this one goes on from; pinned in that run's
     track, as "branch:<run_id>", before this record was written.
+    sample_order: of the samples from step 0 on; what resumes goes on in the order of its checkpoint.
     """
 
     run_id: str
@@ -173,6 +175,7 @@ class RunDeclared:
     trainer: str = "family"
     retention: RetentionRule = RetentionRule()
     branched_from: CheckpointRef | None = None
+    sample_order: str = SampleOrder.SORTED.value
 
 
 # --- an attempt -----------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from tracks_dagster.core.records import Draft, Json, Kind, Record
 from tracks_dagster.core.redact import redact_json
 from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.sample_order import SampleOrder
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
@@ -196,6 +197,7 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         trainer=trainer_name(request.run_id, request.trainer_source),
         branched_from=request.branched_from,
         retention=request.retention,
+        sample_order=SampleOrder.FEISTEL.value,
     )
 
 

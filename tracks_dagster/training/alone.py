@@ -48,6 +48,7 @@ from tracks_dagster.core.records import (
 )
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.sample_order import SampleOrder
 from tracks_dagster.core.track import Track, run_track
 from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.last_word import last_word_key
@@ -144,6 +145,7 @@ def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclare
         cadence=CADENCE,
         estimated_device_s=0.0,
         trainer="script",
+        sample_order=SampleOrder.FEISTEL.value,
     )
 
 

@@ -178,6 +178,7 @@ class Attempt:
             rank=self.rank,
             world_size=self.world_size,
             skip_windows=self.config.get(SKIP_WINDOWS),
+            order=self._launch.declared.sample_order,
         )
         return self._sampler
 

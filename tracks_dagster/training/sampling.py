@@ -1,4 +1,4 @@
-"""Which samples a step trains on: a function of (seed, step, skip windows), of nothing else.
+"""Which samples a step trains on: a function of (seed, step, skip windows, order), of nothing else.
 
 The epochs' permutations, one after the other, form an endless stream of sample indices, cut into
 blocks of the global batch B: block b (1-based) is the positions [(b-1)·B, b·B). Step s takes block s,
@@ -6,22 +6,30 @@ or, behind `skip_windows`, the s-th block that these leave (`core.skip_windows`)
 contiguous slice. So the order does not depend on world size, micro-batch, loader workers or how far a
 loader prefetched, and the cursor after step s is the end of its block: nothing has to be saved to
 resume. Blocks are left out where the stream has them, over the end of an epoch as well: what is
-skipped is not made up for in that epoch.
+skipped is not made up for in that epoch. Of an epoch only the places are computed that are read, so
+memory and the time until the first batch do not depend on its length.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Json, sha256_hex
+from tracks_dagster.core.sample_order import SampleOrder, find_order
 from tracks_dagster.core.skip_windows import block_of, skipped_blocks
+from tracks_dagster.training.permutations import (
+    FeistelPermutation,
+    Indices,
+    philox_key,
+    sorted_permutation,
+)
 
-Indices = npt.NDArray[np.int64]
+PART = 4096  # places of an epoch that are computed at once: 32 KiB, and steps between share them
+PARTS_KEPT = 4  # what the loader reads ahead, the step that is reported, and the next of each
 
 
 class SampleIndex(int):
@@ -55,9 +63,13 @@ class BatchSampler:
         rank: int,
         world_size: int,
         skip_windows: Json = None,
+        order: str = SampleOrder.FEISTEL,
     ) -> None:
         """Raise InvalidInput for an empty dataset, a batch that the ranks cannot divide, or windows
-        that are none (`skip_windows`: as in the config, None for none)."""
+        that are none (`skip_windows`: as in the config, None for none).
+
+        order: of a run that begins; `go_on_at` takes the one of a checkpoint.
+        """
         if dataset_length < 1:
             raise InvalidInput("The dataset has no samples; there is nothing to train on.")
         if global_batch < 1 or global_batch % world_size:
@@ -73,8 +85,15 @@ class BatchSampler:
         self._rank = rank
         self._after_step = 0
         self._until = 0
+        self._order = find_order(order)
         # Two epochs: near a boundary the loader reads ahead in the next one.
-        self._permutation = lru_cache(maxsize=2)(partial(permutation, dataset_length, seed=seed))
+        self._sorted = lru_cache(maxsize=2)(partial(sorted_permutation, dataset_length, seed=seed))
+        self._part = lru_cache(maxsize=PARTS_KEPT)(self._computed)
+
+    def go_on_at(self, position: Mapping[str, Json]) -> None:
+        """Take the order of samples from a checkpoint's `position`; one that names none is older than
+        the choice. Raises InvalidInput for an order of a newer version."""
+        self._order = find_order(position.get("order", SampleOrder.SORTED))
 
     def resume_after(self, step: int, *, until: int) -> None:
         """Let the next iteration yield the steps `step` + 1 … `until`."""
@@ -106,9 +125,14 @@ class BatchSampler:
         """Return the epoch (0-based) that the cursor stands in when `step` is done."""
         return self.cursor(step) // self.dataset_length
 
-    def position(self, step: int) -> dict[str, int]:
-        """Return all that the samples after `step` depend on; a checkpoint keeps it."""
+    def position(self, step: int) -> dict[str, Json]:
+        """Return all that the samples after `step` depend on; a checkpoint keeps it.
+
+        The first order is not named: checkpoints that were written before there were two have none.
+        """
+        named = {} if self._order is SampleOrder.SORTED else {"order": self._order.value}
         return {
+            **named,
             "cursor": self.cursor(step),
             "epoch": self.epoch(step),
             "seed": self.seed,
@@ -133,24 +157,22 @@ class BatchSampler:
         parts: list[Indices] = []
         while count > 0:  # ends: each turn takes at least one
             epoch, offset = divmod(position, self.dataset_length)
-            part = self._permutation(epoch=epoch)[offset : offset + count]
+            if self._order is SampleOrder.SORTED:
+                part = self._sorted(epoch=epoch)[offset : offset + count]
+            else:
+                begin, within = offset - offset % PART, offset % PART
+                part = self._part(epoch, begin)[within : within + count]
             parts.append(part)
             position += len(part)
             count -= len(part)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-
-def permutation(length: int, *, seed: int, epoch: int) -> Indices:
-    """Return the order of samples 0 … length - 1 in one epoch. (length,)
-
-    The order of 64-bit words of Philox keyed by (seed, epoch): numpy keeps a bit generator's stream
-    over its versions (NEP 19), but not what `Generator.permutation` makes of it. Memory: 24 bytes a
-    sample while sorting.
-    """
-    words = np.random.Philox(key=_key(seed, epoch)).random_raw(length)
-    order = np.argsort(words, kind="stable").astype(np.int64, copy=False)
-    order.flags.writeable = False  # shares of steps are views of it
-    return order
+    def _computed(self, epoch: int, begin: int) -> Indices:
+        """Return the samples at up to PART places of an epoch from `begin` on."""
+        permutation = FeistelPermutation(self.dataset_length, seed=self.seed, epoch=epoch)
+        part = permutation.at(begin, min(PART, self.dataset_length - begin))
+        part.flags.writeable = False  # shares of steps are views of it
+        return part
 
 
 def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
@@ -160,8 +182,4 @@ def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
     streams meet only after 2¹²⁸ draws.
     """
     counter = np.array([0, 0, index + 1, 0], dtype=np.uint64)
-    return np.random.Generator(np.random.Philox(key=_key(seed, epoch), counter=counter))
-
-
-def _key(seed: int, epoch: int) -> npt.NDArray[np.uint64]:
-    return np.array([seed, epoch], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=philox_key(seed, epoch), counter=counter))

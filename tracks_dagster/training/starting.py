@@ -53,6 +53,8 @@ def begin(
     found = find_checkpoint(launch, trained, arena)
     fetched = found.fetched
     step = fetched.ref.step if fetched else 0
+    if fetched is not None:
+        sampler.go_on_at(fetched.data)
     sampler.resume_after(step, until=until)
     batches = iter(loader)
     if one_backward is not None:

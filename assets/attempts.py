@@ -55,11 +55,18 @@ from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.wiring import App
 
+# The first words of each asset of the group: "Materialize all" is what Dagster's graph offers.
+HOW_TO_START = (
+    f"**To start training, launch the job [{names.DECLARE_TRAINING_RUN_JOB}]({names.LAUNCHPAD})**, not "
+    '"Materialize": partitions appear by themselves, one for each attempt of a run.'
+)
 SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 CANCELLED_BY = "dagster ui"
 TAKEN_AWAY_S_MAX = 5.0  # for the launcher's word on why this worker is ended; its grace is longer
 TAKEN_AWAY_LOOK_S = 0.2
-DESCRIPTION = f"""One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
+DESCRIPTION = f"""{HOW_TO_START}
+
+One attempt at a training run: `RUN/aNN`, from its launch to the reason why it ended.
 
 Green: the attempt reached the step it was asked for. Red: it ended before; its receipt (why, what it
 cost, from where, what was decided, where it ran) is the observation on its partition, and the sensors

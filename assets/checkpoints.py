@@ -6,6 +6,7 @@ attempt tells Dagster. Its partitions are registered as checkpoints appear.
 
 from dagster import AssetSpec, DynamicPartitionsDefinition
 
+from assets.attempts import HOW_TO_START
 from tracks_dagster.core import names
 
 checkpoints = AssetSpec(
@@ -16,6 +17,7 @@ checkpoints = AssetSpec(
     kinds={"pytorch"},
     owners=["team:training"],
     description=(
+        f"{HOW_TO_START}\n\n"
         "Every committed checkpoint: `RUN/aNN/step-STEP`. A checkpoint stands here after its commit "
         "record stands in the run's track, and only that record makes it real. Weights, optimizer, "
         "RNG and data cursor of one step, verified by hash whenever they are read. Never red: a "

@@ -213,8 +213,10 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
 @job(
     name=names.DECLARE_TRAINING_RUN_JOB,
     description=(
-        "Starts a training run. Fill in the launchpad (every field says what it means), then launch: "
-        "the run is recorded, and its first attempt appears under training_attempts."
+        "Starts a training run. Fill in the launchpad (only `intent` is needed; every field says what "
+        "it means), then launch: the run is recorded, and within seconds its first attempt appears as "
+        "a partition of training_attempts, started and retried by the sensors. Nothing is materialized "
+        "by hand, but the snapshot that it trains on, once."
     ),
 )
 def declare_training_run() -> None:

@@ -25,6 +25,17 @@ def test_assets_resources_and_sensors_come_from_this_repository(package: object)
     assert Path(folder).parent == ROOT
 
 
+def test_whoever_looks_at_the_training_group_reads_first_how_training_starts() -> None:
+    graph = defs.resolve_asset_graph()
+    group = [node for node in graph.asset_nodes if node.group_name == "training"]
+    assert len(group) == 2
+    for node in group:
+        first, _, _ = (node.description or "").partition("\n")
+        assert names.DECLARE_TRAINING_RUN_JOB in first, node.key
+        assert names.LAUNCHPAD in first, node.key
+    assert names.LAUNCHPAD.split("/")[4] == names.DECLARE_TRAINING_RUN_JOB
+
+
 def test_loading_the_definitions_loads_nothing_heavy() -> None:
     script = (
         "import sys, tracks_dagster.definitions\n"

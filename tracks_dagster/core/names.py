@@ -23,6 +23,8 @@ KUBERNETES = "kubernetes"
 # Dagster jobs
 TRAIN_ATTEMPT_JOB = "train_attempt"
 EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
+# Where its launchpad is in the UI; the location's name is workspace.yaml's.
+LAUNCHPAD = "/locations/tracks_dagster/jobs/declare_training_run/playground"
 DECLARE_TRAINING_RUN_JOB = "declare_training_run"
 RETRAINING_JOB = "retrain_on_newest_snapshot"
 COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"

@@ -339,6 +339,7 @@ def test_what_a_pod_writes_to_its_nodes_disk_is_limited_and_asked_for() -> None:
     assert pod_of(gang(), settings)["volumes"][0]["emptyDir"] == {"sizeLimit": "500000000"}
     requests = trainer_of(gang(), settings)["resources"]["requests"]
     assert requests == {"ephemeral-storage": "500000000"}
+    assert "ephemeral-storage" not in str(trainer_of(gang(queue="team"), settings)["resources"])
     theirs = {"limits": {"ephemeral-storage": "1Mi"}}
     template = {"spec": {"containers": [{"resources": theirs}]}}
     assert trainer_of(gang(), cluster(pod_template=template))["resources"] == {

@@ -134,13 +134,16 @@ def _trainer(
 def _resources(wanted: Demand, cluster: ClusterSettings, template: Mapping[str, Json]) -> Json:
     """Return requests and limits; a template that limits CPUs or disk keeps that such a limit is there.
 
-    A limit below its request has every pod refused: of CPUs it becomes what the run asks for.
+    A limit below its request has every pod refused: of CPUs it becomes what the run asks for. Kueue
+    admits no gang that asks for a resource which its queue does not cover: there disk is asked for only
+    where the template does.
     """
     limited = template.get("limits") or {}
     requests, limits = dict(wanted.requests), dict(wanted.limits)
     if CPUS in limited and CPUS in requests:
         limits[CPUS] = requests[CPUS]
-    if DISK not in limited and DISK not in (template.get("requests") or {}):
+    is_said = DISK in limited or DISK in (template.get("requests") or {})
+    if not is_said and wanted.queue is None:
         requests[DISK] = str(min(DISK_REQUEST_BYTES, cluster.work_storage_bytes))
     return {"requests": requests, **({"limits": limits} if limits else {})}
 

@@ -19,6 +19,8 @@ from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.names import KUBERNETES
 from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import Kind, canonical_json, format_time
+from tracks_dagster.services.heartbeat import write_launches
+from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.triage.judge import triage
 from tracks_dagster.services.triage.room import Asked
@@ -81,6 +83,21 @@ def test_what_is_only_to_be_finished_needs_a_daemon(advised: Advised) -> None:
     assert "`tracks up` goes on with complete, stopped, unborn." in told
     assert "--apply" not in told  # which does none of it
     assert NOTHING in advised(*runs, sensors={"watch_attempts": True})
+
+
+def test_a_launch_that_does_not_come_is_something_to_do_beside_a_daemon_that_ticks(
+    advised: Advised, store: FakeObjectStore
+) -> None:
+    opened = History("opened").declare().open()
+    failed = PendingLaunch(
+        key="opened/a01", failed_count=4, why="no answer in 300 s; see daemon.log"
+    )
+    another = PendingLaunch(key="another/a01", failed_count=9, why="it was not asked about")
+    write_launches(store, "launch_attempts", [failed, another])
+    told = advised(opened, sensors={"watch_attempts": True})
+    assert NOTHING not in told
+    assert "See why opened/a01 does not come: 4 launches failed: no answer in 300 s; see" in told
+    assert "another/a01" not in told
 
 
 def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: Advised) -> None:

@@ -85,7 +85,11 @@ def _steps(found: Triage, options: str) -> Iterator[str]:
             words = f"The daemon adopts {_names(adopted)} within seconds"
             yield f"{words}; if nothing happens, it is gone: `tracks up` starts another."
         yield from unkept_told(found)
-    for key, words in list(found.daemon.late.items())[:NAMES_MAX]:
+    shown = {e.run_id for e in found.lines}
+    late = {
+        key: words for key, words in found.daemon.late.items() if key.partition("/")[0] in shown
+    }
+    for key, words in list(late.items())[:NAMES_MAX]:
         yield f"See why {key} does not come: {words}."
     if unseen:
         yield f"Look at {_names(unseen)} from where they run: `Why` says what is not seen from here."

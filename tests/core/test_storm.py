@@ -9,11 +9,11 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core.bodies import ComputeRequest
+from tracks_dagster.core.bodies import ComputeRequest, Debit
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.names import ALERT_POOL_STORM
+from tracks_dagster.core.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.core.policy import Remedy, RetryPolicy
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.storm import PoolEnd, PoolView, StormRule, find_storm, pool_of
@@ -156,3 +156,57 @@ def test_a_retry_that_leaves_the_pool_does_not_wait_for_it_to_calm_down() -> Non
     policy = dataclasses.replace(DEFAULT_POLICY, rules=rules, other_pools={pool: "elsewhere"})
     assert isinstance(stormy(failed(), quiet_s=2.0), Wait)
     assert isinstance(stormy(failed(), quiet_s=2.0, policy=policy), Retry)
+
+
+# --- of one run ------------------------------------------------------------------------------------
+
+
+def preempted_again(history: History, count: int) -> History:
+    """Add automatic retries that are preempted before they commit anything."""
+    debit = Debit(reason="preempted", amount=0.0, fingerprint=None, why="limited in device-hours")
+    for _ in range(count):
+        history.open(debit=debit).place().restore().end("preempted", last_step=12)
+    return history
+
+
+def soon(history: History) -> Decision:
+    ended_at = history.state.attempts[-1].ended_at
+    assert ended_at is not None
+    return decide(history.state, DEFAULT_POLICY, max(ended_at, history.state.head.at))
+
+
+def test_a_run_that_is_retried_and_gets_nowhere_is_told_of_and_again_when_that_doubled() -> None:
+    ends = DEFAULT_POLICY.storm.ends
+    assert ends is not None
+    history = preempted_again(failed(), ends - 1)
+    waits = soon(history)
+    assert isinstance(waits, Wait)
+    assert waits.alert is None
+    waits = soon(preempted_again(history, 1))
+    assert isinstance(waits, Wait)
+    assert waits.alert is not None
+    assert waits.alert.rule == ALERT_RETRY_STORM
+    assert f"{ends} retries in a row without a step of progress" in waits.alert.text
+    history.add(Kind.ALERT, waits.alert)
+    for count in (0, 1, ends - 2):
+        waits = soon(preempted_again(history, count))
+        assert isinstance(waits, Wait)
+        assert waits.alert is None
+    waits = soon(preempted_again(history, 1))
+    assert isinstance(waits, Wait)
+    assert waits.alert is not None
+    assert waits.alert.data == {"retries": 2 * ends}
+
+
+def test_a_verified_commit_or_a_person_ends_the_storm_of_a_run() -> None:
+    ends = DEFAULT_POLICY.storm.ends
+    assert ends is not None
+    history = preempted_again(failed(), ends)
+    history.open(cause="manual_retry").place().restore().end("preempted", last_step=12)
+    waits = soon(history)
+    assert isinstance(waits, Wait)
+    assert waits.alert is None
+    history = preempted_again(failed(), ends).open().place().restore().commit(20).verify()
+    waits = soon(history.end("preempted", last_step=22))
+    assert isinstance(waits, Wait)
+    assert waits.alert is None

@@ -73,6 +73,17 @@ def in_a_row(state: RunState, failed: AttemptState, rule: RetryRule, policy: Ret
     )
 
 
+def fruitless(state: RunState, policy: RetryPolicy) -> tuple[Spent, ...]:
+    """Return the automatic retries, whatever their reasons, since the newest progress or a person's.
+
+    What is retried without a limit in number, as preemptions are, shows here alone.
+    """
+    progress = Progress(state.checkpoints, is_verified)
+    by_person = (a.opened_seq for a in state.attempts if a.opened.cause not in (FIRST, AUTOMATIC))
+    since = max(by_person, default=0)
+    return tuple(s for s in spendings(state, policy) if s.seq > since and not progress.since(s.seq))
+
+
 def _count(
     failed: AttemptState,
     rule: RetryRule,

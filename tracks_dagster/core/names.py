@@ -46,6 +46,7 @@ RUN_EVALS = "run_evals"
 # Rules of alerts that others count
 ALERT_SAVE_FAILED = "save_failed"
 ALERT_POOL_STORM = "pool_storm"
+ALERT_RETRY_STORM = "retry_storm"
 ALERT_LOSS_SPIKE = "loss_spike"
 ALERT_CHECKPOINT_UNREAD = "checkpoint_unread"
 ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.bodies import Alert
-from tracks_dagster.core.limits import backoff_s, in_a_row, limits
-from tracks_dagster.core.names import ALERT_POOL_STORM
+from tracks_dagster.core.limits import backoff_s, fruitless, in_a_row, limits
+from tracks_dagster.core.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.core.policy import RetryPolicy, RetryRule
 from tracks_dagster.core.progress import may_prove_right
 from tracks_dagster.core.records import format_time, sha256_hex
@@ -53,7 +53,32 @@ def backing_off(
     return Pause(
         why=f"attempt {failed.attempt_id + 1} is opened after its backoff, at {format_time(until)}.",
         until=until,
+        alert=_retry_storm(state, policy),
     )
+
+
+def _retry_storm(state: RunState, policy: RetryPolicy) -> Alert | None:
+    """Return what to tell a person of a run that is retried again and again and gets nowhere.
+
+    From as many retries on as ends in a pool are a storm; again each time that they have doubled.
+    """
+    dead, ends = fruitless(state, policy), policy.storm.ends
+    if ends is None or len(dead) < ends:
+        return None
+    told = [
+        alert.body.data.get("retries", 0)
+        for alert in state.alerts
+        if alert.body.rule == ALERT_RETRY_STORM and alert.seq > dead[0].seq
+    ]
+    if told and len(dead) < 2 * max(told):
+        return None
+    reasons = ", ".join(sorted({str(spent.failed.reason) for spent in dead}))
+    text = (
+        f"{len(dead)} retries in a row without a step of progress, since {format_time(dead[0].at)} "
+        f"({reasons}). They go on, as their limits allow: `tracks explain {state.run_id}` tells what "
+        f'they have in common, `tracks stop {state.run_id} --why "…"` ends them.'
+    )
+    return Alert(rule=ALERT_RETRY_STORM, text=text, data={"retries": len(dead)})
 
 
 def weathering(

@@ -18,7 +18,7 @@ from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.explain.explanation import Stretch
 from tracks_dagster.services.explain.stretches import members
 from tracks_dagster.services.receipts import RunReceipts
-from tracks_dagster.services.report.timeline import family_class
+from tracks_dagster.services.report.loss_curve import colour
 
 WIDTH, ROW, TOP, BOTTOM = 720, 30, 40, 34
 LEFT, RIGHT = 176, 28  # for the names, and half of the last label
@@ -94,18 +94,24 @@ def _source(state: RunState, frame: _Frame) -> Iterator[str]:
 
 
 def _attempts(run: RunReceipts, stretch: Stretch, row: int, frame: _Frame) -> Iterator[str]:
-    y, css = frame.y(row), family_class(stretch.reason)
+    y = frame.y(row)
     many = f"–a{stretch.last:02d} ×{stretch.count}" if stretch.count > 1 else ""
     yield _text(8, y + 4, _short(f"a{stretch.first:02d}{many} {stretch.reason or 'open'}"))
     for receipt in members(stretch, run.receipts):
         account = receipt.account
         kept_to = max(account.resume, min(account.end, account.last))
         if kept_to > account.resume:
-            yield _line(frame.x(account.resume), y, frame.x(kept_to), y, f"work {css}")
+            yield _line(
+                frame.x(account.resume),
+                y,
+                frame.x(kept_to),
+                y,
+                f"work {colour(account.attempt_id)}",
+            )
         if account.last > kept_to:
             yield _line(frame.x(kept_to), y, frame.x(account.last), y, "work wasted")
     x = frame.x(stretch.from_step)
-    yield _line(x, y - 5, x, y + 5, f"start {css}")
+    yield _line(x, y - 5, x, y + 5, f"start {colour(stretch.first)}")
 
 
 def _resumes(run: RunReceipts, history: Sequence[Stretch], frame: _Frame) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The attempts of a run as a strip of time: when each was open, when it ran, why it ended.
 
+Each attempt has the colour that it has in the loss curve and the lineage picture.
 Plain HTML, not SVG: the bars stretch and the words wrap, so that it reads on a phone and on paper.
 """
 
@@ -9,14 +10,15 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from html import escape
 
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.explain.explanation import Stretch
-from tracks_dagster.services.explain.stretches import SEVERAL, members
+from tracks_dagster.services.explain.stretches import members
 from tracks_dagster.services.receipts import RunReceipts
+from tracks_dagster.services.report.loss_curve import colour
 
 BARS_MAX = 200  # of one row; more are one bar from the first to the last
+MANY = "soft"  # the class of such a bar
 
 
 def timeline(run: RunReceipts, history: Sequence[Stretch], *, until: datetime) -> str:
@@ -29,15 +31,6 @@ def timeline(run: RunReceipts, history: Sequence[Stretch], *, until: datetime) -
         f'<div class="strip">\n{rows}\n<div class="axis"><span>{_clock(scale.begin)}</span>'
         f"<span>{told_span(scale.span_s)}</span><span>{_clock(until)}</span></div></div>"
     )
-
-
-def family_class(reason: str | None) -> str:
-    """Return the class that colours what ended for `reason`."""
-    if reason is None:
-        return "f-open"
-    if reason == SEVERAL:
-        return "f-unknown"
-    return f"f-{TerminationReason(reason).family.name.lower().replace('_', '-')}"
 
 
 def told_span(seconds: float) -> str:
@@ -71,7 +64,7 @@ class _Scale:
 def _row(run: RunReceipts, stretch: Stretch, scale: _Scale, until: datetime) -> str:
     group = [receipt.attempt for receipt in members(stretch, run.receipts)]
     if len(group) > BARS_MAX:
-        bars = _bar(scale, group[0].opened_at, _end(group[-1], until), stretch.reason)
+        bars = _bar(scale, group[0].opened_at, _end(group[-1], until), MANY)
     else:
         bars = "".join(bar for attempt in group for bar in _bars(attempt, scale, until))
     length = sum((_end(a, until) - a.opened_at).total_seconds() for a in group)
@@ -97,9 +90,8 @@ def _bars(attempt: AttemptState, scale: _Scale, until: datetime) -> Iterator[str
     """Yield a pale bar until the attempt was placed, and a full one until it ended."""
     end = _end(attempt, until)
     placed = min(attempt.placed_at or end, end)
-    reason = attempt.reason.value if attempt.reason else None
-    yield _bar(scale, attempt.opened_at, placed, reason, "waits")
-    yield _bar(scale, placed, end, reason)
+    yield _bar(scale, attempt.opened_at, placed, f"{colour(attempt.attempt_id)} waits")
+    yield _bar(scale, placed, end, colour(attempt.attempt_id))
 
 
 def _end(attempt: AttemptState, until: datetime) -> datetime:
@@ -111,10 +103,9 @@ def _end(attempt: AttemptState, until: datetime) -> datetime:
     return max(finished or attempt.opened_at, attempt.opened_at)
 
 
-def _bar(scale: _Scale, begin: datetime, end: datetime, reason: str | None, more: str = "") -> str:
+def _bar(scale: _Scale, begin: datetime, end: datetime, css: str) -> str:
     left, right = scale.at(begin), scale.at(end)
-    css = f"bar {family_class(reason)} {more}".rstrip()
-    return f'<i class="{css}" style="left:{left:.2f}%;width:{right - left:.2f}%"></i>'
+    return f'<i class="bar {css}" style="left:{left:.2f}%;width:{right - left:.2f}%"></i>'
 
 
 def _clock(at: datetime) -> str:

@@ -129,7 +129,7 @@ def test_a_run_that_is_not_in_an_archive_is_told_with_those_that_are(
     monkeypatch.setenv("TRACKS_HOME", str(elsewhere))
     told = call("explain", "--archive", str(archive), "tabul")
     assert told.exit_code == 2
-    assert f"There are: {RUN_ID}." in told.stderr
+    assert f"there are: {RUN_ID}." in told.stderr
     assert "tracks status" not in told.stderr
 
 

@@ -170,7 +170,7 @@ def test_a_snapshot_is_put_in_quarantine_on_its_datasets_track(story: Story, cal
         ("snapshot:aws-doc@ffffff", "did you mean aws-docs"),
         ("snapshot:aws-docs@ffffff", "There is no snapshot 'ffffff' of dataset aws-docs"),
         ("node:node-11", "did you mean node-1?"),
-        ("node:zz", "They ran on: node-1"),
+        ("node:zz", "they ran on: node-1"),
         ("code:c0ffef", "did you mean c0ffee?"),
         ("code:000000", "the newest runs have c0ffee"),
     ],

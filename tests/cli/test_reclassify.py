@@ -172,8 +172,8 @@ def test_reading_the_evidence_again_leaves_a_persons_verdict(
     ("arguments", "said"),
     [
         ((f"{RUN_ID}/a01", "--as", "gpu_ooom"), "did you mean gpu_oom"),
-        ((f"{RUN_ID}/a01", "--as", "unknown"), "There are: user_cancelled"),
-        ((f"{RUN_ID}/a01", "--as", "completed"), "There are: user_cancelled"),
+        ((f"{RUN_ID}/a01", "--as", "unknown"), "there are: user_cancelled"),
+        ((f"{RUN_ID}/a01", "--as", "completed"), "there are: user_cancelled"),
         ((RUN_ID, "--as", "host_oom"), "name RUN/aNN"),
         (("--all", "--as", "host_oom"), "name RUN/aNN"),
         ((f"{RUN_ID}/a09", "--as", "host_oom"), "attempt 9"),

@@ -136,7 +136,7 @@ def test_every_key_of_the_file_is_read() -> None:
         ("image: a\nimage_pull_secrets: registry", "list belongs"),
         ("image: a\nimage_pull_secrets: [A B]", "image_pull_secrets[0]"),
         ("image: a\nservice_account: ''", "is not a name"),
-        ("image: a\njob_kind: Deployment", "There are: Job, JobSet"),
+        ("image: a\njob_kind: Deployment", "there are: Job, JobSet"),
         ("image: a\nshared_memory: 8", "8 is no size"),
         ("image: a\nshared_memory: 8GB", "KiB, MiB, GiB"),
         ("image: a\nshared_memory: 0GiB", "out of range"),

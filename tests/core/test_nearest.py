@@ -44,6 +44,6 @@ def test_of_two_letters_one_may_be_wrong() -> None:
 
 
 def test_a_few_runs_are_all_named_and_of_many_who_lists_them() -> None:
-    assert no_run("zz", ["a-1", "zz"]) == "There is no training run 'zz'; There are: a-1."
+    assert no_run("zz", ["a-1", "zz"]) == "There is no training run 'zz'; there are: a-1."
     many = no_run("zz", [f"a-{n}" for n in range(RUNS_NAMED_MAX + 1)])
     assert many.endswith("'zz'; `tracks status` lists them.")

@@ -52,8 +52,10 @@ def problem(node: Node, path: str, words: str) -> Problem:
 def unknown(what: str, given: str, valid: Sequence[str]) -> str:
     """Say that `given` is no such thing, what it may have meant, and what there is."""
     close = get_close_matches(given, valid, n=1)
-    meant = f"did you mean {close[0]}? " if close else ""
-    return f"{given!r} is no {what}; {meant}There are: {', '.join(valid)}."
+    listed = (
+        f"{'did you mean ' + close[0] + '? There' if close else 'there'} are: {', '.join(valid)}."
+    )
+    return f"{given!r} is no {what}; {listed}"
 
 
 def shown(value: object) -> str:

@@ -47,5 +47,14 @@ def no_run(given: str, known: Iterable[str]) -> str:
     """Return that there is no run of that name, the nearest, and where there are few, all of them."""
     others = [name for name in islice(known, KNOWN_MAX) if name != given]
     is_few = 0 < len(others) <= RUNS_NAMED_MAX
-    listed = f"There are: {', '.join(others)}." if is_few else "`tracks status` lists them."
-    return f"There is no training run {given!r}; {did_you_mean(given, others)}{listed}"
+    listed = f"there are: {', '.join(others)}." if is_few else "`tracks status` lists them."
+    return f"There is no training run {given!r}; {instead(given, others, listed)}"
+
+
+def instead(given: str, known: Iterable[str], listed: str) -> str:
+    """Return the nearest names and `listed`, a clause that begins a sentence of its own after them.
+
+    "did you mean gpt-story? There are: …", or where nothing is near "there are: …".
+    """
+    hint = did_you_mean(given, known)
+    return f"{hint}{listed[0].upper()}{listed[1:]}" if hint else listed

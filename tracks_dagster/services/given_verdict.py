@@ -10,7 +10,7 @@ from tracks_dagster.core.confidence import STATED
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.fingerprints import fingerprint
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.nearest import did_you_mean
+from tracks_dagster.core.nearest import instead
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.core.records import Draft, Kind, Record
@@ -63,8 +63,8 @@ def give_verdict(
 def _valid(reason: str) -> TerminationReason:
     if reason not in VALID:
         raise InvalidInput(
-            f"{reason!r} is no verdict on an attempt; {did_you_mean(reason, VALID)}There are: "
-            f"{', '.join(VALID)}."
+            f"{reason!r} is no verdict on an attempt; "
+            + instead(reason, VALID, f"there are: {', '.join(VALID)}.")
         )
     return TerminationReason(reason)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.nearest import did_you_mean
+from tracks_dagster.core.nearest import instead
 from tracks_dagster.core.ports import Ledger
 
 FAMILIES_MAX = 1000  # a trainer of one's own may have any name
@@ -22,6 +22,6 @@ def check_family(ledger: Ledger, family: str | None) -> None:
     known = [row["model_family"] for row in rows]
     there = ", ".join(known[:NAMED_MAX]) or "none yet"
     raise UnknownRun(
-        f"There is no run of family {family!r}; {did_you_mean(family, known)}there are runs of: "
-        f"{there}."
+        f"There is no run of family {family!r}; "
+        + instead(family, known, f"there are runs of: {there}.")
     )

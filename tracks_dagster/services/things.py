@@ -19,7 +19,7 @@ from tracks_dagster.core.lineage import (
     checkpoint_thing,
 )
 from tracks_dagster.core.names import parse_attempt_key
-from tracks_dagster.core.nearest import did_you_mean
+from tracks_dagster.core.nearest import did_you_mean, instead
 from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.things_by_ledger import (
@@ -178,8 +178,10 @@ def _eval(tracks: Tracks, thing: Thing) -> Exact:
     if not found:
         known = sorted({each.opened.eval_id for each in state.evals})
         raise UnknownRun(
-            f"{run_id} has no eval {eval_id!r}; {did_you_mean(eval_id, known)}it has: "
-            f"{', '.join(known[:AMBIGUOUS_NAMED_MAX]) or 'none'}."
+            f"{run_id} has no eval {eval_id!r}; "
+            + instead(
+                eval_id, known, f"it has: {', '.join(known[:AMBIGUOUS_NAMED_MAX]) or 'none'}."
+            )
         )
     return _as_eval(_of_run(thing, state), found[-1])
 
@@ -191,8 +193,8 @@ def _promotion(tracks: Tracks, thing: Thing) -> Exact:
     if not found:
         known = sorted({p.body.alias for p in state.promotions if p.body.promoted})
         raise UnknownRun(
-            f"Nothing of {run_id} was promoted to {alias!r}; {did_you_mean(alias, known)}promoted "
-            f"were: {', '.join(known) or 'none'}."
+            f"Nothing of {run_id} was promoted to {alias!r}; "
+            + instead(alias, known, f"promoted were: {', '.join(known) or 'none'}.")
         )
     return _as_promotion(_of_run(thing, state), found[-1])
 

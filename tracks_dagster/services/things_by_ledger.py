@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.lineage import COMMIT_CHARACTERS_MIN, PREFIX_CHARACTERS_MIN
-from tracks_dagster.core.nearest import did_you_mean
+from tracks_dagster.core.nearest import did_you_mean, instead
 from tracks_dagster.core.ports import Ledger
 
 KNOWN_MAX = 10_000  # names that the ledger is asked for, to find the nearest
@@ -47,8 +47,8 @@ def find_node(ledger: Ledger | None, name: str) -> str:
         ran = ", ".join(known[:NODES_NAMED_MAX]) or "none"
         more = f" and {len(known) - NODES_NAMED_MAX} more" if len(known) > NODES_NAMED_MAX else ""
         raise UnknownRun(
-            f"No attempt ever ran on a node {name!r}; {did_you_mean(name, known)}They ran on: "
-            f"{ran}{more}."
+            f"No attempt ever ran on a node {name!r}; "
+            f"{instead(name, known, f'they ran on: {ran}{more}.')}"
         )
     return name
 

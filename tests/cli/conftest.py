@@ -21,6 +21,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """TRACKS_HOME, a folder that is not there yet."""
     path = tmp_path / "home"
     monkeypatch.setenv("TRACKS_HOME", str(path))
+    monkeypatch.setenv("COLUMNS", "10000")  # sentences stand in one line, to be found
     for variable in (
         *("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_POLICY"),
         *("TRACKS_RULES", "TRACKS_KUBERNETES", "TRACKS_PRICES"),

@@ -279,3 +279,16 @@ def test_of_a_run_with_many_attempts_the_newest_are_told_and_the_others_named(
     named = [arguments for arguments in commands_in(text) if arguments != ["up"]]  # it goes on
     assert all(call(*arguments).exit_code in (0, 1) for arguments in named[:3])
     assert json.loads(call("explain", "many", "--json").stdout)["left_out"] == 18
+
+
+@pytest.mark.parametrize(("columns", "width"), [("80", 80), (None, 100)])
+def test_the_text_is_as_wide_as_the_terminal_or_a_hundred_characters(
+    columns: str | None, width: int, story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS")
+    if columns is not None:
+        monkeypatch.setenv("COLUMNS", columns)
+    lines = call("explain", f"{RUN_ID}/a02").stdout.splitlines()
+    # A command and a whole sha256 are never broken.
+    lengths = [len(line) for line in lines if "`" not in line and " " in line.strip()]
+    assert max(lengths) in range(width - 15, width + 1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.services.explain.text import LABEL_WIDTH
-
-MARGIN = "  "  # before a label
+from tracks_dagster.services.explain.text import LABEL_WIDTH, MARGIN
 
 
 def parts_of(text: str) -> dict[str, list[str]]:

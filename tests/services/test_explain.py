@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.explain.run import explain_attempt, explain_run
-from tracks_dagster.services.explain.text import attempt_text, run_text
+from tracks_dagster.services.explain.text import LABEL_WIDTH, MARGIN, attempt_text, run_text
 from tracks_dagster.services.tracks import Tracks
 
 WHERE = (
@@ -186,3 +187,46 @@ def test_an_attempt_that_does_not_exist_is_named(story: Story, tracks: Tracks) -
     story.whole()
     with pytest.raises(UnknownRun, match="no attempt 4; it has 3"):
         explain_attempt(tracks, RUN_ID, 4)
+
+
+def test_with_a_width_lines_hang_below_themselves_and_commands_stay_whole(
+    story: Story, tracks: Tracks
+) -> None:
+    story.whole()
+    explained = explain_attempt(tracks, RUN_ID, 2)
+    whole = attempt_text(explained)
+    for width in (80, 120):
+        text = attempt_text(explained, width=width)
+        assert " ".join(text.split()) == " ".join(whole.split())  # not a word is lost
+        for command in re.findall(r"`[^`]*`", whole):
+            assert command in text
+        for line in text.splitlines():
+            rest = re.sub(r"`[^`]*`", "`", line).strip()
+            assert len(line) <= width or "`" in line or " " not in rest.split(": ")[-1], line
+        [first, second] = re.findall(r"  words         .*\n(.*)\n", text) * 2
+        assert first.startswith(" " * (LABEL_WIDTH + 2 * len(MARGIN)))
+        assert second
+
+
+def test_of_many_notes_the_newest_are_told_and_the_others_counted(
+    story: Story, tracks: Tracks
+) -> None:
+    story.attempt("preempted", last_step=3, commits=())
+    for number in range(1000):
+        story.history.note(f"note number {number}")
+    story.write_tracks()
+    explained = explain_attempt(tracks, RUN_ID, 1)
+    assert len(explained.words) == 1000  # --json has all
+    text = attempt_text(explained)
+    assert "note number 999" in text
+    assert "note number 979" not in text
+    assert "980 older notes are not told here: `tracks search WORD --run gpt-story`" in text
+
+
+def test_an_alert_of_the_run_is_told_with_the_notes(story: Story, tracks: Tracks) -> None:
+    story.attempt("preempted", last_step=3, commits=())
+    story.history.alert("10 retries in a row")
+    story.write_tracks()
+    assert "alert slow-saves: 10 retries in a row" in attempt_text(
+        explain_attempt(tracks, RUN_ID, 1)
+    )

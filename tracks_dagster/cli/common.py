@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import re
+import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
+TEXT_WIDTH = 100  # of sentences that go into a file or another program
 FILE_WIDTH = 200  # of a table that goes into a file or another program
 
 _STEP_SUFFIX = re.compile(r"(?P<run_id>.+)@(?P<step>\d+)")
@@ -64,6 +66,11 @@ def seq_of(record: Record | None) -> int | None:
 def recorded(record: Record | None) -> str:
     """Return the same in words."""
     return f"record {record.seq}" if record is not None else "as it was already"
+
+
+def text_width() -> int:
+    """Return how wide text is to be: COLUMNS, else the terminal's width, else 100 characters."""
+    return shutil.get_terminal_size((TEXT_WIDTH, 0)).columns
 
 
 def print_table(table: Table) -> None:

@@ -13,6 +13,7 @@ from tracks_dagster.cli.common import (
     parse_target,
     print_json,
     settings_for,
+    text_width,
 )
 from tracks_dagster.core import units
 from tracks_dagster.core.body_json import to_json
@@ -160,10 +161,11 @@ def _tell(
 ) -> Break | None:
     if attempt_id is None:
         run = explain_run(tracks, run_id, around)
-        print_json(to_json(run)) if as_json else click.echo(run_text(run))
+        print_json(to_json(run)) if as_json else click.echo(run_text(run, width=text_width()))
         return run.broken
     attempt = explain_attempt(tracks, run_id, attempt_id, around)
-    print_json(to_json(attempt)) if as_json else click.echo(attempt_text(attempt))
+    told = to_json(attempt) if as_json else attempt_text(attempt, width=text_width())
+    print_json(told) if as_json else click.echo(told)
     return attempt.broken
 
 

@@ -32,6 +32,7 @@ from tracks_dagster.core.errors import (
 from tracks_dagster.core.evidence import DRAINED, LastWord
 from tracks_dagster.core.initiator import CASCADE
 from tracks_dagster.core.names import EXIT_DRAINED
+from tracks_dagster.core.own_frames import cut_to
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import canonical_json, format_time
@@ -124,7 +125,9 @@ def last_word(
         reason=reason_of(error),
         exception=f"{type(error).__module__}.{type(error).__qualname__}",
         message=clean(str(error))[:MESSAGE_CHARS_MAX],
-        traceback_tail=clean("".join(traceback.format_exception(error)))[-TRACEBACK_CHARS_MAX:],
+        traceback_tail=cut_to(
+            clean("".join(traceback.format_exception(error))), TRACEBACK_CHARS_MAX
+        ),
         step=step,
         at=format_time(at),
         onset_step=getattr(error, "onset_step", None),

@@ -10,6 +10,7 @@ import json
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evidence import Evidence
+from tracks_dagster.core.own_frames import newest_own_frame
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time, sha256_hex
@@ -71,10 +72,19 @@ def explain_end(
 
 
 def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
-    """Return the last lines of a rank's traceback: of one that names `reason`, else of any."""
+    """Return the last lines of a rank's traceback: of one that names `reason`, else of any.
+
+    The newest frame of the user's own code comes first where these lines do not hold it.
+    """
     words = [r.last_word for r in evidence.ranks if r.last_word] if evidence else []
     told = [word for word in words if word.traceback_tail]
     if not told:
         return ()
     root = next((word for word in told if word.reason == reason), told[0])
-    return tuple(root.traceback_tail.strip().splitlines()[-TRACEBACK_LINES_MAX:])
+    lines = root.traceback_tail.strip().splitlines()
+    own = newest_own_frame(lines)
+    begin = max(0, len(lines) - TRACEBACK_LINES_MAX)
+    if own is None or own.start >= begin:
+        return tuple(lines[begin:])
+    begin = max(begin, own.stop)
+    return (*lines[own.start : own.stop], *(("  …",) if begin > own.stop else ()), *lines[begin:])

@@ -14,7 +14,7 @@ from tracks_dagster.core.bodies import RankPlace, TimeSpent
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.clean_start import CleanStart
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
-from tracks_dagster.core.names import attempt_key
+from tracks_dagster.core.names import ALERT_SAVE_FAILED, attempt_key
 from tracks_dagster.core.ports import Ledger, ObjectStore
 from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.records import Kind, format_time
@@ -279,15 +279,20 @@ def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
 
 def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
     """Return the notes of this attempt, those of the run from its opening to the next one's, and the
-    stops of that time."""
+    stops and alerts of that time."""
     successor = state.attempt(attempt.attempt_id + 1)
     until = successor.opened_seq if successor else state.head.seq + 1
     others = {n.seq for n in state.notes if n.attempt_id not in (None, attempt.attempt_id)}
     own = {n.seq for n in state.notes if n.attempt_id == attempt.attempt_id}
     notes = [(n.seq, n.at, n.body.by, n.body.text) for n in state.notes]
     stops = [(s.seq, s.at, s.body.by, f"{s.body.mode}: {s.body.why}") for s in state.stops]
+    alerts = [
+        (a.seq, a.at, f"alert {a.body.rule}", a.body.text)
+        for a in state.alerts
+        if a.body.rule != ALERT_SAVE_FAILED  # told with the checkpoints
+    ]
     return tuple(
         Words(seq=seq, at=format_time(at), by=by, text=text)
-        for seq, at, by, text in sorted(notes + stops)
+        for seq, at, by, text in sorted(notes + stops + alerts)
         if seq in own or (attempt.opened_seq < seq < until and seq not in others)
     )

@@ -23,6 +23,7 @@ from tracks_dagster.services.explain.explanation import (
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
 RANKS_MAX = 16  # that are told one by one
+WORDS_MAX = 20  # notes, stops and alerts of one attempt, the newest
 SECONDS_SHOWN_MIN = 0.05  # what is less is 0.0 in the text
 
 
@@ -51,7 +52,7 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
         "cost": _cost(attempt.cost),
         "evals": _evals(attempt),
         "history": history_lines(attempt.history),
-        "said": [f"{_time(w.at)} {w.by}: {w.text}" for w in attempt.words],
+        "said": _said(attempt),
         "missing": attempt.missing,
         "receipt": _receipt(attempt),
         "in Dagster": [f"{link.what}: {link.address}" for link in attempt.links],
@@ -271,6 +272,17 @@ def _evals(attempt: AttemptExplanation) -> Iterator[str]:
     if not attempt.evals:
         yield "none of its checkpoints was evaluated"
     yield from attempt.evals_owed
+
+
+def _said(attempt: AttemptExplanation) -> Iterator[str]:
+    older = len(attempt.words) - WORDS_MAX
+    if older > 0:
+        yield (
+            f"{older} older notes are not told here: `tracks search WORD --run {attempt.run_id}` finds "
+            f"them, `tracks explain {attempt.key} --json` has all"
+        )
+    for each in attempt.words[-WORDS_MAX:]:
+        yield f"{_time(each.at)} {each.by}: {each.text}"
 
 
 def _receipt(attempt: AttemptExplanation) -> Iterator[str]:

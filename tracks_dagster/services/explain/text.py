@@ -1,11 +1,14 @@
 """Tell an explanation in plain text: what a tired person reads at night, the end before the details.
 
-Pure: text in, nothing out. Colours and widths are not its business, so it reads the same in a mail.
+Pure: text in, nothing out. Colours are not its business, so it reads the same in a mail. With a width
+lines are wrapped below themselves; a command in backticks is never broken, so that it can be copied.
 What each part says is `sections`'s, the words that it uses are `glossary`'s.
 """
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Iterable, Iterator
 
 from tracks_dagster.services.explain.explanation import AttemptExplanation, RunExplanation
@@ -14,21 +17,60 @@ from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.sections import Section, history_lines, sections
 
 LABEL_WIDTH = 14
+MARGIN = "  "  # before a label
+HANGING = "  "  # what is left of a line stands that far to the right of its beginning
+WIDTH_MIN = 60  # a narrower terminal breaks lines by itself
+_COMMAND = re.compile(r"`[^`]*`")
+_JOINT = "\N{NO-BREAK SPACE}"  # stands for a space that must not end a line, while it is wrapped
 
 
-def run_text(run: RunExplanation) -> str:
-    """Return the run in a few lines, its history, then each of its newest attempts, then the words."""
+def run_text(run: RunExplanation, *, width: int | None = None) -> str:
+    """Return the run in a few lines, its history, then each of its newest attempts, then the words.
+
+    width: characters of a line, where it can be; None: lines as long as they are.
+    """
     head = [f"{run.run_id}: {run.state}. {run.why}".rstrip(), *run.promotions]
     head += broken_lines(run.broken)
     head += filter(None, [run.waits_for])
     head += _labelled([Section("history", tuple(_history(run)))])
     parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
-    return _with_words("\n\n".join(parts))
+    return wrapped(_with_words("\n\n".join(parts)), width)
 
 
-def attempt_text(attempt: AttemptExplanation) -> str:
-    """Return one attempt as labelled lines: why it ended, what to do, then everything else."""
-    return _with_words(_attempt(attempt, is_alone=True))
+def attempt_text(attempt: AttemptExplanation, *, width: int | None = None) -> str:
+    """Return one attempt as labelled lines: why it ended, what to do, then everything else.
+
+    width: as of `run_text`.
+    """
+    return wrapped(_with_words(_attempt(attempt, is_alone=True)), width)
+
+
+def wrapped(text: str, width: int | None) -> str:
+    """Return `text` with lines of at most `width`; words and commands that are longer stay whole."""
+    if width is None:
+        return text
+    return "\n".join(_wrapped(line, max(width, WIDTH_MIN)) for line in text.splitlines())
+
+
+def _wrapped(line: str, width: int) -> str:
+    if len(line) <= width:
+        return line
+    is_labelled = line.startswith(MARGIN)
+    hanging = (MARGIN + " " * LABEL_WIDTH if is_labelled else "") + HANGING
+    joined = _COMMAND.sub(lambda match: match.group().replace(" ", _JOINT), line)
+    # The label and the space after it, or the indentation of a traceback's line, are kept as they are.
+    kept = len(MARGIN) + LABEL_WIDTH if is_labelled else 0
+    kept += len(joined[kept:]) - len(joined[kept:].lstrip(" "))
+    wrapper = textwrap.TextWrapper(
+        width=width,
+        initial_indent=joined[:kept],
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+        expand_tabs=False,
+        replace_whitespace=False,
+    )
+    return wrapper.fill(joined[kept:]).replace(_JOINT, " ")
 
 
 def headline(attempt: AttemptExplanation) -> str:
@@ -75,7 +117,7 @@ def _history(run: RunExplanation) -> Iterator[str]:
 
 def _labelled(told: Iterable[Section]) -> list[str]:
     return [
-        f"  {section.label if index == 0 else '':<{LABEL_WIDTH}}{line}"
+        f"{MARGIN}{section.label if index == 0 else '':<{LABEL_WIDTH}}{line}"
         for section in told
         for index, line in enumerate(section.lines)
     ]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from torch import nn
+from torch.optim import SGD
 
 from tests.fakes import FakeObjectStore, Fault
 from tests.training.gangs import TrainingRun
@@ -246,10 +247,42 @@ def test_going_on_with_other_samples_is_refused(
 def test_a_step_that_is_not_reported_is_a_clear_error(run: TrainingRun) -> None:
     with run.joined() as a:
         a_report, a.report = a.report, lambda step, **given: None  # type: ignore[method-assign]
-        with pytest.raises(TrainingError, match="Step 1 was not reported"):
+        with pytest.raises(TrainingError, match=r"Step 1 was not reported .* without __len__"):
             train_linear(a, until=2)
         with pytest.raises(TrainingError, match="Step 7 was reported while step 1"):
             a_report(7, loss=0.0)
+
+
+def test_a_loader_that_yields_none_has_not_ended(run: TrainingRun) -> None:
+    with run.joined() as a:
+        model = nn.Linear(1, 1)
+        a.register(model=model, optimizer=SGD(model.parameters(), lr=0.1))
+        a.sampler(10, seed=5)
+        steps = a.steps([None, None], until=4)
+        for _ in range(2):
+            step, batch = next(steps)
+            assert batch is None
+            a.report(step, loss=0.0)
+        with pytest.raises(TrainingError, match="The loader ended before step 3 of 4"):
+            next(steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("model", "model is a list; .* several go into one torch.nn.ModuleDict"),
+        ("optimizer", "optimizer is a list; .* goes into its parameter groups"),
+        ("scheduler", "scheduler is a list; .* one object with state_dict"),
+        ("scaler", "scaler is a list; .* one object with state_dict"),
+    ],
+)
+def test_a_list_cannot_be_registered_and_the_error_says_what_can(
+    run: TrainingRun, name: str, words: str
+) -> None:
+    model = nn.Linear(1, 1)
+    right = {"model": model, "optimizer": SGD(model.parameters(), lr=0.1)}
+    with run.joined() as a, pytest.raises(TrainingError, match=words):
+        a.register(**{**right, name: [right.get(name)]})  # type: ignore[arg-type]
 
 
 def test_the_loader_is_iterated_once_an_attempt(run: TrainingRun) -> None:

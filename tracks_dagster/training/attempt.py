@@ -154,12 +154,12 @@ class Attempt:
 
         rehearse: one forward and backward on any data; needed for an exact resume with DDP on three
         or more ranks. It is called once, and what it did is undone. Raises TrainingError for an
-        optimizer that trains what is not the model's.
+        optimizer that trains what is not the model's, and for lists and other types.
         """
-        parameter_names(optimizer, unwrapped(model))
         self._trained = Trained(
             model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler
         )
+        parameter_names(optimizer, unwrapped(model))
         self._rehearse = rehearse
         self._drills.arm(model)
 

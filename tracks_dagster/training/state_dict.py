@@ -29,6 +29,10 @@ from tracks_dagster.training.state_tree import Tensors, put_together, take_apart
 
 WRAPPERS_MAX = 8  # around one module
 
+_ONE_MODEL = "one torch.nn.Module; several go into one torch.nn.ModuleDict"
+_ONE_OPTIMIZER = "one torch.optim.Optimizer; what differs goes into its parameter groups"
+_ONE_STATE = "one object with state_dict() and load_state_dict(), or None"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
@@ -38,6 +42,20 @@ class Trained:
     optimizer: Optimizer
     scheduler: LRScheduler | None = None
     scaler: GradScaler | None = None
+
+    def __post_init__(self) -> None:
+        """Raise TrainingError for lists and other types, before the first step."""
+        _check_one("model", self.model, isinstance(self.model, nn.Module), _ONE_MODEL)
+        is_optimizer = isinstance(self.optimizer, Optimizer)
+        _check_one("optimizer", self.optimizer, is_optimizer, _ONE_OPTIMIZER)
+        for name, given in (("scheduler", self.scheduler), ("scaler", self.scaler)):
+            has_state = hasattr(given, "state_dict") and hasattr(given, "load_state_dict")
+            _check_one(name, given, given is None or has_state, _ONE_STATE)
+
+
+def _check_one(name: str, given: object, is_right: bool, what: str) -> None:
+    if not is_right:
+        raise TrainingError(f"{name} is a {type(given).__name__}; a.register takes {what}.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ from tracks_dagster.training.step_log import StepLog
 from tracks_dagster.training.stop_signal import StopSignal
 from tracks_dagster.training.triggers import Triggers
 
+_ENDED: Any = object()  # a loader may yield None
+
 
 class Steps:
     """The steps from where `begun` says to `until`. running: the step that the script is in."""
@@ -73,8 +75,8 @@ class Steps:
             self.running = step
             self._log.data_asked(step)
             self._drills.fetch(step)
-            batch = next(self._batches, None)
-            if batch is None:
+            batch = next(self._batches, _ENDED)
+            if batch is _ENDED:
                 raise TrainingError(
                     f"The loader ended before step {step} of {self._until}; build it over "
                     "a.sampler(…)."
@@ -83,7 +85,11 @@ class Steps:
             self._drills.compute(step)
             yield step, batch
             if self._done != step:
-                raise TrainingError(f"Step {step} was not reported; call a.report once a step.")
+                raise TrainingError(
+                    f"Step {step} was not reported before the next batch was asked for; call a.report "
+                    "once a step. What asks one batch ahead, as Lightning does of a loader without "
+                    "__len__, needs a.steps wrapped in a class with __len__."
+                )
         self._pulse.beat(Phase.ENDING, self._until)
 
     def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ from tracks_dagster.cli.catalog import GROUPS, SUMMARIES
 from tracks_dagster.cli.completion import SHELLS, VARIABLE
 
 COLUMNS = 80
-WITHOUT_AN_ANSWER = ("up", "completion", "reindex")
+WITHOUT_AN_ANSWER = ("up", "completion")
 GROUP_MAX = 7  # what the eye takes in at once
 
 

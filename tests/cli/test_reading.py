@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -126,6 +127,23 @@ def test_checkpoints_are_listed_with_the_one_to_resume_from(story: Story, call: 
     assert (
         rows[3]["ref"]["manifest_sha256"] == story.history.state.checkpoints[3].ref.manifest_sha256
     )
+
+
+def test_a_table_in_a_pipe_obeys_columns(
+    story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "select intent, owner, team, state, run_id from training_runs"
+    monkeypatch.delenv("COLUMNS", raising=False)
+    widest = max(map(len, call("sql", query).stdout.splitlines()))
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, call("sql", query).stdout.splitlines())) <= 60 < widest
+
+
+def test_the_readmes_example_of_sql_names_its_columns(story: Story, call: Call) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (query,) = re.findall(r'`tracks sql "(.+?)"`', text)
+    rows = json.loads(call("sql", query, "--json").stdout)
+    assert [list(row) for row in rows] == [["termination_reason", "attempts", "gpu_hours"]] * 3
 
 
 def test_sql_answers_the_question_of_the_design(story: Story, call: Call) -> None:

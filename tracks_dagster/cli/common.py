@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import json
+import os
 import re
 import shutil
 import sys
@@ -74,10 +75,11 @@ def text_width() -> int:
 
 
 def print_table(table: Table) -> None:
-    """Print a table on stdout: as wide as the terminal, wide enough for any row elsewhere."""
+    """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs."""
     from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else FILE_WIDTH, highlight=False).print(table)
+    is_told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    Console(width=None if is_told else FILE_WIDTH, highlight=False).print(table)
 
 
 def as_json(command: Command) -> Command:

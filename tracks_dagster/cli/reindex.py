@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import open_app
+from tracks_dagster.cli.common import as_json, open_app, print_answer
 
 PROBLEMS_NAMED_MAX = 100
 
@@ -17,15 +17,20 @@ PROBLEMS_NAMED_MAX = 100
     is_flag=True,
     help="Let go of what the ledger remembers of records that the store does not hold any more.",
 )
+@as_json
 @click.pass_context
-def command(ctx: click.Context, forgets_lost: bool) -> None:
+def command(ctx: click.Context, forgets_lost: bool, as_json: bool) -> None:
     """Rebuild the ledger from the tracks; safe at any time, also while runs go on.
 
     Readers find each track as it was or as it is. A track that cannot be taken in whole is named, all
     others are rebuilt, and the exit code is 1.
     """
     done = open_app().projector.reindex(forgets_lost=forgets_lost)
-    click.echo(f"Rebuilt the ledger from {done.track_count} tracks.")
+    print_answer(
+        f"Rebuilt the ledger from {done.track_count} tracks.",
+        {"track_count": done.track_count, "problems": list(done.problems)},
+        as_json=as_json,
+    )
     for problem in done.problems[:PROBLEMS_NAMED_MAX]:
         click.echo(problem, err=True)
     if len(done.problems) > PROBLEMS_NAMED_MAX:

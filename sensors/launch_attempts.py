@@ -15,7 +15,7 @@ from tracks_dagster.core import names
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.services.launch import LaunchRequest, plan_launches
-from tracks_dagster.services.watch import survey
+from tracks_dagster.services.watch import Tick, skip_reason, survey
 from tracks_dagster.wiring import App
 
 
@@ -45,9 +45,8 @@ def launch_attempts(
         context.log.warning(problem)
     if not plan.requests:
         waiting = [f"{each.key}: {each.failed_count} launches failed" for each in plan.pending]
-        return SkipReason(
-            "; ".join((*plan.given_up, *waiting)) or "every open attempt is supervised"
-        )
+        looked = Tick(waiting=(*plan.given_up, *waiting), problems=found.problems)
+        return SkipReason(skip_reason(looked, idle="every open attempt is supervised"))
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(
         run_requests=[_run_request(request) for request in plan.requests],

@@ -124,12 +124,13 @@ def watch_attempts(
         revisit_after=revisited.after,
     )
     context.update_cursor(remembered.text())
+    looked = replace(settled, problems=(*settled.problems, *lost.problems, *swept.problems))
     closed = [(run_id, attempt.attempt_id) for run_id, attempt in lost.closed]
     for _, attempt in lost.closed:
         _tag_runs(context, attempt)
     commits = [report for each in closed for report in _due_reports(context, app, *each)]
     return SensorResult(
-        skip_reason="; ".join([*unusable, skip_reason(settled, idle="nothing is due")]),
+        skip_reason="; ".join([*unusable, skip_reason(looked, idle="nothing is due")]),
         dynamic_partitions_requests=[
             AddDynamicPartitionsRequest(
                 names.CHECKPOINT_PARTITIONS, [commit.key for commit in commits]

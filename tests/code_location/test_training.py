@@ -38,7 +38,7 @@ from tracks_dagster.core.bodies import (
     RetentionRule,
     SnapshotRef,
 )
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.core.errors import GangUnreachable, SettingsError
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ports import GangPhase, GangReport
@@ -504,6 +504,29 @@ def description(refused: ExecuteInProcessResult) -> str:
     assert failure is not None
     assert failure.user_failure_data is not None
     return failure.user_failure_data.description or ""
+
+
+@pytest.mark.parametrize("sensor", [launch_attempts, watch_attempts])
+def test_a_tick_that_could_not_look_at_a_gang_does_not_call_itself_idle(
+    sensor: object,
+    app: App,
+    instance: DagsterInstance,
+    gangs: FakeGangs,
+    dagster_runs: FakeOrchestrator,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(app, History("r-1").declare().open().supervise("dead"))
+
+    def away(*_: object) -> GangReport:
+        raise GangUnreachable("Cannot look at gangs: the API server did not answer within 3 s.")
+
+    monkeypatch.setattr(gangs, "glance", away)
+    result = tick(sensor, app, instance, dagster_runs)
+    told = result.skip_message if isinstance(result, SkipReason) else None
+    if isinstance(result, SensorResult) and result.skip_reason is not None:
+        told = result.skip_reason.skip_message
+    words = "could not look: r-1: Cannot look at gangs: the API server did not answer within 3 s."
+    assert told == words
 
 
 def test_partitions_of_a_run_that_finished_long_ago_leave_the_ui_and_no_others(

@@ -251,8 +251,13 @@ class _Sensor:
 
 
 def skip_reason(tick: Tick, *, idle: str) -> str:
-    """Return what a tick did and what it waits for, run by run, in bounded length; else `idle`."""
-    lines = [line[:LINE_CHARACTERS_MAX] for line in (*tick.decided, *tick.waiting)]
+    """Return what a tick did, could not do and waits for, run by run, in bounded length; else `idle`.
+
+    A tick that could not look (the cluster is away, the store does not answer) is never called idle.
+    """
+    unseen = (f"could not look: {problem}" for problem in tick.problems)
+    found = (*tick.decided, *unseen, *tick.waiting)
+    lines = [line[:LINE_CHARACTERS_MAX] for line in found]
     more = len(lines) - LINES_MAX
     told = [*lines[:LINES_MAX], *([f"… and {more} more"] if more > 0 else [])]
     if tick.cut_at is not None:

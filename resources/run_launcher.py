@@ -11,7 +11,7 @@ it is, until Dagster's monitoring gives up waiting (`start_timeout_seconds`).
 
 import time
 
-from dagster import DagsterError, DagsterRun, DefaultRunLauncher
+from dagster import DagsterError, DagsterEventType, DagsterRun, DefaultRunLauncher
 from dagster._core.errors import (
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
@@ -24,11 +24,15 @@ from dagster._grpc.utils import default_grpc_timeout
 from dagster._serdes import deserialize_value
 
 from resources.own_process import health_in_own_process, runs_in_own_process
+from tracks_dagster.adapters.processes import find_process
 from tracks_dagster.core.names import TAG_LAUNCH
 from tracks_dagster.core.redact import redact
 
 TRIES = 3  # a code server that is busy may refuse a connection; one that is gone refuses every one
 TRY_AGAIN_S = 1.0
+STARTED = "Started process for run"  # begins Dagster's event of a run's own process
+EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
+CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
 TAG_CHARACTERS_MAX = 200
 
 
@@ -71,9 +75,29 @@ class CheckedRunLauncher(DefaultRunLauncher):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "Its code server is busy.")
         except DagsterUserCodeUnreachableError:
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its code server is gone.")
-        if run.run_id in answer.current_runs:
+        if run.run_id in answer.current_runs and not self._is_process_gone(run):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
+
+    def _is_process_gone(self, run: DagsterRun) -> bool:
+        """Whether the run told its process and that one does not live.
+
+        A code server whose storage is away when a process ends loses the thread that notices such
+        ends, and names the run among its current ones for ever.
+        """
+        if not self.has_instance:
+            return False
+        told = self._instance.get_records_for_run(
+            run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False
+        )
+        for record in told.records:
+            event = record.event_log_entry.dagster_event
+            if event is None or not event.message or STARTED not in event.message:
+                continue
+            pid = event.engine_event_data.metadata.get("pid")
+            process = find_process(int(str(pid.value))) if pid is not None else None
+            return process is None or process.began_at.timestamp() - CLOCK_S > record.timestamp
+        return False
 
     def _without_server(self, run: DagsterRun) -> CheckRunHealthResult:
         """Judge a run that no code server was asked for, or that has ended meanwhile."""

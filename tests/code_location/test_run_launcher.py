@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -14,7 +16,8 @@ from dagster._core.errors import (
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
 )
-from dagster._core.events import DagsterEvent
+from dagster._core.events import DagsterEvent, EngineEventData
+from dagster._core.events.log import EventLogEntry
 from dagster._core.launcher import LaunchRunContext
 from dagster._core.launcher.base import WorkerStatus
 from dagster._core.workspace.context import BaseWorkspaceRequestContext
@@ -88,6 +91,46 @@ def test_a_code_server_that_does_not_answer_in_time_is_busy(check: Check) -> Non
     client = Client("r", error=DagsterUserCodeUnreachableTimeoutError("late"), failures=1)
     assert check(client) is WorkerStatus.RUNNING
     assert client.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("pid", "begun_s_ago", "found"),
+    [
+        (os.getpid(), 0.0, WorkerStatus.RUNNING),
+        (2**22 + 1, 0.0, WorkerStatus.NOT_FOUND),  # above every pid that Linux gives
+        (os.getpid(), 10 * 86_400.0, WorkerStatus.NOT_FOUND),  # another's, which got the pid later
+    ],
+)
+def test_a_process_that_ended_while_the_storage_was_away_is_gone_whatever_its_server_says(
+    pid: int,
+    begun_s_ago: float,
+    found: WorkerStatus,
+    instance: DagsterInstance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = instance.create_run_for_job(nothing)
+    message = f"Started process for run (pid: {pid})."
+    event = DagsterEvent(
+        event_type_value="ENGINE_EVENT",
+        job_name=run.job_name,
+        message=message,
+        event_specific_data=EngineEventData.in_process(pid),
+    )
+    entry = EventLogEntry(
+        error_info=None,
+        level=logging.INFO,
+        user_message=message,
+        run_id=run.run_id,
+        timestamp=time.time() - begun_s_ago,
+        job_name=run.job_name,
+        dagster_event=event,
+    )
+    instance.handle_new_event(entry)
+    launcher = CheckedRunLauncher()
+    launcher.register_instance(instance)
+    client = Client(run.run_id)
+    monkeypatch.setattr(launcher, "_get_grpc_client_for_termination", lambda _: client)
+    assert launcher.check_run_worker_health(run).status is found
 
 
 def test_a_run_that_a_command_executes_itself_is_not_declared_dead(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ It stands where the network does, so what is tested is the SDK's and our own rea
 from __future__ import annotations
 
 import http.client
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +25,8 @@ class Misbehaviour:
     drop_request: cut the connection at once. stall: answer only when the test ends.
     cut_body: announce the whole body and send half. strip: leave this header out when forwarding.
     checksum: say that this CRC32 arrived. clock_s: with `status`, how far the server's clock is ahead.
+    delay_s: wait before forwarding. repeat: forward twice, as a network may, and give the second reply.
+    reset_body: announce the whole body, send half, then reset the connection.
     """
 
     concerns: Callable[[str], bool] = lambda method: True
@@ -36,6 +40,9 @@ class Misbehaviour:
     strip: str | None = None
     checksum: str | None = None
     clock_s: float | None = None
+    delay_s: float = 0.0
+    repeat: bool = False
+    reset_body: bool = False
 
 
 @dataclass
@@ -49,13 +56,21 @@ class S3Double:
     headers: dict[str, str] = field(default_factory=dict)
     over: threading.Event = field(default_factory=threading.Event)
 
+    def next(self, method: str) -> Misbehaviour:
+        """Return what to do wrong with a request that came now."""
+        wrong = self.misbehaviour
+        if not wrong.concerns(method) or wrong.count <= 0:
+            return Misbehaviour()
+        wrong.count -= 1
+        return wrong
+
 
 @contextmanager
-def s3_double(behind: str) -> Iterator[S3Double]:
-    """Serve on a free port what the S3 server at `behind` says."""
+def s3_double(behind: str, make: Callable[[str], S3Double] = S3Double) -> Iterator[S3Double]:
+    """Serve on a free port what the S3 server at `behind` says. make: the double of an address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
-    double = S3Double(endpoint=f"http://127.0.0.1:{server.server_port}")
+    double = make(f"http://127.0.0.1:{server.server_port}")
     server.double, server.behind = double, urlsplit(behind).netloc  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
@@ -76,11 +91,9 @@ class _Handler(BaseHTTPRequestHandler):
         double.methods.append(self.command)
         double.headers = {name.lower(): value for name, value in self.headers.items()}
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        wrong = double.misbehaviour
-        if not wrong.concerns(self.command) or wrong.count <= 0:
-            wrong = Misbehaviour()
-        else:
-            wrong.count -= 1
+        wrong = double.next(self.command)
+        if wrong.delay_s:
+            double.over.wait(timeout=wrong.delay_s)
         if wrong.stall:
             double.over.wait(timeout=60)
         if wrong.drop_request or wrong.stall:
@@ -92,15 +105,19 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(wrong.status, {"Content-Type": "application/xml"}, error.encode())
         else:
             status, headers, reply = self._forward(body, wrong.strip)
+            if wrong.repeat:
+                status, headers, reply = self._forward(body, wrong.strip)
             if wrong.checksum is not None:
                 headers = {**headers, "x-amz-checksum-crc32": wrong.checksum}
             if wrong.drop_reply:
                 self._cut()
             else:
-                self._answer(
-                    status, headers, reply, sent=len(reply) // (2 if wrong.cut_body else 1)
-                )
-                self.close_connection = wrong.cut_body
+                is_cut = wrong.cut_body or wrong.reset_body
+                self._answer(status, headers, reply, sent=len(reply) // (2 if is_cut else 1))
+                if wrong.reset_body:
+                    now = struct.pack("ii", 1, 0)  # closes with a reset instead of a farewell
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, now)
+                self.close_connection = is_cut
 
     do_GET = do_PUT = do_DELETE = do_HEAD = do_POST = _serve  # noqa: N815 - the base class's names
 
@@ -128,7 +145,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(body[:sent])
+            with suppress(ConnectionError):  # the client may have given up
+                self.wfile.write(body[:sent])
 
     def _cut(self) -> None:
         self.close_connection = True

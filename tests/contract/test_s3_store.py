@@ -109,6 +109,14 @@ def test_what_may_be_repeated_is_repeated(
     assert opened.get("key") == b"1"
 
 
+@pytest.mark.parametrize("how", [{"cut_body": True}, {"reset_body": True}])
+def test_an_answer_that_there_is_no_object_which_breaks_off_is_asked_for_again(
+    opened: ObjectStore, double: S3Double, how: dict[str, bool]
+) -> None:
+    double.misbehaviour = Misbehaviour(count=2, **how)  # type: ignore[arg-type]
+    assert opened.get("key") is None
+
+
 def test_repetition_ends(opened: ObjectStore, double: S3Double, no_backoff: None) -> None:
     double.misbehaviour = Misbehaviour(status=503, code="SlowDown")
     with pytest.raises(StoreUnavailable, match="answered 503 SlowDown"):
@@ -193,7 +201,8 @@ def test_an_upload_that_another_sweep_aborted_first_does_not_count(
 
 
 @pytest.mark.parametrize(
-    ("clock_s", "found"), [(3600, "3,[56].. s behind"), (-7200, "7,2.. s ahead of"), (None, "0 s ")]
+    ("clock_s", "found"),
+    [(3600, "3,[56].. s behind"), (-7200, "7,2.. s ahead of"), (None, r"[0-9] s (ahead|behind)")],
 )
 def test_a_skewed_clock_is_named_with_the_difference_and_not_the_credentials(
     double: S3Double, s3_url: str, clock_s: float | None, found: str

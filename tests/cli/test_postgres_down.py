@@ -29,7 +29,7 @@ def url(monkeypatch: pytest.MonkeyPatch) -> str:
     "arguments",
     [
         *[("up",), ("status",), ("triage",), ("goodput",), ("review",), ("reindex",), ("pool",)],
-        *[("sql", "select 1"), ("search", "x"), ("snapshots", "list"), ("report", RUN_ID)],
+        *[("sql", "select 1"), ("search", "x"), ("snapshots", "list")],
         *[("note", RUN_ID, "x"), ("run", "--intent", "x"), ("run", "--run-id", RUN_ID)],
         *[(each, RUN_ID, "--why", "x") for each in ("stop", "drain", "retry", "promote")],
         *[("checkpoints", each, RUN_ID) for each in ("gc", "verify")],
@@ -50,7 +50,9 @@ def test_a_command_says_what_where_and_what_next(
     )
 
 
-@pytest.mark.parametrize("arguments", [("explain", RUN_ID), ("checkpoints", "list", RUN_ID)])
+@pytest.mark.parametrize(
+    "arguments", [("explain", RUN_ID), ("report", RUN_ID), ("checkpoints", "list", RUN_ID)]
+)
 def test_what_needs_the_track_alone_is_answered(
     arguments: tuple[str, ...], story: Story, call: Call, url: str
 ) -> None:

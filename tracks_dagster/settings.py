@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -221,7 +221,7 @@ def load_prices(settings: Settings) -> Prices | None:
     prices, wrong = read_prices(root)
     if broken or wrong:
         raise SettingsError(told(f"The price table {path}", broken or wrong))
-    return prices
+    return None if prices is None else replace(prices, source=str(path))
 
 
 def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:

@@ -54,13 +54,18 @@ def test_every_command_that_a_text_names_can_be_called_as_it_stands(
 def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
     story: Story, call: Call, home: Path
 ) -> None:
-    assert "a device hour" not in call("explain", KEY).stdout
-    assert json.loads(call("explain", KEY, "--json").stdout)["cost"]["money"] is None
+    unknown = "in money not known: there is no price table (TRACKS_PRICES, or prices.yaml"
+    assert unknown in call("explain", KEY).stdout
+    money = json.loads(call("explain", KEY, "--json").stdout)["cost"]["money"]
+    assert (money["amount"], money["device"]) == (None, "cpu")
+    assert money["unknown_why"].startswith("there is no price table")
     table = home / "prices.yaml"
     table.write_text("currency: EUR\nper_device_hour: {cpu: 360}\n")
     # 35 s on one device, of which 10 steps of 0.4 s were kept
     told = "3.50 EUR at 360 a device hour, 3.10 of it not for steps that were kept"
-    assert told in call("explain", KEY).stdout
+    assert f"{told} (prices: {table})" in call("explain", KEY).stdout
+    money = json.loads(call("explain", KEY, "--json").stdout)["cost"]["money"]
+    assert (money["amount"], money["source"]) == (pytest.approx(3.5), str(table))
     table.write_text("currency: EUR\nper_device_hour: {h100: 3}\n")
     assert "the price table has no price for cpu" in call("explain", KEY).stdout
     table.write_text("currency: euro\n")

@@ -25,10 +25,14 @@ _CURRENCY = re.compile(r"[A-Z]{3}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """currency: three letters, as of ISO 4217; per_device_hour: by accelerator or device class."""
+    """currency: three letters, as of ISO 4217; per_device_hour: by accelerator or device class.
+
+    source: the file that says so, empty where it is not known.
+    """
 
     currency: str
     per_device_hour: Mapping[str, float] = field(default_factory=dict)
+    source: str = ""
 
     def of(self, accelerator: str, device_class: str) -> float | None:
         """Return what an hour of this device costs: by its own name, else by its class."""
@@ -39,14 +43,20 @@ class Prices:
 class Money:
     """Device seconds at their price; wasted: of amount, what did not go into kept steps.
 
-    per_device_hour, amount, wasted: None where the price table has no price for `device`.
+    per_device_hour, amount, wasted: None where it is not known, `unknown_why` says why. source: the
+    price table's file. Of an attempt that has not ended, what it cost so far.
     """
 
-    currency: str
     device: str
-    per_device_hour: float | None
-    amount: float | None
-    wasted: float | None
+    currency: str | None = None
+    source: str = ""
+    per_device_hour: float | None = None
+    amount: float | None = None
+    wasted: float | None = None
+    unknown_why: str | None = None
+
+
+NO_TABLE = "there is no price table (TRACKS_PRICES, or prices.yaml in TRACKS_HOME)"
 
 
 def read_prices(root: Node | None) -> tuple[Prices | None, list[Problem]]:

@@ -41,7 +41,7 @@ class Receipt:
 
     @property
     def lost_steps(self) -> tuple[StepLine, ...]:
-        """The steps that a later attempt had to run again."""
+        """The steps that no checkpoint holds, or that a later attempt ran again."""
         return tuple(s for s in self.steps if s.step > self.account.end)
 
 

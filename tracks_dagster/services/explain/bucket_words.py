@@ -7,7 +7,7 @@ BUCKET_WORDS = {
     "startup": "from the first process until all ranks had come together",
     "restore": "reading the checkpoint, or preparing to begin afresh",
     "step_kept": "steps that the run still rests on",
-    "step_lost": "steps that a later attempt had to run again",
+    "step_lost": "steps that no checkpoint holds, or that a later attempt ran again",
     "checkpoint_blocking": "training waited while a checkpoint was taken",
     "data_wait": "training waited for samples",
     "inline_eval": "evaluating between two steps",

@@ -140,7 +140,7 @@ class Cost:
 
     debit: what it spent from the retry budget when it was opened; None: nothing. seconds: its wall
     time by bucket (`time_buckets.BUCKETS`), which sums to wall_s; device_seconds_by: those of each.
-    money: None without a price table.
+    money: at the prices of the table that is there when this is read, or why it is not known.
     """
 
     kept_steps: int
@@ -151,7 +151,7 @@ class Cost:
     debit: Debit | None
     seconds: Mapping[str, float]
     device_seconds_by: Mapping[str, float]
-    money: Money | None
+    money: Money
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ TOPICS: tuple[Mapping[str, str], ...] = (
     },
     {
         "kept": "steps that the run rests on",
-        "lost": "steps that a later attempt had to run again",
+        "lost": "steps that no checkpoint holds, or that a later attempt ran again",
         "device seconds": "devices times seconds, of whatever use",
         **{
             bucket_label(bucket): words

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tracks_dagster.core.bodies import EvalRequirement
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.evals import attempts_at, final_checkpoint, is_completed
-from tracks_dagster.core.prices import Money, Prices
+from tracks_dagster.core.prices import NO_TABLE, Money, Prices
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import AttemptTime
@@ -89,21 +89,32 @@ def explain_cost(
         debit=attempt.opened.debit,
         seconds=time.seconds,
         device_seconds_by=time.device_seconds,
-        money=None if prices is None else _money(attempt, time, prices),
+        money=_money(attempt, time, prices),
     )
 
 
-def _money(attempt: AttemptState, time: AttemptTime, prices: Prices) -> Money:
+def _money(attempt: AttemptState, time: AttemptTime, prices: Prices | None) -> Money:
     accelerator, device_class = accelerator_of(attempt), attempt.opened.compute.device_class
+    device = accelerator or device_class
+    if prices is None:
+        return Money(device=device, unknown_why=NO_TABLE)
     price = prices.of(accelerator, device_class)
+    if price is None:
+        return Money(
+            device=device,
+            currency=prices.currency,
+            source=prices.source,
+            unknown_why=f"the price table has no price for {device}",
+        )
     hours = sum(time.device_seconds.values()) / 3600
     kept_hours = time.device_seconds["step_kept"] / 3600
     return Money(
+        device=device,
         currency=prices.currency,
-        device=accelerator or device_class,
+        source=prices.source,
         per_device_hour=price,
-        amount=None if price is None else price * hours,
-        wasted=None if price is None else price * (hours - kept_hours),
+        amount=price * hours,
+        wasted=price * (hours - kept_hours),
     )
 
 

@@ -248,8 +248,7 @@ def _cost(cost: Cost) -> Iterator[str]:
         ]
         if parts:
             yield f"{what}: {', '.join(parts)}"
-    if cost.money is not None:
-        yield _money(cost.money)
+    yield _money(cost.money)
     if cost.debit is not None:
         why = f" ({cost.debit.why})" if cost.debit.why else ""
         yield f"opening it spent {cost.debit.amount:g} of the budget for {cost.debit.reason}{why}"
@@ -257,10 +256,10 @@ def _cost(cost: Cost) -> Iterator[str]:
 
 def _money(money: Money) -> str:
     if money.amount is None:
-        return f"in money not known: the price table has no price for {money.device}"
+        return f"in money not known: {money.unknown_why}"
     return (
         f"{money.amount:.2f} {money.currency} at {money.per_device_hour:g} a device hour, "
-        f"{money.wasted:.2f} of it not for steps that were kept"
+        f"{money.wasted:.2f} of it not for steps that were kept (prices: {money.source})"
     )
 
 

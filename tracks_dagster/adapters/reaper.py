@@ -38,6 +38,7 @@ from tracks_dagster.core.errors import OrchestratorError
 LOCK_S_MAX = 300.0  # another command may be creating the storage, or stopping a daemon
 TERM_S_MAX = 20.0  # between asking processes to end and killing them
 POLL_S = 0.1
+PROBES_MAX = 10
 
 
 @contextmanager
@@ -127,7 +128,11 @@ def main(folder: Path, name: str) -> None:
     """Wait until nobody uses FOLDER's NAME, then end it; at once where another reaper waits."""
     with (folder / f"{name}.users").open("w") as users:
         with (folder / f"{name}.reaper").open("w") as kept:
-            if not _is_locked(kept, fcntl.LOCK_EX):
+            for _ in range(PROBES_MAX):  # who looks whether there is a reaper holds it for a moment
+                if _is_locked(kept, fcntl.LOCK_EX):
+                    break
+                time.sleep(POLL_S)
+            else:
                 return
             fcntl.flock(users, fcntl.LOCK_EX)  # for as long as anybody uses it
         # Let go of first: who uses it next finds no reaper, and starts one.

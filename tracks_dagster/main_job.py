@@ -15,6 +15,7 @@ from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, print_table
 from tracks_dagster.cli.driving import drive
+from tracks_dagster.cli.printing import visible_output
 from tracks_dagster.cli.report import write_report
 from tracks_dagster.cli.run import WAIT_S, problem_of
 from tracks_dagster.cli.snapshots import ensure_snapshots
@@ -53,7 +54,8 @@ The sensors retry both within their budgets. {STEPS} steps, a checkpoint every \
 def main() -> None:
     """Run the main job and exit with 0 when the run succeeded."""
     try:
-        sys.exit(run_main_job())
+        with visible_output():
+            sys.exit(run_main_job())
     except TracksError as error:
         sys.exit(fail(error))
     except KeyboardInterrupt:

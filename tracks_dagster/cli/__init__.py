@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from tracks_dagster.cli.catalog import GROUPS, SUMMARIES, module_of
+from tracks_dagster.cli.printing import visible_output
 from tracks_dagster.cli.words import take_words
 from tracks_dagster.core.errors import (
     DataRejected,
@@ -56,6 +57,11 @@ class LazyGroup(click.Group):
         names = [name for name in SUMMARIES if name.startswith(incomplete)]
         commands = [CompletionItem(name, help=SUMMARIES[name]) for name in names]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command; nothing that it prints speaks to the terminal but in colours of ours."""
+        with visible_output():
+            return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the subcommand; an error of ours is told in its own words, without a traceback."""

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
 from tracks_dagster.adapters.case_file import ReadCase, read_cases
@@ -90,4 +89,4 @@ def _add_row(table: Table, name: Json, verdict: Verdict, read: ReadCase) -> None
     shown = f"(line {read.line})" if name is None else str(name)
     line = verdict.lines[0][:LINE_CHARACTERS_SHOWN] if verdict.lines else ""
     cells = (shown, verdict.reason, f"{verdict.confidence:.0%}", verdict.rule, line)
-    table.add_row(*(escape(cell.encode("utf-8", "replace").decode()) for cell in cells))
+    table.add_row(*cells)

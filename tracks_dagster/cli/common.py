@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from tracks_dagster.cli.printing import console, visible_table
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id, parse_attempt_key
 from tracks_dagster.core.records import Json, Record
+from tracks_dagster.core.visible import visible_json
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -48,7 +50,12 @@ def person() -> str:
 
 def print_json(value: Json) -> None:
     """Print one JSON value on stdout, over several lines."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+
+
+def print_json_line(value: Json) -> None:
+    """Print one JSON value on stdout, in one line."""
+    click.echo(visible_json(json.dumps(value, ensure_ascii=False)))
 
 
 def print_answer(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:
@@ -76,10 +83,9 @@ def text_width() -> int:
 
 def print_table(table: Table) -> None:
     """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs."""
-    from rich.console import Console
-
     is_told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    Console(width=None if is_told else FILE_WIDTH, highlight=False).print(table)
+    width = None if is_told else FILE_WIDTH
+    console(sys.stdout, width=width).print(visible_table(table))
 
 
 def as_json(command: Command) -> Command:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import time
@@ -16,7 +15,7 @@ from rich.table import Table
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.dagster_home import DagsterHome
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, person, print_table
+from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
 from tracks_dagster.cli.driving import play_daemon_death
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.core.drills import parse_drill
@@ -109,7 +108,7 @@ def command(
     is_right = all(row.is_right for row in rows)
     if as_json:
         found = [{**asdict(row), "right": row.is_right} for row in rows]
-        click.echo(json.dumps(found, ensure_ascii=False))
+        print_json_line(found)
     else:
         print_table(_table(rows))
         right = sum(row.is_right for row in rows)

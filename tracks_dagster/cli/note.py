@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli.common import as_json, by_option, open_app, parse_target, print_answer
-from tracks_dagster.cli.words import RECORDED
+from tracks_dagster.cli.words import RECORDED_TEXT
 from tracks_dagster.services.noting import note
 from tracks_dagster.services.runs import check_words
 
 
 @click.command("note")
 @click.argument("target", metavar="RUN[/aNN]")
-@click.argument("text", type=RECORDED)
+@click.argument("text", type=RECORDED_TEXT)
 @by_option
 @as_json
 def command(target: str, text: str, by: str, as_json: bool) -> None:

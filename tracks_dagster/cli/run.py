@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from click.core import ParameterSource
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.home_folder import check_home
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, parse_settings, person, print_table
+from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
 from tracks_dagster.cli.compute_options import (
     check_place,
     compute_options,
@@ -292,7 +291,7 @@ def _config(settings: tuple[str, ...], **named: int | None) -> dict[str, Json]:
 
 def _print(result: dict[str, Json], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(result, ensure_ascii=False))
+        print_json_line(result)
         return
     click.echo(f"{result['run_id']}: {result['state']}")
     print_table(attempts_table(result))

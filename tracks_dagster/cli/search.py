@@ -13,6 +13,7 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.searching import parse_question
+from tracks_dagster.core.visible import one_line
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.search import (
     EVIDENCE_READ_MAX,
@@ -117,4 +118,4 @@ def _told(hit: Hit) -> tuple[str, ...]:
     if hit.run_id is not None and hit.attempt_id is not None:
         of = attempt_key(hit.run_id, hit.attempt_id)
     by = f" by {hit.author}" if hit.author else ""
-    return (f"{hit.at[:19]}Z  {of}  {record}{by}", f"  {hit.excerpt}", f"  {hit.more}")
+    return (f"{hit.at[:19]}Z  {of}  {record}{by}", f"  {one_line(hit.excerpt)}", f"  {hit.more}")

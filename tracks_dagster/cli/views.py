@@ -10,8 +10,10 @@ from types import TracebackType
 from typing import Protocol, Self
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tracks_dagster.cli.printing import console
+from tracks_dagster.core.visible import visible
 
 LINE_EVERY_STEPS = 10  # without a terminal: a line for each of these, not for each step
 
@@ -50,7 +52,7 @@ class BarView:
     """One bar at the bottom, events above it."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = console(sys.stderr)
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -74,7 +76,7 @@ class BarView:
         self._progress.stop()
 
     def event(self, text: str) -> None:
-        self._console.print(text, markup=False)
+        self._console.print(visible(text))
 
     def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
         self._progress.update(

@@ -30,11 +30,16 @@ class _Words(click.types.StringParamType):
 
 
 class _RecordedWords(_Words):
+    def __init__(self, *, is_one_line: bool) -> None:
+        self._is_one_line = is_one_line
+
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """Return the words as they may be recorded; says on stderr what was hidden."""
         given = super().convert(value, param, ctx)
+        if self._is_one_line:  # or a second line of it would look like one of ours
+            given = " ".join(given.split())
         cleaned = redact(given, Settings.from_environment().secrets)
         if cleaned != given:
             message = f"{_name(param)} holds what looks like a secret: {HIDDEN} is recorded for it."
@@ -42,7 +47,8 @@ class _RecordedWords(_Words):
         return cleaned
 
 
-RECORDED = _RecordedWords()  # the type of an option whose words go into a record
+RECORDED = _RecordedWords(is_one_line=True)  # the type of an option whose words go into a record
+RECORDED_TEXT = _RecordedWords(is_one_line=False)
 _WORDS = _Words()
 
 

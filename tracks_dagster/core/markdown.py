@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tracks_dagster.core.visible import visible
+
 _SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
 
 
@@ -22,7 +24,7 @@ def plain(text: str) -> str:
     """Return text that markdown shows as it is: no cell ends early, nothing becomes a tag."""
     for sign in _SIGNS:
         text = text.replace(sign, f"\\{sign}")
-    return " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    return visible(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
 
 
 def _row(cells: Sequence[str]) -> str:

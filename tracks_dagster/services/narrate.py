@@ -29,12 +29,13 @@ from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind, Record
+from tracks_dagster.core.visible import one_line
 
 
 def sentence(record: Record) -> str:
     """Return what `record` says, in one or two sentences."""
     teller = _TELLERS.get(record.kind)
-    return teller(record) if teller else f"{record.kind.value.replace('_', ' ')}."
+    return one_line(teller(record) if teller else f"{record.kind.value.replace('_', ' ')}.")
 
 
 def _declared(record: Record) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.names import NO_DATASET
 from tracks_dagster.core.prices import Money
+from tracks_dagster.core.visible import one_line
 from tracks_dagster.services.explain.bucket_words import bucket_label
 from tracks_dagster.services.explain.explanation import (
     AttemptExplanation,
@@ -281,7 +282,7 @@ def _said(attempt: AttemptExplanation) -> Iterator[str]:
             f"them, `tracks explain {attempt.key} --json` has all"
         )
     for each in attempt.words[-WORDS_MAX:]:
-        yield f"{_time(each.at)} {each.by}: {each.text}"
+        yield one_line(f"{_time(each.at)} {each.by}: {each.text}")
 
 
 def _receipt(attempt: AttemptExplanation) -> Iterator[str]:

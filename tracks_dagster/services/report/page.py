@@ -16,6 +16,7 @@ from string import Template
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.visible import visible
 from tracks_dagster.services.explain.explanation import AttemptExplanation, RunExplanation
 from tracks_dagster.services.explain.glossary import used_words
 from tracks_dagster.services.explain.run import (
@@ -60,7 +61,7 @@ def render_told(
     run, state = told.run, told.run.state
     explained = explain_told(tracks, told, around, attempts_max=EXPLAINED_MAX, also=attempt_id)
     explanations = "\n".join(_explanations(tracks.store, explained, attempt_id))
-    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
+    page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
         title=escape(state.run_id),
         style=STYLE.read_text(encoding="utf-8"),
         state=escape(run.status.state),
@@ -89,6 +90,7 @@ def render_told(
             for word, meaning in used_words(explanations)
         ),
     )
+    return visible(page)  # nothing of ours has a control character in it
 
 
 def _facts(state: RunState) -> str:

@@ -1,0 +1,80 @@
+"""Nothing that a command reads can speak to the terminal, forge a line or break a program's JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.stories import RUN_ID, Story
+from tracks_dagster.core.visible import visible
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import build
+
+FORGED = "2026-01-31 02:00 ann: promoted"
+HOSTILE = f"hostile\x1b]0;t\x07\x1b[2J\x9b31m\x08\u202e[/red][link=x]\r{FORGED}\n{FORGED}"
+
+
+@pytest.fixture
+def hostile(story: Story) -> Story:
+    """The story with a note that a program wrote into the store, and all of it in the ledger."""
+    app = build(Settings.from_environment())
+    story.history.note(HOSTILE, attempt_id=2).write_to(app.store)
+    app.projector.scan()
+    return story
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("explain", f"{RUN_ID}/a02"),
+        ("explain", RUN_ID, "--records"),
+        ("search", "hostile"),
+        ("status", RUN_ID),
+        ("triage",),
+        ("sql", "select text, '[/red]' as \"[b]\" from notes where text like 'hostile%'"),
+        ("review",),
+        ("note", RUN_ID, HOSTILE),
+        ("checkpoints", "pin", f"{RUN_ID}@40", "--why", HOSTILE),
+        ("explain", HOSTILE),
+        (HOSTILE,),
+    ],
+    ids=lambda arguments: arguments[0][:8],
+)
+def test_no_command_prints_a_control_character(
+    arguments: tuple[str, ...], hostile: Story, call: Call
+) -> None:
+    printed = call(*arguments)
+    assert visible(printed.stdout + printed.stderr) == printed.stdout + printed.stderr
+
+
+def test_words_of_another_forge_no_line_of_ours(hostile: Story, call: Call) -> None:
+    call("checkpoints", "pin", f"{RUN_ID}@40", "--why", f"a\n{FORGED}")
+    for arguments in (("explain", f"{RUN_ID}/a02"), ("search", "hostile"), ("status",)):
+        lines = call(*arguments).stdout.splitlines()
+        assert not [line for line in lines if line.strip().startswith(FORGED)], arguments
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("explain", f"{RUN_ID}/a02", "--json"), ("search", "hostile", "--json")],
+    ids=lambda arguments: arguments[0],
+)
+def test_json_keeps_the_words_and_escapes_what_a_terminal_would_obey(
+    arguments: tuple[str, ...], hostile: Story, call: Call
+) -> None:
+    printed = call(*arguments).stdout
+    assert visible(printed) == printed
+    assert "\x9b31m" in json.dumps(json.loads(printed), ensure_ascii=False)
+
+
+def test_a_report_runs_nothing_and_holds_no_control_character(
+    hostile: Story, call: Call, tmp_path: Path
+) -> None:
+    call("explain", RUN_ID, "--html", str(tmp_path / "r.html"))
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "default-src 'none'" in page
+    assert visible(page) == page
+    assert "\\x1b]0;t\\x07" in page

@@ -1,0 +1,49 @@
+"""Text from outside cannot speak to a terminal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tracks_dagster.core.markdown import bullets, table
+from tracks_dagster.core.visible import one_line, visible, visible_json
+
+HOSTILE = {
+    "\x1b]0;title\x07": "\\x1b]0;title\\x07",
+    "\x1b[2J\x1b[1;31m": "\\x1b[2J\\x1b[1;31m",
+    "\x9b2J": "\\x9b2J",
+    "rm\x08\x08ls\x7f": "rm\\x08\\x08ls\\x7f",
+    "good\rbad": "good\\x0dbad",
+    "a\u202eb\u2066c\u200f": "a\\u202eb\\u2066c\\u200f",
+    "caf\udce9": "caf\\udce9",
+    "größe 🚀\ttab\nline": "größe 🚀\ttab\nline",
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), HOSTILE.items())
+def test_what_would_control_a_terminal_is_shown_instead(text: str, shown: str) -> None:
+    assert visible(text) == shown
+    assert visible(shown) == shown
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_json_has_the_same_value_and_none_of_these_characters(text: str) -> None:
+    shown = visible_json(json.dumps({"text": text}, ensure_ascii=False, indent=2))
+    assert visible(shown) == shown
+    assert json.loads(shown) == {"text": text}
+
+
+def test_words_of_several_lines_stay_in_one_line_of_ours() -> None:
+    assert (
+        one_line("fine\n02:00  ann: promoted\r\nx\u2028y") == "fine ⏎ 02:00  ann: promoted ⏎ x ⏎ y"
+    )
+
+
+def test_markdown_takes_no_image_no_link_and_no_tag_from_a_text() -> None:
+    text = "![x](data:image/png;base64,AA) <img src=x> [a](javascript:b)\x1b[2J\u202e"
+    for markdown in (bullets([text]), table(["column"], [[text]])):
+        assert "![x](" not in markdown
+        assert "[a](" not in markdown
+        assert "<img" not in markdown
+        assert visible(markdown) == markdown

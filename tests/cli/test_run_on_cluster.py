@@ -112,7 +112,7 @@ def test_an_option_of_a_cluster_is_wrong_use_of_a_local_run(
         (("--node-selector", "a=b", "--node-selector", "a=c"), "no node has both"),
         (("--toleration", "gpu"), "KEY:EFFECT"),
         (("--toleration", "gpu=a:Never"), "NoSchedule"),
-        (("--device-class", "h100"), "there are: a100, cpu"),
+        (("--device-class", "h100"), "There are: a100, cpu"),
         (("--queue", "Team A"), "team-a"),
     ],
     ids=" ".join,

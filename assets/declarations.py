@@ -21,6 +21,7 @@ from dagster import (
 )
 from pydantic import Field
 
+from tracks_dagster.adapters.code_changes import read_code_diff
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.core import names
@@ -191,6 +192,7 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
         family=family,
         intent=config.intent,
         code=read_code_version(app.settings.root),
+        code_diff=read_code_diff(app.settings.root, app.redact),
         config=config.config,
         snapshot_id=config.snapshot_id,
         ranks=config.ranks,

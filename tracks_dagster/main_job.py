@@ -8,9 +8,11 @@ call is a run of its own.
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 import click
 
+from tracks_dagster.adapters.code_changes import read_code_diff
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, print_table
@@ -25,6 +27,7 @@ from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.redact import redact
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.outcome import read_outcome
@@ -70,6 +73,7 @@ def run_main_job() -> int:
         family="gpt",
         intent="The main job: survive a preemption and an OOM, and be promoted.",
         code=read_code_version(settings.root),
+        code_diff=read_code_diff(settings.root, partial(redact, secrets=settings.secrets)),
         config={"steps": STEPS},
         checkpoint_every_steps=CHECKPOINT_EVERY_STEPS,
         owner=person(),

@@ -14,6 +14,9 @@ from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.core.records import Kind, sha256_hex
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.track import code_diff_key
+from tracks_dagster.services.explain.run import explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.runs import RunRequest, declare, estimate_device_s, new_run_id
 from tracks_dagster.services.stops import request_stop
@@ -86,6 +89,18 @@ def test_a_trainer_of_ones_own_is_stored_by_its_hash_and_may_have_keys_of_its_ow
     assert store.objects[declared.trainer] == source
     assert declared.config["temperature"] == 0.5
     assert (declared.evals, declared.promotion) == ((), None)
+
+
+def test_the_diff_of_a_dirty_tree_is_kept_and_told(
+    data: Story, tracks: Tracks, store: FakeObjectStore
+) -> None:
+    declared = declare(tracks, replace(REQUEST, code_diff=b"diff --git a/x b/x\n"))
+    assert declared.code.diff_sha256 is not None
+    key = code_diff_key("r-1", declared.code.diff_sha256)
+    assert store.objects[key] == b"diff --git a/x b/x\n"
+    told = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert f"with local changes, kept as {key}" in told
+    assert f"store/{key} in the archive" in told
 
 
 @pytest.mark.parametrize(

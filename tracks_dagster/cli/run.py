@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from tracks_dagster.adapters.code_changes import read_code_diff
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.home_folder import check_home
 from tracks_dagster.cli import BAD_NEWS
@@ -30,6 +32,7 @@ from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.redact import redact
 from tracks_dagster.core.retention import DIRECTIONS
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
@@ -170,6 +173,7 @@ def command(
         family=family,
         intent=intent_of(given, intent, run_id=run_id, drills=drills),
         code=read_code_version(given.root),
+        code_diff=read_code_diff(given.root, partial(redact, secrets=given.secrets)),
         config=_config(settings, steps=steps, seed=seed),
         snapshot_id=snapshot,
         ranks=ranks,

@@ -45,12 +45,16 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeVersion:
-    """Where the code stood. `branch` is None on a detached HEAD; all None outside a checkout."""
+    """Where the code stood. `branch` is None on a detached HEAD; all None outside a checkout.
+
+    diff_sha256: of the stored diff (`track.code_diff_key`) of what the commit lacks, where it is kept.
+    """
 
     git_commit: str | None
     branch: str | None
     dirty: bool | None
     package_version: str
+    diff_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

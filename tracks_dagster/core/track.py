@@ -69,6 +69,13 @@ def pool_track(name: str) -> str:
 
 _NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
 RUNS = "runs/"
+
+
+def code_diff_key(run_id: str, sha256: str) -> str:
+    """Return where the diff of the code that a run was declared with stands."""
+    return f"{RUNS}{run_id}/code/{sha256}.diff"
+
+
 DATASETS = "datasets/"
 POOLS = "pools/"
 QUARANTINES_TRACK = "lineage/quarantines"  # the only one of its kind

@@ -7,7 +7,7 @@ schedule all come through `declare`; launching the attempt that it opens is `ser
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import (
@@ -27,12 +27,12 @@ from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import Family, find_family
 from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.ports import GangSpec, NewUid
-from tracks_dagster.core.records import Draft, Json, Kind, Record
+from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.core.redact import redact_json
 from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.sample_order import SampleOrder
-from tracks_dagster.core.track import run_track
+from tracks_dagster.core.track import code_diff_key, run_track
 from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
 from tracks_dagster.services.own_trainer import trainer_name
@@ -66,6 +66,7 @@ class RunRequest:
     config: overrides of the family's defaults ("steps" and "seed" among them); with a trainer of
     one's own also keys that only it knows.
     snapshot_id: None takes the newest usable snapshot of the family's dataset.
+    code_diff: what the checkout has beside the commit of `code`, cleaned; kept with the run.
     drills: as `core.drills` reads them. trainer_source: a script of one's own, or None.
     branched_from: the checkpoint of another run to go on from, or None (`services.branches`).
     checkpoints_may_be_off: whether the policy allows neither steps nor seconds between checkpoints.
@@ -77,6 +78,7 @@ class RunRequest:
     family: str
     intent: str
     code: CodeVersion
+    code_diff: bytes | None = None
     config: Mapping[str, Json] = field(default_factory=dict)
     snapshot_id: str | None = None
     ranks: int = 1
@@ -128,6 +130,9 @@ def declare(
             # Before the record: from then on the watcher may open the attempt that needs it. A
             # caller killed here leaves a script without a run, which nobody takes for one.
             tracks.store.create(declared.trainer, request.trainer_source)
+        if request.code_diff is not None and declared.code.diff_sha256 is not None:
+            key = code_diff_key(request.run_id, declared.code.diff_sha256)
+            tracks.store.create(key, request.code_diff)
         tracks.declare_run(declared)
     open_first_attempt(tracks, request.run_id, decided_by=request.owner)
     # A caller killed between its append and the projection left a run that no sensor sees.
@@ -182,7 +187,7 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         model_family=family.name,
         config=config,
         snapshot=find_snapshot(tracks, family.dataset, request.snapshot_id),
-        code=request.code,
+        code=_code(request),
         owner=request.owner,
         team=request.team,
         stage=request.stage,
@@ -199,6 +204,11 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         retention=request.retention,
         sample_order=SampleOrder.FEISTEL.value,
     )
+
+
+def _code(request: RunRequest) -> CodeVersion:
+    diff = request.code_diff
+    return request.code if diff is None else replace(request.code, diff_sha256=sha256_hex(diff))
 
 
 def _cadence(request: RunRequest) -> CheckpointCadence:

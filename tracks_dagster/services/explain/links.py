@@ -10,6 +10,7 @@ from tracks_dagster.core.lineage import attempt_thing
 from tracks_dagster.core.names import ATTEMPT_PARTITIONS, NO_DATASET, attempt_key
 from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.core.track import code_diff_key
 from tracks_dagster.services.explain.explanation import Reference, UiLink
 
 NODES_MAX = 4  # of a gang, that are looked up by name
@@ -59,6 +60,12 @@ def references(state: RunState, attempt: AttemptState) -> Iterator[Reference]:
     commit = state.declared.code.git_commit
     if commit is not None:
         yield Reference(what="the code, in its checkout", command=f"git show {commit}")
+    diff = state.declared.code.diff_sha256
+    if diff is not None:
+        what = (
+            f"its local changes, store/{code_diff_key(run_id, diff)} in the archive, for git apply"
+        )
+        yield Reference(what=what, command=f"tracks export {run_id}")
 
 
 def _same_failures(state: RunState, attempt: AttemptState) -> Iterator[Reference]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.names import NO_DATASET
 from tracks_dagster.core.prices import Money
+from tracks_dagster.core.track import code_diff_key
 from tracks_dagster.core.visible import one_line
 from tracks_dagster.services.explain.bucket_words import bucket_label
 from tracks_dagster.services.explain.explanation import (
@@ -176,6 +177,8 @@ def _code(attempt: AttemptExplanation) -> Iterator[str]:
         return
     where = f"branch {code.branch}" if code.branch else "detached HEAD"
     local = ", with local changes that no commit holds" if code.dirty else ", no local changes"
+    if code.diff_sha256 is not None:
+        local = f", with local changes, kept as {code_diff_key(attempt.run_id, code.diff_sha256)}"
     yield f"{code.git_commit} ({where}{local})"
 
 

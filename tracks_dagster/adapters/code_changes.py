@@ -1,0 +1,117 @@
+"""What a checkout has beside its commit, as one diff that `git apply` takes.
+
+Kept with a run, so that "local changes" can be had again. Files that cannot or may not be in it are
+named in its first lines, which git passes over: binary ones, large ones, those with a secret in them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tracks_dagster.core.redact import Redact
+
+DIFF_BYTES_MAX = 1024 * 1024  # of all files together
+UNTRACKED_BYTES_MAX = 256 * 1024  # of a file that git does not know
+GIT_S_MAX = 10.0
+
+_FILE = re.compile(
+    rb"^(?=diff --git )", re.MULTILINE
+)  # lines of content begin with " ", "+" or "-"
+_BINARY = re.compile(rb"^(?:Binary files .* differ|GIT binary patch)$", re.MULTILINE)
+
+
+def read_code_diff(folder: Path, clean: Redact) -> bytes | None:
+    """Return the diff from HEAD to the files of the checkout at `folder`, new ones included.
+
+    None without a checkout, without changes, or where git does not answer. clean: whatever it would
+    change holds a secret, and its file is left out. Nothing of the checkout is written.
+    """
+    with tempfile.TemporaryDirectory(prefix="tracks-index-") as scratch:
+        index = _own_index(folder, Path(scratch))
+        if index is None:
+            return None
+        left_out = list(_add_new(folder, index))
+        diff = _git(folder, index, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
+    if not diff and not left_out:
+        return None
+    kept: list[bytes] = []
+    room_bytes = DIFF_BYTES_MAX
+    for part in _FILE.split(diff or b"")[1:]:
+        why = _objection(part, room_bytes, clean)
+        if why is None:
+            kept.append(part)
+            room_bytes -= len(part)
+        else:
+            left_out.append(
+                f"{part.partition(chr(10).encode())[0].decode('utf-8', 'replace')}: {why}"
+            )
+    head = "".join(f"# Left out: {clean(line)}\n" for line in left_out)
+    return head.encode()[:DIFF_BYTES_MAX] + b"".join(kept)
+
+
+def _objection(part: bytes, room_bytes: int, clean: Redact) -> str | None:
+    """Return why the changes of one file cannot be kept, or None."""
+    if _BINARY.search(part):
+        return "it is binary"
+    if len(part) > room_bytes:
+        return f"with it there would be more than {DIFF_BYTES_MAX} bytes"
+    try:
+        text = part.decode("utf-8")
+    except UnicodeDecodeError:
+        return "it is no UTF-8"
+    return None if clean(text) == text else "it holds what looks like a secret"
+
+
+def _own_index(folder: Path, scratch: Path) -> Path | None:
+    """Return a copy of the checkout's index: to name new files in it changes nobody's."""
+    found = _git(folder, None, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    if found is None or _git(folder, None, "rev-parse", "--verify", "HEAD") is None:
+        return None
+    try:
+        return Path(shutil.copy(Path(os.fsdecode(found.strip())), scratch / "index"))
+    except OSError:
+        return None
+
+
+def _add_new(folder: Path, index: Path) -> Iterator[str]:
+    """Name in the index what git does not know and does not ignore; yield what is too large."""
+    listed = _git(folder, index, "ls-files", "-z", "--others", "--exclude-standard") or b""
+    small: list[str] = []
+    for name in map(os.fsdecode, filter(None, listed.split(b"\0"))):
+        try:
+            is_small = (folder / name).lstat().st_size <= UNTRACKED_BYTES_MAX
+        except OSError:
+            continue  # it went while this looked
+        if is_small:
+            small.append(name)
+        else:
+            yield f"{name}: it is new and has more than {UNTRACKED_BYTES_MAX} bytes"
+    names = b"\0".join(map(os.fsencode, small))
+    if small:
+        add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
+        _git(folder, index, "--literal-pathspecs", *add, given=names)
+
+
+def _git(
+    folder: Path, index: Path | None, *arguments: str, given: bytes | None = None
+) -> bytes | None:
+    """Return what git prints, or None when it fails or does not answer in time."""
+    environment = {**os.environ, **({} if index is None else {"GIT_INDEX_FILE": str(index)})}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            input=given if given is not None else b"",
+            env=environment,
+            capture_output=True,
+            timeout=GIT_S_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

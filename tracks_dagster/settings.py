@@ -64,7 +64,7 @@ class Settings:
         """
         given = os.environ if environment is None else environment
         root = find_root()
-        home = Path(given.get("TRACKS_HOME") or root / ".tracks").expanduser().absolute()
+        home = _place("TRACKS_HOME", given.get("TRACKS_HOME") or str(root / ".tracks"))
         postgres_url = given.get("TRACKS_POSTGRES_URL") or None
         policy_file = given.get("TRACKS_POLICY") or None
         rules = given.get("TRACKS_RULES")
@@ -72,15 +72,15 @@ class Settings:
         prices = given.get("TRACKS_PRICES")
         return cls(
             home=home,
-            store_url=_absolute(given.get("TRACKS_STORE") or str(home / "store")),
+            store_url=_absolute("TRACKS_STORE", given.get("TRACKS_STORE") or str(home / "store")),
             postgres_url=None if postgres_url is None else _for_psycopg2(postgres_url),
-            policy_file=None if policy_file is None else Path(_absolute(policy_file)),
+            policy_file=None if policy_file is None else _place("TRACKS_POLICY", policy_file),
             root=root,
             secrets=secrets_of(given),
-            rules_file=None if not rules else Path(rules).expanduser().absolute(),
-            cluster_file=None if not cluster else Path(cluster).expanduser().absolute(),
+            rules_file=None if not rules else _place("TRACKS_RULES", rules),
+            cluster_file=None if not cluster else _place("TRACKS_KUBERNETES", cluster),
             ui_url=_ui_url(given.get("TRACKS_UI_URL") or ""),
-            prices_file=None if not prices else Path(prices).expanduser().absolute(),
+            prices_file=None if not prices else _place("TRACKS_PRICES", prices),
             ui_days=_days(given.get("TRACKS_UI_DAYS") or ""),
         )
 
@@ -251,9 +251,19 @@ def find_root() -> Path:
     return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
 
 
-def _absolute(store_url: str) -> str:
+def _absolute(variable: str, store_url: str) -> str:
     """Return a URL as it is, and a path so that it means the same to processes that run elsewhere."""
-    return store_url if "://" in store_url else str(Path(store_url).expanduser().absolute())
+    return store_url if "://" in store_url else str(_place(variable, store_url))
+
+
+def _place(variable: str, text: str) -> Path:
+    """Return the absolute path that a variable names; raises SettingsError when there is none."""
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, ValueError, OSError) as error:  # of a user that is not known here
+        raise SettingsError(
+            f"{variable} is {text!r}, which names no place here: {error}"
+        ) from error
 
 
 def _days(given: str) -> float:

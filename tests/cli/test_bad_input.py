@@ -148,3 +148,36 @@ def test_a_place_that_cannot_be_reached_is_told_without_its_password(
     assert refused.exit_code == 2
     assert "secret" not in refused.stderr
     assert not home.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ((*RUN, "--set", "a=" + "[" * 100_000), "nested too deeply"),
+        ((*RUN, "--trainer", "TRAINER"), "nested too deeply for Python"),
+        (("export", RUN_ID, "x" * 5000), "Cannot write"),
+    ],
+    ids=["a value", "a trainer", "a name"],
+)
+def test_what_python_cannot_take_is_refused_in_words(
+    arguments: tuple[str, ...], hint: str, story: Story, call: Call, tmp_path: Path
+) -> None:
+    trainer = tmp_path / "deep.py"
+    trainer.write_text("x = " + "-" * 200_000 + "1")
+    refused = call(*(str(trainer) if each == "TRAINER" else each for each in arguments))
+    assert refused.exit_code == 2
+    assert hint in refused.stderr
+
+
+def test_a_place_of_nobody_is_told(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKS_STORE", "~nouser/x")
+    refused = call("status")
+    assert refused.exit_code == 2
+    assert "TRACKS_STORE is '~nouser/x', which names no place here" in refused.stderr
+
+
+def test_a_date_that_never_is_comes_as_text(story: Story, call: Call) -> None:
+    asked = "select date 'infinity' as never, date '-infinity' as before, date '2026-01-31' as then"
+    assert json.loads(call("sql", asked, "--json").stdout) == [
+        {"never": "infinity", "before": "-infinity", "then": "2026-01-31"}
+    ]

@@ -220,3 +220,7 @@ def test_a_promotion_that_another_one_replaced_is_said_to_be(story: Story, call:
     at = lines.index("2 promotions (1 in use, 1 replaced since):")
     assert "in use, step 40" in lines[at + 1]  # what an alias names now comes first
     assert "replaced since, step 40" in lines[at + 2]
+
+
+def test_the_lineage_of_a_checkpoint_is_json_too(story: Story, call: Call) -> None:
+    assert json.loads(call("lineage", f"checkpoint:{RUN_ID}@30", "--json").stdout)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DBAPIError
 
@@ -83,8 +84,26 @@ def _on_sqlite(ledger: Path, select: Select) -> Answer:
     except duckdb.Error as error:
         hint = _columns(select) if isinstance(error, duckdb.BinderException) else ""
         raise InvalidInput(f"The query cannot be answered: {first_line(error)}.{hint}") from error
-    columns = [column.to_pylist() for column in table.columns]
+    columns = [[_as_python(value) for value in column] for column in table.columns]
     return table.column_names, [tuple(map(_plain, row)) for row in zip(*columns, strict=True)]
+
+
+def _as_python(value: pa.Scalar) -> Any:
+    """Return a value as Python has it; a time that Python has none for as text."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        raw = getattr(value, "value", None)  # days or microseconds since 1970
+        return _INFINITIES.get(raw, str(raw)) if isinstance(raw, int) else "out of range"
+
+
+# How DuckDB stores the times that never are: of a date in days, of a timestamp in microseconds.
+_INFINITIES = {
+    2**31 - 1: "infinity",
+    -(2**31 - 1): "-infinity",
+    2**63 - 1: "infinity",
+    -(2**63 - 1): "-infinity",
+}
 
 
 def _too_long() -> str:

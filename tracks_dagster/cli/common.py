@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +20,7 @@ from tracks_dagster.cli.printing import console, visible_table
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import check_run_id, parse_attempt_key
-from tracks_dagster.core.records import Json, Record
+from tracks_dagster.core.records import Json, Record, format_time
 from tracks_dagster.core.visible import visible_json
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
@@ -49,13 +50,20 @@ def person() -> str:
 
 
 def print_json(value: Json) -> None:
-    """Print one JSON value on stdout, over several lines."""
-    click.echo(visible_json(json.dumps(value, indent=2, ensure_ascii=False)))
+    """Print one JSON value on stdout, over several lines; a time in it as records have it."""
+    told = json.dumps(value, indent=2, ensure_ascii=False, default=_time_text)
+    click.echo(visible_json(told))
 
 
 def print_json_line(value: Json) -> None:
     """Print one JSON value on stdout, in one line."""
-    click.echo(visible_json(json.dumps(value, ensure_ascii=False)))
+    click.echo(visible_json(json.dumps(value, ensure_ascii=False, default=_time_text)))
+
+
+def _time_text(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat() if value.tzinfo is None else format_time(value)
+    raise TypeError(f"{value!r} is no JSON")
 
 
 def print_answer(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> None:
@@ -179,3 +187,5 @@ def _value(text: str) -> Json:
         return json.loads(text)
     except ValueError:
         return text
+    except RecursionError as error:
+        raise InvalidInput(f"{text[:40]}… is nested too deeply to be read as JSON.") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def _store(settings: Settings) -> Finding:
     from tracks_dagster.adapters.stores import try_store
 
     check, path = "store", local_path(settings.store_url)
-    if path is not None and not Path(path).exists():
+    if path is not None and not os.access(path, os.F_OK):
         words = f"{path} is not there yet; the first run makes it."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     try:

@@ -25,4 +25,6 @@ def trainer_name(run_id: str, source: bytes | None) -> str:
         compile(source, "trainer", "exec")
     except (SyntaxError, ValueError) as error:
         raise InvalidInput(f"The trainer is no Python that runs here: {error}.") from error
+    except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
+        raise InvalidInput("The trainer is nested too deeply for Python to read.") from error
     return f"runs/{run_id}/trainer/{sha256_hex(source)}.py"

@@ -7,6 +7,7 @@ mean is checked afterwards, so that a bad one can be named.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def load_as_text(
 
     Raises InvalidInput for a file that is no such table, lacks a column or has no row.
     """
-    if not path.is_file():
+    if not os.access(path, os.F_OK) or not path.is_file():
         raise InvalidInput(f"There is no file {path}; name a CSV or Parquet file.")
     if path.suffix not in SUFFIXES:
         raise InvalidInput(f"{path} is no table; name a file that ends with .csv or .parquet.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,12 +18,13 @@ def read_documents(source: Path) -> Iterator[Document]:
 
     Raises InvalidInput for what is missing, empty, too large or no UTF-8; the file is named.
     """
-    if source.is_dir():
+    is_there = os.access(source, os.F_OK)
+    if is_there and source.is_dir():
         files = sorted(path for path in source.rglob("*.txt") if path.is_file())
         if not files:
             raise InvalidInput(f"{source} holds no .txt file; name a folder that does.")
         return (_document(path, path.relative_to(source).as_posix()) for path in files)
-    if not source.is_file():
+    if not is_there or not source.is_file():
         raise InvalidInput(f"There is no file or folder {source}; name one that holds text.")
     return iter([_document(source, source.name)])
 

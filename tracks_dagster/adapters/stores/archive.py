@@ -7,12 +7,13 @@ remembers where each member lies. What is written keeps to the bounds that `unpa
 from __future__ import annotations
 
 import gzip
+import os
 import tarfile
 import threading
 import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -127,7 +128,7 @@ class ArchiveStore:
 
 def is_archive(path: Path) -> bool:
     """Tell whether `path` names an exported run: any other store is a folder."""
-    return path.is_file()
+    return os.access(path, os.F_OK) and path.is_file()
 
 
 @contextmanager
@@ -138,8 +139,10 @@ def write_archive(path: Path, *, overwrite: bool = False) -> Iterator[Add]:
     Raises InvalidInput when the file is there and may not be replaced, cannot be written, or would be
     larger than what can be read again.
     """
-    if path.exists() and not overwrite:
+    if os.access(path, os.F_OK) and not overwrite:
         raise InvalidInput(f"{path} exists; give --force to replace it, or another name.")
+    if path.name in ("", ".."):
+        raise InvalidInput(f"Cannot write {path}: it names a folder, no file.")
     scratch = path.with_name(f".{path.name}.partial")
     try:
         with (
@@ -152,7 +155,8 @@ def write_archive(path: Path, *, overwrite: bool = False) -> Iterator[Add]:
     except OSError as error:
         raise InvalidInput(f"Cannot write {path}: {error.strerror or error}.") from error
     finally:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):  # a name that no file can have
+            scratch.unlink(missing_ok=True)
 
 
 class _Members:

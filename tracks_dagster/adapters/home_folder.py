@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import uuid
 from pathlib import Path
 
 from tracks_dagster.core.errors import SettingsError
 
+PRIVATE = 0o700
 HOME_FORMAT = 1  # of its layout; a home of a greater one is refused
 
 
@@ -36,10 +38,36 @@ def check_home(home: Path) -> None:
         )
 
 
+def make_private(folder: Path) -> None:
+    """Create the folder, with those above it, for this user alone; one that is there stays as it is.
+
+    Logs of ranks and reports lie below it as the umask has them.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=PRIVATE)  # a umask only takes away from it
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+
+
+def how_open(folder: Path) -> str | None:
+    """Say that other users of the machine may enter the folder, and what ends that; None if not."""
+    if not folder.is_dir():
+        return None
+    mode = stat.S_IMODE(folder.stat().st_mode)
+    if not mode & 0o077:
+        return None
+    return (
+        f"{folder} has mode {mode:04o}: other users of this machine may read the logs of ranks in it. "
+        f"`chmod 700 {folder}` narrows it."
+    )
+
+
 def prepare_home(home: Path) -> None:
     """Create `home` and its format.json if they are not there; safe from several processes."""
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        make_private(home)
         path = home / "format.json"
         if not path.exists():
             scratch = home / f".format-{uuid.uuid4().hex}"

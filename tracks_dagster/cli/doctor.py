@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 from rich.table import Table
 
+from tracks_dagster.adapters.home_folder import how_open
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.core.body_json import to_json
@@ -36,7 +37,7 @@ def command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
     """
     settings = Settings.from_environment()
     cluster = load_cluster(settings) if on_cluster else None
-    findings = [_store(settings)]
+    findings = [_home(settings), _store(settings)]
     if cluster is not None:
         findings += [_reach(settings, cluster), *_cluster(cluster)]
     is_ready = all(finding.health is not Health.MISSING for finding in findings)
@@ -46,6 +47,15 @@ def command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
         print_table(_table(findings))
         click.echo(_summary(findings, find_cluster_file(settings) if on_cluster else None))
     ctx.exit(0 if is_ready else BAD_NEWS)
+
+
+def _home(settings: Settings) -> Finding:
+    """Say where other users may read the home: it is ready all the same, so nothing is missing."""
+    problem = how_open(settings.home)
+    if problem is not None:
+        return Finding(check="home", health=Health.UNKNOWN, words=problem)
+    words = f"{settings.home} is, or will be made, for this user alone."
+    return Finding(check="home", health=Health.OK, words=words)
 
 
 def _store(settings: Settings) -> Finding:

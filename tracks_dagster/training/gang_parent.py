@@ -176,7 +176,8 @@ class Gang:
     def _start(self, rank: int, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         environment[names.ENV_WORK] = str(self._work)
-        with (self._work / f"rank-{rank}.log").open("ab") as log:
+        path = self._work / f"rank-{rank}.log"
+        with open(path, "ab", opener=private) as log:
             return subprocess.Popen(
                 command(self._work, self._spec),
                 env=environment,
@@ -266,6 +267,11 @@ def command(work: Path, spec: GangSpec) -> list[str]:
     if spec.trainer == "family":
         return [sys.executable, "-m", "tracks_dagster.training.main"]
     return [sys.executable, str(work / "trainer.py")]
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that, where it is made, is for this user alone: a log may tell what it should not."""
+    return os.open(path, flags, 0o600)
 
 
 def rendezvous(spec: GangSpec) -> dict[str, str]:

@@ -38,7 +38,7 @@ class Journal:
         """Open `path` for appending and start shipping it under `prefix` (ends with "/")."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._lost_count = 0
         self._unshipped_count = 0  # tries in a row
         self._store = store

@@ -39,7 +39,7 @@ def part_is_lost(a: Attempt, step: int, model: nn.Module) -> None:
     if (a.rank, step) == (0, STEP):
         committing.PART_S_MAX = PART_S_MAX
     if (a.rank, step) == (0, STEP + 1):
-        a._steps.saver._under_way[1].join()  # the next save has all the time it needs
+        a._steps.saver._under_way.thread.join()  # the next save has all the time it needs
         committing.PART_S_MAX = PATIENT_S_MAX
 
 

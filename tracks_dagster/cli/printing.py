@@ -40,7 +40,9 @@ class _Visible(io.TextIOBase):
     def errors(self) -> str | None:  # type: ignore[override]
         return self.stream.errors
 
-    def write(self, text: str) -> int:
+    def write(self, text: str | bytes) -> int:
+        if isinstance(text, bytes):  # click writes them so where a stream has no buffer below
+            text = text.decode("utf-8", "replace")
         shown = visible(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
         self.stream.write(shown)
         return len(text)

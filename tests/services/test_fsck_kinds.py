@@ -148,7 +148,7 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
     K.TRAINER_WRONG: (
         lambda w: w.store.put(w.key("/trainer/"), b"import os"),
         "The trainer's script of run b-1 has sha256",
-        "declare a new run with the script of your own checkout",
+        "the script of your own checkout",
     ),
     K.SNAPSHOT_WRONG: (
         lambda w: w.store.put(w.key("datasets/aws-docs/shards/"), b"other rows"),

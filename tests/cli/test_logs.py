@@ -10,12 +10,13 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, TRACEBACK, Story
-from tracks_dagster.adapters.rank_logs import BLOCK_BYTES, GrowingLog
+from tracks_dagster.adapters.rank_logs import BLOCK_BYTES, GrowingLog, clean_logs
 from tracks_dagster.cli import logs as logs_command
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.pod_files import PodEnd, end_key
 from tracks_dagster.core.records import canonical_json
+from tracks_dagster.core.redact import redact
 
 TOKEN = "hf_ThisIsNoTokenOfAnybody"
 
@@ -150,3 +151,26 @@ def test_a_growing_log_gives_every_byte_once(tmp_path: Path) -> None:
     path.write_bytes(b"one\ntwo\n" + b"x" * (BLOCK_BYTES + 5))
     assert list(log.read(is_complete=False)) == ["two\n", "x" * BLOCK_BYTES]
     assert "".join(log.read(is_complete=True)) == "x" * 5
+
+
+def test_a_long_line_without_an_end_comes_in_whole_words(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"w" * (BLOCK_BYTES - 5) + b" secret")
+    assert list(GrowingLog(path).read(is_complete=True)) == [
+        "w" * (BLOCK_BYTES - 5) + " ",
+        "secret",
+    ]
+
+
+def test_who_reads_a_log_that_is_cleaned_meanwhile_misses_and_repeats_nothing(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "rank-0.log"
+    path.write_bytes(b"hf_abcdefghijklmnop123\none\n")
+    log = GrowingLog(path)
+    assert list(log.read(is_complete=False)) == ["hf_abcdefghijklmnop123\none\n"]
+    with path.open("ab") as file:
+        file.write(b"two\n")
+    clean_logs(tmp_path, redact)
+    assert path.read_text() == "[hidden]\none\ntwo\n"
+    assert list(log.read(is_complete=True)) == ["two\n"]

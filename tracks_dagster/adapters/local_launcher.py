@@ -26,6 +26,7 @@ from tracks_dagster.adapters.processes import (
     read_process,
     write_json,
 )
+from tracks_dagster.adapters.rank_logs import clean_logs
 from tracks_dagster.adapters.stack_dumps import dump_stacks
 from tracks_dagster.adapters.worker_environment import worker_environment
 from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
@@ -173,8 +174,9 @@ class LocalLauncher:
             self._collect()
 
     def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
-        """Upload the whole lines of every journal that lie beyond its shipped segments."""
+        """Upload what journals hold beyond their shipped segments, and clean the logs of the ranks."""
         folder = self._folder(run_id, attempt_id)
+        clean_logs(folder, self._clean)
         with _translated("ship the journals of", run_id, attempt_id):
             ship_journals(store, folder, prefix=f"runs/{run_id}/attempts/{attempt_id}/")
 

@@ -1,12 +1,23 @@
-"""The logs of a gang's ranks on this machine: found, and read in whole lines while they grow."""
+"""The logs of a gang's ranks on this machine: found, read in whole lines while they grow, cleaned.
+
+A rank writes its log without anything in between, or it could not outlive what was in between. So
+what it prints lies there as it is while the gang lives, and secrets leave it once the gang is gone.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
 
-BLOCK_BYTES = 64 * 1024  # read at once; a longer line comes in pieces of this size
+from tracks_dagster.core.redact import Redact
+
+BLOCK_BYTES = 64 * 1024  # read at once; a longer line comes in pieces of at most this size
+CLEANED_BYTES_MAX = (
+    64 * 1024 * 1024
+)  # of one log, some seconds' work while its attempt waits to end
 
 _NAME = re.compile(r"rank-(?P<rank>[0-9]+)\.log")
 
@@ -20,26 +31,75 @@ def find_logs(folder: Path) -> dict[int, Path]:
     return dict(sorted((int(match["rank"]), path) for match, path in found if match))
 
 
-class GrowingLog:
-    """One log, read from its beginning; every call goes on where the last one stopped."""
+def clean_logs(folder: Path, clean: Redact) -> None:
+    """Rewrite what a gang that is gone has printed without its secrets, a file at once.
 
-    def __init__(self, path: Path) -> None:
+    Of a log of more than CLEANED_BYTES_MAX the end stays, after a line that says so. Idempotent, safe
+    from two processes; whoever reads an old file reads on in it. A log that cannot be rewritten (the
+    disk is full) stays as it is, for its user alone: that must not keep an attempt open.
+    """
+    for path in (*find_logs(folder).values(), folder / "gang.log"):
+        scratch = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            if _write_clean(path, scratch, clean):
+                scratch.replace(path)
+        except OSError:
+            continue
+        finally:
+            scratch.unlink(missing_ok=True)
+
+
+def _write_clean(path: Path, scratch: Path, clean: Redact) -> bool:
+    """Write the log, cleaned, to `scratch`; whether it differs."""
+    size = path.stat().st_size
+    left_out = 0 if size <= CLEANED_BYTES_MAX else size - CLEANED_BYTES_MAX + BLOCK_BYTES
+    differs = left_out > 0
+    with open(scratch, "w", encoding="utf-8", newline="", opener=_private) as file:
+        if left_out:
+            file.write(
+                f"[the first {left_out} bytes of this log were left out when it was cleaned]\n"
+            )
+        for text in GrowingLog(path, begin=left_out).read(is_complete=True):
+            cleaned = clean(text)
+            differs = differs or cleaned != text
+            file.write(cleaned)
+    return differs
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+class GrowingLog:
+    """One log, read from byte `begin` on; every call goes on where the last one stopped.
+
+    The file is kept open in between: the one that takes its name when it is cleaned is another.
+    """
+
+    def __init__(self, path: Path, *, begin: int = 0) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = begin
+        self._file: BufferedReader | None = None
 
     def read(self, *, is_complete: bool) -> Iterator[str]:
         """Yield what is new, blocks of whole lines with their ends, and only text that is valid.
 
-        Whole lines, so that a secret and what it is called are cleaned together. is_complete: nothing
-        more will come, so a last line without its end counts too.
+        Whole lines, so that a secret and what it is called are cleaned together; what is longer than a
+        block ends with a whole word. is_complete: nothing more will come, so a last line without its
+        end counts too, and the file is closed.
         """
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            while block := file.read(BLOCK_BYTES):
-                end = block.rfind(b"\n") + 1
-                if not end and (is_complete or len(block) == BLOCK_BYTES):
-                    end = len(block)
-                if not end:
-                    return
-                self._offset = file.seek(self._offset + end)
-                yield block[:end].decode("utf-8", errors="replace")
+        file = self._file = self._file or self._path.open("rb")
+        file.seek(self._offset)
+        while block := file.read(BLOCK_BYTES):
+            end = block.rfind(b"\n") + 1
+            if not end and len(block) == BLOCK_BYTES:
+                end = block.rfind(b" ") + 1 or len(block)
+            if not end and is_complete:
+                end = len(block)
+            if not end:
+                return
+            self._offset = file.seek(self._offset + end)
+            yield block[:end].decode("utf-8", errors="replace")
+        if is_complete:
+            file.close()
+            self._file = None

@@ -313,7 +313,10 @@ class GangLauncher(RankSignals, Protocol):
         ...
 
     def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
-        """Bring what a gone gang left on its machine (the journals' tails) into the store."""
+        """Bring what a gone gang left on its machine (the journals' tails) into the store.
+
+        What stays on the machine and may hold secrets (what its ranks printed) is cleaned.
+        """
         ...
 
 

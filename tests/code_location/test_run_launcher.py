@@ -100,6 +100,7 @@ def test_a_code_server_that_does_not_answer_in_time_is_busy(check: Check) -> Non
         (2**22 + 1, 0.0, WorkerStatus.NOT_FOUND),  # above every pid that Linux gives
         (os.getpid(), 10 * 86_400.0, WorkerStatus.NOT_FOUND),  # another's, which got the pid later
     ],
+    ids=["alive", "gone", "another's"],  # a pid in a test's name differs between workers
 )
 def test_a_process_that_ended_while_the_storage_was_away_is_gone_whatever_its_server_says(
     pid: int,
@@ -188,6 +189,7 @@ def test_a_launch_that_is_not_answered_in_time_is_late_and_not_failed(
         (DagsterUserCodeUnreachableError("refused"), "the code server could not be reached; see"),
         (DagsterLaunchFailedError("its subprocess ended with 1"), "its subprocess ended with 1"),
     ],
+    ids=["unreachable", "refused"],
 )
 def test_a_launch_that_is_refused_fails_and_its_tags_say_why(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch, error: Exception, words: str

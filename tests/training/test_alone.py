@@ -88,3 +88,16 @@ def test_a_second_join_in_one_folder_fences_the_first(
     assert ended.value.code == EXIT_FENCED
     assert "is fenced by record" in capfd.readouterr().err
     assert [checkpoint.ref.step for checkpoint in state(tmp_path).checkpoints] == [2]
+
+
+def test_a_secret_that_is_the_name_of_a_metric_is_written_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "0f1e2d3c4b5a69788796a5b4c3d2e1f001234567"
+    monkeypatch.setenv("WANDB_API_KEY", secret)
+    metrics = {f"key {secret}": 2.0, "accuracy": 0.5}
+    with attempt.join(config=CONFIG, folder=tmp_path) as a:
+        train_linear(a, until=2, **metrics)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    assert any(b'"key [hidden]":2.0' in path.read_bytes() for path in files)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from tracks_dagster.core.beats import Phase
@@ -18,6 +19,8 @@ from tracks_dagster.training.progress import Best, Progress
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import BatchSampler
 from tracks_dagster.training.time_book import TimeBook
+
+NAMES_MAX = 1000  # of metrics, remembered as cleaned: no step pays for it again
 
 
 class StepLog:
@@ -31,6 +34,7 @@ class StepLog:
         self._launch = launch
         self._pulse = pulse
         self._guard = LossGuard(launch)
+        self._clean_name = lru_cache(NAMES_MAX)(launch.clean)
         retention = launch.declared.retention
         self._progress = Progress(retention.metric, retention.direction)
         self.metrics: dict[str, float] = {}
@@ -84,7 +88,7 @@ class StepLog:
             self._pulse.finished(fields["step_s"] + self._data_s)
         self._steps_timed += 1
         if self._launch.ranks.rank == 0:
-            numbers = ((name, float(value)) for name, value in metrics.items())
+            numbers = ((self._clean_name(name), float(each)) for name, each in metrics.items())
             finite = {name: number for name, number in numbers if math.isfinite(number)}
             self.metrics = {**finite, "loss": loss}
             fields["loss"] = loss

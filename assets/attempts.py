@@ -32,6 +32,7 @@ from dagster import (
     in_process_executor,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.endings import Ending, ending_check
 from tracks_dagster.core.errors import InvalidInput, TracksError
@@ -112,6 +113,7 @@ def _ended_as_meant() -> AssetCheckSpec:
     code_version="1",
     description=DESCRIPTION,
 )
+@without_secrets
 def training_attempts(
     context: AssetExecutionContext,
     app: ResourceParam[App],
@@ -168,7 +170,7 @@ def _supervise(
     (policy, no_policy), (rules, no_rules) = app.usable_policy(), app.usable_rules()
     for problem in (no_policy, no_rules):
         if problem is not None:
-            context.log.error(problem)
+            context.log.error(app.redact(problem))
     supervisor = Supervisor(
         tracks=app.tracks,
         gangs=app.launcher_of(launcher),
@@ -289,7 +291,8 @@ def _write_report(
     try:
         return str(write_report(app.tracks, run_id, file, around, attempt_id=attempt_id).path)
     except (TracksError, OSError) as error:
-        context.log.warning(f"No report was written to {file}, the receipt names none: {error}")
+        problem = f"No report was written to {file}, the receipt names none: {error}"
+        context.log.warning(app.redact(problem))
         return None
 
 

@@ -12,6 +12,7 @@ from dagster import (
     schedule,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.services.collection import collect_all
 from tracks_dagster.wiring import App
@@ -20,11 +21,12 @@ EVERY_15_MINUTES = "*/15 * * * *"
 
 
 @op(description="One bounded pass over the open and the recently finished runs.")
+@without_secrets
 def collect_runs(context: OpExecutionContext, app: ResourceParam[App]) -> None:
     """Collect, and log what was done for each run that changed."""
     policy, no_policy = app.usable_policy()
     if no_policy is not None:
-        context.log.error(no_policy)
+        context.log.error(app.redact(no_policy))
     done = collect_all(
         app.tracks,
         app.ledger,
@@ -51,7 +53,7 @@ def collect_runs(context: OpExecutionContext, app: ResourceParam[App]) -> None:
                 f"{each.freed_bytes} bytes freed, {each.leftover_count} leftover objects removed"
             )
     for problem in done.problems:
-        context.log.warning(problem)
+        context.log.warning(app.redact(problem))
     context.add_output_metadata(
         {
             "runs": len(done.runs),

@@ -24,6 +24,7 @@ from pydantic import Field
 from tracks_dagster.adapters.code_changes import read_code_diff
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.kubernetes.preflight import gang_check
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import RetentionRule
 from tracks_dagster.core.errors import InvalidInput
@@ -141,6 +142,7 @@ class TrainingRunConfig(Config):
 
 
 @op(description="Records the run and opens its first attempt; bad values are refused in words.")
+@without_secrets
 def declare_run(
     context: OpExecutionContext, config: TrainingRunConfig, app: ResourceParam[App]
 ) -> str:

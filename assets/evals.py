@@ -15,6 +15,7 @@ from dagster import (
     in_process_executor,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.errors import GangError, InvalidInput
 from tracks_dagster.core.names import parse_eval_key
@@ -35,6 +36,7 @@ HELDOUT_DATASETS = ("aws-docs-heldout", "flights-heldout")
     owners=["team:training"],
     code_version="1",
 )
+@without_secrets
 def evals(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult[None]:
     """One eval of a checkpoint: `RUN/SUITE@STEP`, measured on held-out data.
 

@@ -28,6 +28,7 @@ from dagster import (
     schedule,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.core.prices import Prices
@@ -89,6 +90,7 @@ def _read_as_a_whole(asset_name: str) -> AssetDep:
     owners=["team:training"],
     code_version="1",
 )
+@without_secrets
 def incident_review(context: AssetExecutionContext, app: ResourceParam[App]) -> MaterializeResult:  # type: ignore[type-arg]  # beside checks Dagster knows the bare class only
     """What happened on a day (UTC), over all runs: failures first, interruptions summed, what it cost.
 
@@ -120,7 +122,7 @@ def _usable_prices(context: AssetExecutionContext, app: App) -> Prices | None:
     try:
         return load_prices(app.settings)
     except SettingsError as error:
-        context.log.error(str(error))
+        context.log.error(app.redact(str(error)))
         return None
 
 

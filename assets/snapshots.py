@@ -23,9 +23,11 @@ from dagster import (
 )
 from pydantic import Field
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.bodies import SnapshotCommitted
 from tracks_dagster.core.errors import DataRejected, InvalidInput
 from tracks_dagster.core.names import snapshot_asset
+from tracks_dagster.core.redact import Redact
 from tracks_dagster.services.snapshots import make_snapshot
 from tracks_dagster.wiring import App
 
@@ -68,6 +70,7 @@ def _snapshot_asset(dataset: str, description: str) -> AssetsDefinition:
         ],
         output_required=False,  # bad rows: the check fails and there is no materialization
     )
+    @without_secrets
     def snapshot(
         context: AssetExecutionContext, config: SnapshotConfig, app: ResourceParam[App]
     ) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
@@ -80,7 +83,7 @@ def _snapshot_asset(dataset: str, description: str) -> AssetsDefinition:
                 dagster_run_id=context.run.run_id,
             )
         except DataRejected as error:
-            yield _failed_check(error)
+            yield _failed_check(error, app.redact)
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
         else:
@@ -112,7 +115,7 @@ def _materialized(committed: SnapshotCommitted) -> MaterializeResult[None]:
     )
 
 
-def _failed_check(error: DataRejected) -> AssetCheckResult:
+def _failed_check(error: DataRejected, clean: Redact) -> AssetCheckResult:
     rows = [
         TableRecord(
             {"row": bad.row, "column": bad.column, "value": bad.value or "", "must be": bad.check}
@@ -123,7 +126,7 @@ def _failed_check(error: DataRejected) -> AssetCheckResult:
     if rows:
         metadata["bad_values"] = MetadataValue.table(rows)
     return AssetCheckResult(
-        check_name=CHECK, passed=False, description=str(error), metadata=metadata
+        check_name=CHECK, passed=False, description=clean(str(error)), metadata=metadata
     )
 
 

@@ -9,12 +9,14 @@ from functools import cache
 from dagster import DagsterInstance, InitResourceContext, resource
 
 from resources.orchestrator import DagsterOrchestrator
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
 
 @resource(description="The application; every setting comes from the environment.")
+@without_secrets
 def app_resource(_context: InitResourceContext) -> App:
     """Return this process's application; it reads the policy and rules files when they are used."""
     return build_once(Settings.from_environment())

@@ -11,6 +11,7 @@ from dagster import (
     sensor,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.services.heartbeat import write_launches
@@ -29,6 +30,7 @@ from tracks_dagster.wiring import App
         "attempt's gang, or adopts the one that lives. Off: attempts stay open and wait."
     ),
 )
+@without_secrets
 def launch_attempts(
     context: SensorEvaluationContext,
     app: ResourceParam[App],
@@ -42,11 +44,11 @@ def launch_attempts(
     plan = plan_launches(found.attempts, app.now())
     write_launches(app.store, names.LAUNCH_ATTEMPTS, plan.pending)
     for problem in (*found.problems, *plan.given_up):
-        context.log.warning(problem)
+        context.log.warning(app.redact(problem))
     if not plan.requests:
         waiting = [f"{each.key}: {each.failed_count} launches failed" for each in plan.pending]
         looked = Tick(waiting=(*plan.given_up, *waiting), problems=found.problems)
-        return SkipReason(skip_reason(looked, idle="every open attempt is supervised"))
+        return SkipReason(app.redact(skip_reason(looked, idle="every open attempt is supervised")))
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(
         run_requests=[_run_request(request) for request in plan.requests],

@@ -12,6 +12,7 @@ from dagster import (
     sensor,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.services.watch import settle_open_runs, skip_reason
 from tracks_dagster.wiring import App
@@ -30,6 +31,7 @@ def retry_sensor(name: str, *, idle: str, description: str) -> SensorDefinition:
         default_status=DefaultSensorStatus.RUNNING,
         description=description,
     )
+    @without_secrets
     def decide_retries(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
         tick = settle_open_runs(
             app.tracks,
@@ -40,9 +42,9 @@ def retry_sensor(name: str, *, idle: str, description: str) -> SensorDefinition:
             after=context.cursor or None,
         )
         for problem in tick.problems:
-            context.log.warning(problem)
+            context.log.warning(app.redact(problem))
         context.update_cursor(tick.cut_at or "")
-        return SkipReason(skip_reason(tick, idle=idle))
+        return SkipReason(app.redact(skip_reason(tick, idle=idle)))
 
     return decide_retries
 

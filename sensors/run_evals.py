@@ -13,6 +13,7 @@ from dagster import (
     sensor,
 )
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import PromotionDecided
 from tracks_dagster.core.ports import Orchestrator
@@ -34,6 +35,7 @@ from tracks_dagster.wiring import App
         "and are not finished."
     ),
 )
+@without_secrets
 def run_evals(
     context: SensorEvaluationContext,
     app: ResourceParam[App],
@@ -42,17 +44,17 @@ def run_evals(
     """Do one tick; its run keys, which the tracks give, make a repeated tick harmless."""
     policy, no_policy = app.usable_policy()
     if no_policy is not None:
-        context.log.error(no_policy)
+        context.log.error(app.redact(no_policy))
     tick = tick_evals(
         app.tracks, app.ledger, orchestrator, decided_by=names.RUN_EVALS, policy=policy
     )
     write_launches(app.store, names.RUN_EVALS, tick.pending)
     for problem in tick.problems:
-        context.log.warning(problem)
+        context.log.warning(app.redact(problem))
     keys = [request.eval_key for request in tick.requests]
     return SensorResult(
         run_requests=[_run_request(request) for request in tick.requests],
-        skip_reason=None if keys else "; ".join(tick.waiting) or "no run owes an eval",
+        skip_reason=None if keys else app.redact("; ".join(tick.waiting)) or "no run owes an eval",
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.EVAL_PARTITIONS, keys)],
         asset_events=[_event(decided) for decided in tick.promotions],
     )

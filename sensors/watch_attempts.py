@@ -21,6 +21,7 @@ from dagster import (
 )
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
+from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
 from tracks_dagster.core.endings import ending_check
 from tracks_dagster.core.errors import TracksError
@@ -73,6 +74,7 @@ SENSORS = (
         "attempts stay open, and completed runs are not finished."
     ),
 )
+@without_secrets
 def watch_attempts(
     context: SensorEvaluationContext,
     app: ResourceParam[App],
@@ -109,10 +111,10 @@ def watch_attempts(
     pruned_at, dropped = _prune_if_due(context, app, cursor.pruned_at)
     unusable = [problem for problem in (no_policy, no_rules) if problem is not None]
     for problem in unusable:
-        context.log.error(problem)
+        context.log.error(app.redact(problem))
     for part in (scanned, revisited, swept, lost, settled):
         for problem in part.problems:
-            context.log.warning(problem)
+            context.log.warning(app.redact(problem))
     remembered = WatchCursor(
         scanned_at=scanned.done_at,
         revisited_at=revisited.done_at,
@@ -130,7 +132,7 @@ def watch_attempts(
         _tag_runs(context, attempt)
     commits = [report for each in closed for report in _due_reports(context, app, *each)]
     return SensorResult(
-        skip_reason="; ".join([*unusable, skip_reason(looked, idle="nothing is due")]),
+        skip_reason=app.redact("; ".join([*unusable, skip_reason(looked, idle="nothing is due")])),
         dynamic_partitions_requests=[
             AddDynamicPartitionsRequest(
                 names.CHECKPOINT_PARTITIONS, [commit.key for commit in commits]
@@ -189,7 +191,7 @@ def _due_reports(
     try:
         return due_reports(app.tracks.run(run_id), attempt_id, is_reported)
     except TracksError as error:
-        context.log.warning(f"{run_id}: its checkpoints are not shown: {error}")
+        context.log.warning(app.redact(f"{run_id}: its checkpoints are not shown: {error}"))
         return []
 
 

@@ -39,10 +39,7 @@ def check_home(home: Path) -> None:
 
 
 def make_private(folder: Path) -> None:
-    """Create the folder, with those above it, for this user alone; one that is there stays as it is.
-
-    Logs of ranks and reports lie below it as the umask has them.
-    """
+    """Create the folder, with those above it, for this user alone; one that is there stays as it is."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=PRIVATE)  # a umask only takes away from it

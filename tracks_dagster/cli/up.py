@@ -7,6 +7,7 @@ import threading
 import click
 
 from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.adapters.home_folder import how_open
 from tracks_dagster.adapters.local_launcher import living_gangs
 from tracks_dagster.cli.daemon_keeper import DaemonKeeper
 from tracks_dagster.cli.interrupts import Interrupts
@@ -43,7 +44,9 @@ def command(port: int, on_kubernetes: bool) -> None:
 
 
 def _tell_what_runs(app: App, home: DagsterHome) -> None:
-    """End what nobody uses, and name on stderr what of this home runs already."""
+    """End what nobody uses, and say on stderr who may read the home and what of it runs already."""
+    if (problem := how_open(app.settings.home)) is not None:
+        click.echo(problem, err=True)
     for what in home.end_unused():
         click.echo(f"Ended what an earlier command had left: {what}", err=True)
     for what in home.running():

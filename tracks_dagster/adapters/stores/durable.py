@@ -15,9 +15,12 @@ _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 _NO_FULL_SYNC = frozenset({errno.ENOTSUP, errno.EINVAL, errno.ENOTTY})  # network file systems
 
 
-def write_new(path: Path, data: bytes | memoryview) -> None:
-    """Create the file `path` with `data`, durable but for its name; raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+def write_new(path: Path, data: bytes | memoryview, *, mode: int = 0o666) -> None:
+    """Create the file `path` with `data`, durable but for its name; raises OSError.
+
+    mode: of the file; the umask takes away from it.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         rest = memoryview(data)
         while rest:

@@ -5,6 +5,10 @@ fails when the name is taken, or by rename(2), which replaces. So a reader never
 and what a killed writer left behind has no key. Nothing created or deleted outlives a power loss
 without all that this store object had read before. Meant for one machine, or for a shared file
 system with working link(2). A key cannot be both an object and the folder of others.
+
+Below a folder that other users may not enter, as TRACKS_HOME is, objects are their writer's alone, so
+that they stay so when they are copied or the folder is opened. Elsewhere a store may be shared on
+purpose, and the umask decides.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from tracks_dagster.adapters.stores.durable import sync_folder, write_new
 from tracks_dagster.adapters.stores.keys import check_key, is_key, is_part
 from tracks_dagster.core.errors import StoreUnavailable, StoreUnsuitable
 from tracks_dagster.core.ports import LEFTOVER_AGE_S
+from tracks_dagster.core.private_files import file_mode
 
 PARTIAL_FOLDER = "~partial"  # "~" is in no key, so nothing in it is ever listed
 FOLDERS_MAX = 10_000  # remembered by one store object, about 2 MB
@@ -51,6 +56,7 @@ class LocalStore:
         self._durable: set[Path] = {root}
         self._read: set[Path] = set()  # folders of objects whose names may not be durable yet
         self._settling = threading.Lock()
+        self._mode: int | None = None  # of an object's file, looked up at the first write
 
     @property
     def url(self) -> str:
@@ -187,7 +193,8 @@ class LocalStore:
         self._partial.mkdir(exist_ok=True)
         path = self._partial / secrets.token_hex(16)
         try:
-            write_new(path, data)
+            self._mode = self._mode or file_mode(_modes(self._root))
+            write_new(path, data, mode=self._mode)
             yield path
         finally:
             path.unlink(missing_ok=True)
@@ -227,6 +234,10 @@ def make_root(root: Path) -> None:
             sync_folder(folder.parent)
         if not root.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(root))
+
+
+def _modes(root: Path) -> Iterator[int]:
+    return (folder.stat().st_mode for folder in (root, *root.absolute().parents))
 
 
 def _keys(folder: Path, parent: str, prefix: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.private_files import file_mode
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.run import NOTHING_AROUND, Around, read_to_explain
 from tracks_dagster.services.report.page import render_told, report_anchor
@@ -46,7 +47,8 @@ def write_report(
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-        unfinished.write_text(html, encoding="utf-8")
+        with open(unfinished, "w", encoding="utf-8", opener=_create) as out:
+            out.write(html)
         unfinished.replace(file)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         why = getattr(error, "strerror", None) or error
@@ -56,3 +58,8 @@ def write_report(
         ) from error
     anchor = "" if attempt_id is None else f"#{report_anchor(attempt_id)}"
     return Written(path=file, link=f"{file.absolute().as_uri()}{anchor}", broken=told.read.broken)
+
+
+def _create(path: str, flags: int) -> int:
+    folder = Path(path).absolute().parent
+    return os.open(path, flags, file_mode(f.stat().st_mode for f in (folder, *folder.parents)))

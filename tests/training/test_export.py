@@ -110,7 +110,7 @@ def test_a_file_that_is_there_is_replaced_only_when_asked_to(
     assert load_file(path)["w"].tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["", "no such folder/w.safetensors"])
+@pytest.mark.parametrize("name", ["", "no such folder/w.safetensors", "x" * 5000])
 def test_a_path_that_names_no_file_is_refused(
     name: str, store: FakeObjectStore, tmp_path: Path
 ) -> None:

@@ -127,12 +127,16 @@ def _metadata(ref: CheckpointRef) -> dict[str, str]:
 
 
 def _check_path(path: Path, *, overwrite: bool) -> None:
-    if path.is_dir() or not path.parent.is_dir():
+    try:
+        is_there, is_file_name = path.exists(), not path.is_dir() and path.parent.is_dir()
+    except OSError:  # a name that is too long, or in a folder that this user may not look into
+        is_there = is_file_name = False
+    if not is_file_name:
         raise InvalidInput(
             f"Cannot export to {path}: name a file in a folder that exists, for example "
             "weights.safetensors."
         )
-    if path.exists() and not overwrite:
+    if is_there and not overwrite:
         raise InvalidInput(
             f"{path} is there already and was left as it is; choose another name, or --force."
         )

@@ -185,6 +185,7 @@ class Fuzzer:
     seed: int
     defects: list[Defect] = field(default_factory=list)
     exits: dict[int, int] = field(default_factory=dict)
+    slow: list[list[str]] = field(default_factory=list)  # a long simulation is no defect
 
     def __post_init__(self) -> None:
         self.rng = Random(self.seed)
@@ -210,6 +211,9 @@ class Fuzzer:
             environment = self._environment()
             result = _called(arguments, {"TRACKS_HOME": str(self.home), **environment})
             self.exits[result.exit_code] = self.exits.get(result.exit_code, 0) + 1
+            if isinstance(result.exception, TimeoutError) and arguments[:1] == ["simulate"]:
+                self.slow.append(arguments)
+                continue
             found = _defect_of(result)
             if found is not None:
                 self.defects.append(Defect(arguments, environment, found))
@@ -327,7 +331,10 @@ def _starting_nothing() -> Iterator[None]:
 
 def report(fuzzer: Fuzzer) -> str:
     """Return the defects in words, one of each place in the code first."""
-    lines = [f"seed {fuzzer.seed}: {len(fuzzer.defects)} defects, exit codes {fuzzer.exits}"]
+    lines = [
+        f"seed {fuzzer.seed}: {len(fuzzer.defects)} defects, exit codes {fuzzer.exits}, "
+        f"slow {fuzzer.slow}"
+    ]
     for each in fuzzer.defects:
         shown = [argument[:200] for argument in each.arguments]
         lines.append(f"\n{shown!r} {dict(each.environment)!r}\n{each.found[-1500:]}")

@@ -42,11 +42,10 @@ def collect_runs(context: OpExecutionContext, app: ResourceParam[App]) -> None:
         )
     for each in done.runs:
         for corrupt in each.corrupt:
-            context.log.error(
-                f"{each.run_id}: step {corrupt.ref.step} is corrupt: {corrupt.problem}"
-            )
+            problem = f"{each.run_id}: step {corrupt.ref.step} is corrupt: {corrupt.problem}"
+            context.log.error(app.redact(problem))
         for waiting in each.waiting:
-            context.log.warning(f"{each.run_id}: a deletion waits: {waiting}")
+            context.log.warning(app.redact(f"{each.run_id}: a deletion waits: {waiting}"))
         if each.superseded or each.deleted or each.leftover_count:
             context.log.info(
                 f"{each.run_id}: {len(each.superseded)} superseded, {len(each.deleted)} deleted, "

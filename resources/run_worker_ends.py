@@ -14,6 +14,7 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 from dagster_k8s.job import get_job_name_from_run_id
 
 from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
+from tracks_dagster.clean_errors import clean_text
 from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.kube_json import mapping, text
 from tracks_dagster.core.names import TAG_WORKER_REASON
@@ -175,7 +176,7 @@ class RunWorkerEnds:
         events = list(self._api.events_of(_pod_name(history) or job_name(run)))
         if not history and (created := _created(events)):
             events += self._api.events_of(created)
-        log_tail = self._api.log(_pod_name(history)) if pods else ""
+        log_tail = clean_text(self._api.log(_pod_name(history))) if pods else ""
         return worker_end(history, events, log_tail)
 
 

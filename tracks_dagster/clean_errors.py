@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from functools import wraps
 from typing import ParamSpec, TypeVar, cast
 
 from tracks_dagster.core.errors import TracksError
@@ -35,7 +35,7 @@ def without_secrets(body: Callable[P, R]) -> Callable[P, R]:
             try:
                 yield from cast(Iterator[object], body(*args, **kwargs))
             except Exception as error:
-                cleaned = _cleaned_here(error)
+                cleaned = clean_error(error, clean_text)
                 if cleaned is error:
                     raise
             else:
@@ -49,12 +49,17 @@ def without_secrets(body: Callable[P, R]) -> Callable[P, R]:
         try:
             return body(*args, **kwargs)
         except Exception as error:
-            cleaned = _cleaned_here(error)
+            cleaned = clean_error(error, clean_text)
             if cleaned is error:
                 raise
         raise cleaned  # here, for what is raised while another is handled takes that one with it
 
     return call
+
+
+def clean_text(text: str) -> str:
+    """Return the text without the secrets of this process' environment, and what looks like one."""
+    return redact(text, Settings.from_environment().secrets)
 
 
 def clean_error(error: BaseException, clean: Redact) -> BaseException:
@@ -82,7 +87,3 @@ def _chain(error: BaseException) -> list[BaseException]:
         handled = None if behind.__suppress_context__ else behind.__context__
         behind = behind.__cause__ or handled
     return chain
-
-
-def _cleaned_here(error: BaseException) -> BaseException:
-    return clean_error(error, partial(redact, secrets=Settings.from_environment().secrets))

@@ -33,6 +33,7 @@ from tests.kube.run_workers import (
     started,
 )
 from tracks_dagster.adapters.kubernetes import run_worker_watch
+from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
 from tracks_dagster.core.names import LABEL_ATTEMPT, LABEL_RUN, TAG_WORKER_REASON
 
 FAILED, STARTED = DagsterRunStatus.FAILURE, DagsterRunStatus.STARTED
@@ -98,6 +99,20 @@ def test_the_reason_is_a_tag_before_the_failure_and_in_its_message(
     assert f"The run worker ended ({reason})" in message
     assert words in message
     assert pod in message
+
+
+def test_a_secret_in_the_log_of_a_worker_is_in_no_event_of_its_run(
+    kube: KubeDouble, instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = (
+        'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\n    save()\n'
+        "OSError: [Errno 28] No space left on device: ghp_abcdefghijklmnop0123\n"
+    )
+    monkeypatch.setattr(RunWorkerApi, "log", lambda *_: log)
+    run, pod = started(instance, kube)
+    kube.finish(pod, 3)
+    assert dead(instance, run).status is FAILED
+    assert "No space left on device: [hidden]" in failure_of(instance, run)
 
 
 def test_a_worker_that_ends_its_run_itself_on_sigterm_is_tagged_all_the_same(

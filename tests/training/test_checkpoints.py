@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from tracks_dagster.core.errors import (
     TrainingError,
 )
 from tracks_dagster.core.records import canonical_json, sha256_hex
-from tracks_dagster.training import layout, random_state, state_dict
+from tracks_dagster.training import layout, random_state, state_dict, storage_reader
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.loading import load_into
@@ -286,6 +287,47 @@ def test_a_failed_restore_leaves_the_model_as_it_was(store: FakeObjectStore) -> 
     with pytest.raises(CheckpointCorrupt, match="bytes; expected"):
         read(store, ref, fresh)
     assert (flat(fresh.model.state_dict()), flat(fresh.optimizer.state_dict())) == before
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_no_tensor_is_written_before_every_chunk_has_its_hash(
+    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the model's own nor the new ones for the optimizer, whichever chunk is damaged."""
+    ref = write(store, trained(width=40)).ref
+    fresh = trained(width=40, seed=1)
+    targets = state_dict.targets(fresh, read_manifest(store, ref))
+    before = flat(targets)
+    monkeypatch.setattr(state_dict, "targets", lambda trained, manifest: targets)
+    keys = [key for key in store.objects if "/chunks/" in key]
+    for key in keys:
+        whole = store.objects[key]
+        store.objects[key] = whole[:-1] + bytes([whole[-1] ^ 1])
+        with pytest.raises(CheckpointCorrupt, match="has blake3"):
+            read(store, ref, fresh)
+        assert flat(targets) == before
+        store.objects[key] = whole
+    assert len(keys) > 8
+
+
+def test_each_thread_of_a_restore_is_woken_once_however_many_the_tensors(
+    store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_reader, "READERS", 3)
+    tasks: list[object] = []
+
+    class CountingPool(ThreadPoolExecutor):
+        def submit(self, *args: Any, **kwargs: Any) -> Any:
+            tasks.append(args)
+            return super().submit(*args, **kwargs)
+
+    saved, fresh = trained(), trained(seed=1)
+    fetched = read(store, write(store, saved).ref, fresh)
+    assert len(fetched.plan.items) > 20
+    monkeypatch.setattr(storage_reader, "ThreadPoolExecutor", CountingPool)
+    load_into(fresh, fetched)
+    assert len(tasks) == 3
+    assert flat(fresh.optimizer.state_dict()) == flat(saved.optimizer.state_dict())
 
 
 def test_names_are_those_of_dcp(store: FakeObjectStore) -> None:

@@ -97,8 +97,10 @@ class CheckpointStorageReader(StorageReader):
             self.fetch(plan)
         places = [planner.resolve_tensor(item).detach() for item in plan.items]
         # Several at a time: most places are new memory, whose first touch costs more than the copy.
+        # By size, so that the shares are alike; a task for each tensor would cost more than its copy.
+        work = sorted(zip(plan.items, places, strict=True), key=lambda each: each[1].numel())
         with ThreadPoolExecutor(READERS, thread_name_prefix="chunk reader") as pool:
-            for _ in pool.map(self._put, plan.items, places):
+            for _ in pool.map(self._put, [work[first::READERS] for first in range(READERS)]):
                 pass
         for item, place in zip(plan.items, places, strict=True):
             planner.commit_tensor(item, place)
@@ -106,8 +108,9 @@ class CheckpointStorageReader(StorageReader):
         future.set_result(None)
         return future
 
-    def _put(self, item: ReadItem, place: torch.Tensor) -> None:
-        place.copy_(self._box(item))
+    def _put(self, share: Sequence[tuple[ReadItem, torch.Tensor]]) -> None:
+        for item, place in share:
+            place.copy_(self._box(item))
 
     def _read(self, chunk: Chunk, part: memoryview) -> None:
         size = self._store.read_into(chunk.key, part)

@@ -112,20 +112,30 @@ def _reader(annotation: Any) -> Callable[[Json], Any]:
 
 def _dataclass_reader(kind: type) -> Callable[[Json], Any]:
     hints = typing.get_type_hints(kind)
-    fields = [(f.name, _reader(hints[f.name])) for f in dataclasses.fields(kind)]
+    fields = [
+        (f.name, _class_that_fits(hints[f.name]), _reader(hints[f.name]))
+        for f in dataclasses.fields(kind)
+    ]
 
     def read(value: Json) -> Any:
+        _fit(dict, value)
         given = {}
-        for name, read_field in fields:
-            if name not in _fit(dict, value):
+        for name, fits, read_field in fields:
+            if name not in value:
                 continue
+            found = value[name]
             try:
-                given[name] = read_field(value[name])
+                given[name] = found if found.__class__ is fits else read_field(found)
             except _Unfit as error:
                 raise TypeError(f"its {name} is {error.shown}") from error
         return kind(**given)
 
     return read
+
+
+def _class_that_fits(annotation: Any) -> type | None:
+    """Return the class of JSON values that need no look: most fields are texts."""
+    return next((kind for kind in (str, bool) if annotation in (kind, kind | None)), None)
 
 
 class _Unfit(Exception):

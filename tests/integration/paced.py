@@ -16,10 +16,7 @@ TRAINER = Path(__file__).with_name("paced_trainer.py")
 @contextmanager
 def paced(home: Home, run_id: str, *, steps: int, pace_s: float) -> Iterator[subprocess.Popen[str]]:
     """Give `tracks run` of two ranks whose steps take at least `pace_s`; it is over at the end."""
-    size = ("--ranks", "2", "--steps", str(steps), "--checkpoint-every", "20")
-    config = ("--seed", "7", "--set", f"pace_s={pace_s}", "--trainer", str(TRAINER))
-    intent = ("--intent", "A run of the tests.")
-    command = home.start("run", "--run-id", run_id, *intent, *size, *config, "--json")
+    command = start_paced(home, run_id, steps=steps, pace_s=pace_s)
     try:
         yield command
     finally:
@@ -28,6 +25,14 @@ def paced(home: Home, run_id: str, *, steps: int, pace_s: float) -> Iterator[sub
                 command.terminate()
                 time.sleep(1.0)
         command.wait(timeout=COMMAND_S_MAX)
+
+
+def start_paced(home: Home, run_id: str, *, steps: int, pace_s: float) -> subprocess.Popen[str]:
+    """Start the same and return at once."""
+    size = ("--ranks", "2", "--steps", str(steps), "--checkpoint-every", "20")
+    config = ("--seed", "7", "--set", f"pace_s={pace_s}", "--trainer", str(TRAINER))
+    intent = ("--intent", "A run of the tests.")
+    return home.start("run", "--run-id", run_id, *intent, *size, *config, "--json")
 
 
 def step_of(home: Home, run_id: str) -> int:

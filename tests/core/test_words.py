@@ -12,14 +12,23 @@ from tracks_dagster.core.redact import redact, redact_words
 NAMES = {
     *("accelerator", "after", "alias", "alert", "before", "blamed_node", "boot_id", "branch"),
     *("cause", "chunks", "chunks_key", "classifier_version", "config", "dagster_run_id"),
-    *("data", "dataset", "device", "device_class", "direction", "environment"),
+    *("data", "dataset", "device", "device_class", "diff_sha256", "direction", "environment"),
     *("environment_sha256", "eval_id", "evidence_key", "evidence_sha256", "excluded_nodes"),
     *("fingerprint", "finished_at", "git_commit", "host", "how", "image", "key", "kind"),
     *("last_stepped_at", "launch_id", "launcher", "limit", "logical_sha256", "manifest_key"),
     *("manifest_sha256", "metric", "metrics", "mode", "model_family", "node"),
     *("node_selector", "object_prefix", "package_version", "pin", "places_sha256", "pod"),
     *("pod_nodes", "policy_version", "pool", "priority_class", "queue", "reason", "rule"),
-    *("run_id", "snapshot_id", "source", "stage", "started_at", "stop_cause", "struck_at"),
+    *(
+        "run_id",
+        "sample_order",
+        "snapshot_id",
+        "source",
+        "stage",
+        "started_at",
+        "stop_cause",
+        "struck_at",
+    ),
     *("suite", "suite_version", "tolerations", "topology_key", "trainer", "trigger", "until_at"),
 }
 

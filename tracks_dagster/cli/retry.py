@@ -85,10 +85,10 @@ def command(
         trainer_source=read_trainer(trainer),
     )
     app = build(given)
+    policy = app.policy  # a wrong file is refused before anything is looked at
     last = app.tracks.run(check_run_id(run_id)).last_attempt
     if last is not None:
         check_place(compute.get("launcher", last.opened.compute.launcher), compute)
-    policy = app.policy
     record = retry_by_person(
         app.tracks,
         run_id,

@@ -109,7 +109,8 @@ def test_a_ledger_that_is_cleared_and_filled_again_finds_the_same_once(
     told: SqlLedger, store: FakeObjectStore
 ) -> None:
     before = {text: found(told, text) for text in QUESTIONS}
-    told.clear()
+    for track in {track for hits in before.values() for track, _ in hits}:
+        told.forget(track)
     assert all(found(told, text) == [] for text in QUESTIONS)
     Projector(store, told).scan()
     Projector(store, told).reindex()

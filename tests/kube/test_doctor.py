@@ -41,7 +41,8 @@ def settings(kube: KubeDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def doctor(*options: str) -> Result:
-    result = CliRunner().invoke(main, ["doctor", *options])
+    wide = {"COLUMNS": "1000"}  # so that no cell is broken within a word that a test looks for
+    result = CliRunner().invoke(main, ["doctor", *options], env=wide)
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return result

@@ -34,11 +34,11 @@ from dagster import (
 
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.core.endings import Ending, ending_check
 from tracks_dagster.core.errors import InvalidInput, TracksError
 from tracks_dagster.core.families import FAMILIES
 from tracks_dagster.core.names import parse_attempt_key
-from tracks_dagster.core.ports import Orchestrator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.checkpoint_reports import due_reports

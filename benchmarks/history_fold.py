@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from benchmarks.history_written import Written
-from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore, Row
+from tracks_dagster.core.ledger_ports import Cursor, Ledger, Row
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.projector import Projector
 

@@ -31,11 +31,11 @@ from tracks_dagster.adapters.ledger.engine import make_engine
 from tracks_dagster.adapters.ledger.migrate import migrate
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.heartbeat import write_heartbeat

@@ -20,7 +20,7 @@ from hypothesis import settings
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.time_sums import assert_accounts
 from tracks_dagster.core import projection
-from tracks_dagster.core.ports import Row
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection_accounting import accounting_rows
 from tracks_dagster.core.run_state import RunState
 

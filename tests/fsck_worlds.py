@@ -16,8 +16,8 @@ from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.bodies import CheckpointDecision, SourceDecision
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.evals import result_key
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.placement import places_key
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, seal, sha256_hex
 from tracks_dagster.core.track import QUARANTINES_TRACK, log_key
 from tracks_dagster.services.fsck.check import fsck

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings, DeviceClass
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import Json
 
 IMAGE = "registry.example/tracks:1"

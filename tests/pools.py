@@ -21,8 +21,8 @@ from tracks_dagster.core.bodies import (
     RankPlace,
 )
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, format_time
 from tracks_dagster.core.track import pool_track
 from tracks_dagster.services.node_health import NodeHealth

@@ -17,20 +17,13 @@ from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangLauncher, LauncherOf
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.core.data_ports import Datasets, Evaluator
 from tracks_dagster.core.errors import GangError, SettingsError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.machine import ProcessId
-from tracks_dagster.core.ports import (
-    CheckpointReader,
-    Clock,
-    Datasets,
-    Evaluator,
-    GangLauncher,
-    LauncherOf,
-    Ledger,
-    Leftovers,
-    NewUid,
-    ObjectStore,
-)
+from tracks_dagster.core.ports import Clock, Leftovers, NewUid, ObjectStore
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.settings import (

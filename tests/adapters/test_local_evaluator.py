@@ -11,7 +11,7 @@ from tracks_dagster.adapters import local_evaluator
 from tracks_dagster.adapters.local_evaluator import LocalEvaluator
 from tracks_dagster.core.bodies import SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.ports import EvalSpec
+from tracks_dagster.core.data_ports import EvalSpec
 from tracks_dagster.core.redact import redact
 
 SPEC = EvalSpec(

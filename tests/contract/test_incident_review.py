@@ -12,7 +12,7 @@ from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, Grown, History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.endings import Ending
-from tracks_dagster.core.ports import Cursor, Ledger
+from tracks_dagster.core.ledger_ports import Cursor, Ledger
 from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.review import MatterKind, Review
 from tracks_dagster.services.projector import Projector

@@ -15,7 +15,7 @@ from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.core.errors import LedgerError, RowRefused
-from tracks_dagster.core.ports import Cursor
+from tracks_dagster.core.ledger_ports import Cursor
 from tracks_dagster.core.projection import dataset_rows, run_rows
 from tracks_dagster.services.projector import Projector, Reindexed
 

@@ -19,8 +19,8 @@ from tracks_dagster.adapters.ledger.engine import make_engine
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.adapters.ledger.views import views
 from tracks_dagster.adapters.sql_query import run_sql
+from tracks_dagster.core.ledger_ports import Cursor
 from tracks_dagster.core.ledger_views import VIEWS, select_as_of
-from tracks_dagster.core.ports import Cursor
 from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.projection import run_rows
 from tracks_dagster.core.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets

@@ -18,8 +18,8 @@ from tests.lineage_oracle import Answer, Link, Node, Oracle, named_by_then, sour
 from tests.lineage_worlds import World
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.bodies import SnapshotRef
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import ThingKind
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.lineage import descent
 from tracks_dagster.services.lineage.descent import Descendants, ancestors, descendants

@@ -13,7 +13,7 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.services.explain.random_failed import pick_failed
 from tracks_dagster.services.projector import Projector
 

@@ -17,7 +17,7 @@ from tests.histories import DatasetHistory, History
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.core import dataset_state, run_fold
 from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.ports import Row
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection import dataset_rows, run_rows
 from tracks_dagster.core.records import Kind, Record
 

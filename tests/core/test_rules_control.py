@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.core.start_budget import CANNOT_START, START_FAILED
+from tracks_dagster.core.evidence import CANNOT_START, START_FAILED, Condition, Evidence, RankEnd
 
 
 def verdict(condition_type: str, reason: str, message: str, *ranks: RankEnd) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.histories import History
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Beat, Phase
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen

@@ -13,13 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.bodies import declared
-from tests.fakes import (
-    FakeClock,
-    FakeEvaluator,
-    FakeObjectStore,
-    FakeOrchestrator,
-    SequentialUids,
-)
+from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator, SequentialUids
 from tests.histories import DatasetHistory
 from tests.incidents.gang import (
     ENVIRONMENT,
@@ -30,6 +24,7 @@ from tests.incidents.gang import (
     placed,
 )
 from tests.stories import step_line, store_checkpoint
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.bodies import (
     AttemptRestored,
     AttemptSupervised,
@@ -41,9 +36,9 @@ from tracks_dagster.core.bodies import (
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Condition, RankEnd
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import RUN_EVALS, attempt_key
 from tracks_dagster.core.policy import sensor_of
-from tracks_dagster.core.ports import GangPhase, GangReport, Ledger
 from tracks_dagster.core.records import Json, Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.closing import close_attempt

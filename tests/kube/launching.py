@@ -16,9 +16,9 @@ from tests.kube.gangs import until
 from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.redact import redact
 
 NODES, RANKS_PER_NODE = 2, 2

@@ -14,23 +14,14 @@ from tests.kube.double import KubeDouble, kube_double
 from tests.kube.faults import Misbehaviour
 from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import until
-from tests.kube.launching import (
-    Clock,
-    asked,
-    is_gone,
-    launcher_on,
-    pods_of,
-    running,
-    seen,
-    spec,
-)
+from tests.kube.launching import Clock, asked, is_gone, launcher_on, pods_of, running, seen, spec
 from tracks_dagster.adapters.kubernetes.glances import NEVER_S
 from tracks_dagster.adapters.kubernetes.job_board import BOARD_S
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.launcher import DRAIN_AGAIN_S
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
+from tracks_dagster.core.attempt_ports import GangPhase
 from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.ports import GangPhase
 from tracks_dagster.services.closing import is_over
 
 JOB, PODS, SERVICES = "jobs.batch", "pods", "services"

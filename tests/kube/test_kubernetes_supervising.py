@@ -18,10 +18,9 @@ from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.evidence import Evidence
+from tracks_dagster.core.evidence import START_FAILED, Evidence
 from tracks_dagster.core.redact import redact
 from tracks_dagster.core.run_state import AttemptState
-from tracks_dagster.core.start_budget import START_FAILED
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.services.tracks import Tracks

@@ -24,7 +24,7 @@ from tracks_dagster.adapters.ledger.migrate import HEAD, MIGRATIONS, VERSION_TAB
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.errors import LedgerError, SettingsError
-from tracks_dagster.core.ports import Cursor
+from tracks_dagster.core.ledger_ports import Cursor
 from tracks_dagster.services.projector import Projector
 
 PROCESSES = multiprocessing.get_context("spawn")

@@ -25,10 +25,10 @@ from tracks_dagster.adapters.processes import (
     write_process,
 )
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.bodies import ComputeRequest, RankPlace
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
-from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.training import gang_parent
 
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine

@@ -10,7 +10,7 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tests.stories import Story
 from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.triage.judge import Sources

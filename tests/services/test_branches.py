@@ -16,7 +16,7 @@ from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.core.families import FAMILIES, resolve_config
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, sha256_hex
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.branches import find_origin

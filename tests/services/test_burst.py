@@ -14,7 +14,8 @@ from tests.histories import History
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core import names
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.services.launch import plan_launches
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks

@@ -11,7 +11,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, ConfigChange
 from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.cadence import advise_cadence

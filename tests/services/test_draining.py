@@ -9,14 +9,15 @@ import pytest
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.bodies import MOVE
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.evidence import LastWord, RankEnd
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import RETRY_PREEMPTED
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import reasons_of
-from tracks_dagster.core.ports import GangPhase, GangReport, Ledger
 from tracks_dagster.core.reasons import TerminationReason as R
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.redact import redact

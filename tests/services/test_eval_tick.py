@@ -9,7 +9,7 @@ from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestra
 from tests.histories import History
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evals import result_key, started_key
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.run_state import find_at
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.eval_tick import EvalTick, close_lost_evals, tick_evals

@@ -12,9 +12,9 @@ from tests.histories import DatasetHistory, History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.archives import MANIFEST, README
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.redact import redact
-from tracks_dagster.core.storm import pool_of
 from tracks_dagster.core.track import (
     QUARANTINES_TRACK,
     dataset_track,

@@ -9,8 +9,8 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tracks_dagster.core import names
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lifecycle import run_status
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.quarantine.snapshots import release_snapshot
 from tracks_dagster.services.stops import request_stop

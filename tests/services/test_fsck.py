@@ -12,7 +12,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.checkpoints import manifest_key
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Kind, sha256_hex
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.fsck.check import fsck

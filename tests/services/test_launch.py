@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.ports import GangPhase, GangReport, OrchestratorRun
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.services.launch import (
     BACKOFF_S_MAX,
     FRUITLESS_RUNS_MAX,

@@ -13,8 +13,8 @@ from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, PoolHistory, clustered, on_nodes, settled
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import StoreUnavailable
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.track import log_key, pool_track
 from tracks_dagster.services.fsck.check import fsck

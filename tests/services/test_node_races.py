@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.pools import POOL, clustered, settled
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.track import pool_track
 from tracks_dagster.services import node_health

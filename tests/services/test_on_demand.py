@@ -9,8 +9,8 @@ import pytest
 from tests.bodies import placed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.on_demand import (
     Asked,

@@ -12,7 +12,7 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.services.due import (
     runs_between_attempts,

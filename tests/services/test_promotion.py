@@ -9,7 +9,7 @@ from tests.histories import History
 from tracks_dagster.core.bodies import PromotionRule
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.promotion import decide_promotion, find_holder, promote
 from tracks_dagster.services.tracks import Tracks

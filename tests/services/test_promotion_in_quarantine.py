@@ -14,7 +14,7 @@ from tests.histories import History
 from tests.services.test_source_quarantines import free, hold, on, settled
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Json
 from tracks_dagster.services import due
 from tracks_dagster.services.eval_tick import tick_evals

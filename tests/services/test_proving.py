@@ -14,12 +14,12 @@ from tracks_dagster.core.bodies import Alert
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import CheckpointMismatch, StoreUnavailable, TracksError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import ALERT_CHECKPOINT_UNREAD
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.services.collection import collect_all
 from tracks_dagster.services.decisive import Decisive, read_what_decides
-from tracks_dagster.services.proving import UNREAD_S_MAX
-from tracks_dagster.services.remedying import READ_BYTES_MAX, Hands
+from tracks_dagster.services.proving import READ_BYTES_MAX, UNREAD_S_MAX
+from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.tracks import Tracks
 
 LARGE = READ_BYTES_MAX + 1

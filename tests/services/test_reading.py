@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.errors import RecordNewer, TrackBroken, UnknownRun
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, canonical_json, format_time, seal
 from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.services.explain.reading import read_run

@@ -13,7 +13,7 @@ from tracks_dagster.core.bodies import CheckpointDecision, RetentionRule
 from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services import deletion

@@ -8,7 +8,7 @@ import pytest
 
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.searching import parse_question
 from tracks_dagster.services import search as searching

@@ -12,7 +12,7 @@ from tests.histories import History
 from tracks_dagster.core.bodies import Debit
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.simulate import AS_IT_WAS, ITS_OWN, Replayed, Saving, replay

@@ -10,8 +10,8 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.core.bodies import SnapshotRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import WATCH_ATTEMPTS
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, Record
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.projector import Projector

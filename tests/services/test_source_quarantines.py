@@ -16,8 +16,8 @@ from tests.services.test_runs import REQUEST
 from tracks_dagster.core.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.evals import open_due_evals, run_eval, why_withheld

@@ -14,8 +14,8 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.core import names
 from tracks_dagster.core.bodies import Alert, PromotionRule
 from tracks_dagster.core.errors import UnknownRun
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Kind, canonical_json, format_time
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run

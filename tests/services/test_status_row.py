@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_run
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import canonical_json, format_time
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.journals import journal_prefix

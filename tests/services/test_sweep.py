@@ -12,6 +12,7 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.core.errors import GangError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.orphans import (
     ENDED_GRACE,
     SERVICE,
@@ -20,7 +21,6 @@ from tracks_dagster.core.orphans import (
     StandingGang,
     orphans,
 )
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.sweep import RUNS_MAX, SWEEP_EVERY, sweep, sweep_is_due

@@ -10,7 +10,7 @@ from datetime import timedelta
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.pools import POOL, PoolHistory
 from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.track import log_key, pool_track
 from tracks_dagster.services.node_decisions import release_node
 from tracks_dagster.services.projector import Projector

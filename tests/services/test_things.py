@@ -7,8 +7,8 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.services.test_source_quarantines import hold
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.lineage.descent import ancestors, descendants
 from tracks_dagster.services.projector import Projector

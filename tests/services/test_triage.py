@@ -22,10 +22,10 @@ from tests.six_variants import (
     write_variants,
 )
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.device_memory import Devices, Gpu, Holder
 from tracks_dagster.core.errors import GangError, UnknownRun
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import canonical_json, format_time
 from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.services.launch import PendingLaunch

@@ -9,19 +9,12 @@ import pytest
 
 from tests.fakes import FakeClock, FakeGangs, SequentialUids
 from tests.histories import History
-from tests.six_variants import (
-    INTERRUPTED,
-    NODE,
-    QUEUED,
-    STEPS,
-    FakeMachine,
-    write_variants,
-)
+from tests.six_variants import INTERRUPTED, NODE, QUEUED, STEPS, FakeMachine, write_variants
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.user_rules import NO_RULES
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks

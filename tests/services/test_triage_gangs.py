@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes import FakeGangs
+from tracks_dagster.core.attempt_ports import GangReport
 from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.ports import GangReport
 from tracks_dagster.services.triage.gangs import Gangs
 
 LIMIT = "tracks_dagster.services.triage.gangs.ANSWERS_S_MAX"

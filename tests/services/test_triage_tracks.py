@@ -10,7 +10,7 @@ from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.six_variants import FAMILY, NODE, write_variants
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.ports import GangPhase, GangReport
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.records import Kind, canonical_json
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.journals import journal_prefix

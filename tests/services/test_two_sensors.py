@@ -12,7 +12,8 @@ import pytest
 from tests.histories import History
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.track import read_records, run_track
 from tracks_dagster.services.projector import Projector

@@ -7,7 +7,7 @@ from datetime import timedelta
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore, Fault
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.track import log_key
 from tracks_dagster.services.projector import Projector

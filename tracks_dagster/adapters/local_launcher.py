@@ -19,16 +19,11 @@ from pathlib import Path
 
 from tracks_dagster.adapters.journal_shipping import ship_journals
 from tracks_dagster.adapters.log_tails import read_tail
-from tracks_dagster.adapters.processes import (
-    Process,
-    boot_id,
-    read_json,
-    read_process,
-    write_json,
-)
+from tracks_dagster.adapters.processes import Process, boot_id, read_json, read_process, write_json
 from tracks_dagster.adapters.rank_logs import clean_logs
 from tracks_dagster.adapters.stack_dumps import dump_stacks
 from tracks_dagster.adapters.worker_environment import worker_environment
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.body_json import from_json, to_json
@@ -36,7 +31,7 @@ from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.names import EXIT_STARTED_BEFORE, attempt_key
-from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec, ObjectStore
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.redact import Redact, redact
 
 PARENT = "tracks_dagster.training.gang_parent"

@@ -9,9 +9,9 @@ import click
 from tracks_dagster.cli.common import as_json, open_app
 from tracks_dagster.cli.telling import Told, of_every_run, tell
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.ports import CheckpointReader
 from tracks_dagster.core.records import Json
 from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.services.retention import Collected, collect

@@ -18,8 +18,8 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.core import units
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.errors import InvalidInput, LedgerError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.explain.glossary import GLOSSARY
 from tracks_dagster.services.explain.random_failed import SEED_MAX, Picked, pick_failed

@@ -14,7 +14,8 @@ from tracks_dagster.cli.common import archive_option, as_json, print_json, setti
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import LedgerError, StoreUnsuitable
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
 from tracks_dagster.services.fsck.archive import check_archive, is_left_out, no_store
 from tracks_dagster.services.fsck.check import Checked, fsck

@@ -17,8 +17,9 @@ from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.run_state import RunState
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.promotion import promote
-from tracks_dagster.services.runs import PROMOTION_ALIAS, check_words
+from tracks_dagster.services.runs import PROMOTION_ALIAS
 
 
 @click.command("promote")

@@ -18,9 +18,10 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.core.body_json import to_json
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.nearest import did_you_mean
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.services.quarantine.snapshots import (
     consumers,
@@ -29,7 +30,6 @@ from tracks_dagster.services.quarantine.snapshots import (
     release_snapshot,
     short_id,
 )
-from tracks_dagster.services.runs import check_words
 from tracks_dagster.settings import Settings
 
 

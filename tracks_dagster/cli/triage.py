@@ -19,8 +19,8 @@ from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
 from tracks_dagster.core.triage import CLOSABLE
 from tracks_dagster.core.units import size_bytes
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.reading import open_triage
-from tracks_dagster.services.runs import check_words
 from tracks_dagster.services.triage.judge import Triage, triage
 from tracks_dagster.services.triage.room import Asked
 from tracks_dagster.settings import Settings
@@ -88,10 +88,10 @@ def command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.services.triage.apply import (
+    from tracks_dagster.services.triage.apply import (  # classifies: who reads needs it not
         Acting,
         apply,
-    )  # classifies: who reads needs it not
+    )
 
     app = open_app()
     rules, problem = app.usable_rules()

@@ -14,8 +14,8 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.names import check_run_id
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.evals import waive
-from tracks_dagster.services.runs import check_words
 
 
 @click.command("waive")

@@ -121,3 +121,10 @@ def _span(
         last=last,
         saved=None if attempt.is_open else saved,
     )
+
+
+def cursor_from(attempt: AttemptState) -> int | None:
+    """Return how much of the order was consumed before the attempt; None before it has restored."""
+    if attempt.restored is not None:
+        return attempt.restored.cursor
+    return attempt.ended.cursor_from if attempt.ended is not None else None

@@ -12,9 +12,9 @@ from datetime import datetime
 
 from tracks_dagster.core.bodies import Alert, AttemptOpened, ComputeRequest
 from tracks_dagster.core.names import ALERT_NO_NODE_LEFT, LOCAL
+from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.pool_state import PoolState, Quarantine
 from tracks_dagster.core.records import canonical_json, format_time
-from tracks_dagster.core.storm import pool_of
 
 AVOIDED_NODES_MAX = 48  # the newest quarantines; the rule makes 32 at most, persons the others
 AVOIDED_BYTES_MAX = 4500  # a record is at most 16 KiB, and names each node twice

@@ -18,13 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tracks_dagster.core import units
-from tracks_dagster.core.cluster import (
-    CPU,
-    JOB_KINDS,
-    PULL_POLICIES,
-    ClusterSettings,
-    DeviceClass,
-)
+from tracks_dagster.core.cluster import CPU, JOB_KINDS, PULL_POLICIES, ClusterSettings, DeviceClass
 from tracks_dagster.core.cluster_fragments import (
     read_environment,
     read_environment_from,
@@ -37,9 +31,6 @@ from tracks_dagster.core.cluster_fragments import (
 )
 from tracks_dagster.core.cluster_nodes import (
     DNS_LABEL,
-    DNS_NAME,
-    LABEL_KEY,
-    QUEUE_NAME,
     Read,
     read_items,
     read_labels,
@@ -47,6 +38,7 @@ from tracks_dagster.core.cluster_nodes import (
     scalar,
     word,
 )
+from tracks_dagster.core.kube_words import DNS_NAME, LABEL_KEY, QUEUE_NAME
 from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
 
 NO_IMAGE = "image is missing: name the image that gangs run, as `image: registry/name:tag`."

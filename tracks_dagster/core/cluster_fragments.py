@@ -9,20 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from tracks_dagster.core.cluster_nodes import (
-    DNS_LABEL,
-    DNS_NAME,
-    in_quotes,
-    items_of,
-    to_json,
-    unknown_keys,
-)
-from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.core.cluster_nodes import DNS_LABEL, items_of, to_json, unknown_keys
+from tracks_dagster.core.kube_words import DNS_NAME, toleration_problems
+from tracks_dagster.core.located import Node, Problem, entries, in_quotes, problem, shown, unknown
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.redact import is_secret_name, secrets_of
-
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-OPERATORS = ("Equal", "Exists")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OURS = "TRACKS_"  # what a gang is told by its launcher
@@ -105,24 +96,6 @@ def read_tolerations(path: str, node: Node, problems: list[Problem]) -> tuple[Js
         keys = unknown_keys(where, item, _TOLERATION_KEYS, problems)
         problems += [problem(item, where, words) for words in toleration_problems(_values(keys))]
     return _json_items(node)
-
-
-def toleration_problems(given: Mapping[str, Json]) -> Iterator[str]:
-    """Yield what the API server would refuse of a toleration, or what it would never match by."""
-    effect, operator = given.get("effect"), given.get("operator", OPERATORS[0])
-    if effect not in (None, "", *EFFECTS):
-        yield unknown("effect of a taint", str(effect), EFFECTS)
-    if operator not in OPERATORS:
-        yield unknown("operator of a toleration", str(operator), OPERATORS)
-    for key in ("key", "value"):
-        if key in given and not isinstance(given[key], str):
-            yield f"{key}: {in_quotes(given[key])}"
-    if not given.get("key") and operator != "Exists":
-        yield "key is missing: name the taint's key, or write operator: Exists for all of them."
-    if operator == "Exists" and given.get("value"):
-        yield "value cannot stand beside operator: Exists, which takes every value."
-    if "tolerationSeconds" in given and effect != "NoExecute":
-        yield "tolerationSeconds needs effect: NoExecute."
 
 
 def read_pod_template(path: str, node: Node, problems: list[Problem]) -> dict[str, Json]:

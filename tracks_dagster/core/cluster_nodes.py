@@ -11,21 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tracks_dagster.core import units
-from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.core.kube_words import LABEL_KEY, LABEL_VALUE
+from tracks_dagster.core.located import Node, Problem, entries, in_quotes, problem, shown, unknown
 from tracks_dagster.core.records import Json
 
 Read = Callable[[str, Node, list[Problem]], Any]
 
 # Names of the API: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-DNS_NAME = re.compile(
-    r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-)
-QUEUE_NAME = re.compile(r"(?=.{1,63}$)" + DNS_NAME.pattern)  # Kueue: a name that fits a label
-LABEL_KEY = re.compile(
-    r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?"
-)
-LABEL_VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?")
 
 
 def scalar(read: units.Reader[Any]) -> Read:
@@ -106,11 +99,6 @@ def to_json(node: Node) -> Json:
     if isinstance(node.value, Sequence) and not isinstance(node.value, str):
         return [to_json(item) for item in node.value]
     return node.value
-
-
-def in_quotes(value: object) -> str:
-    """Say that a text belongs here, where YAML found a number or a truth."""
-    return f"{shown(value)} is not text; write it in quotes."
 
 
 def unknown_keys(

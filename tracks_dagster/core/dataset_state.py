@@ -8,8 +8,11 @@ from datetime import datetime
 
 from tracks_dagster.core.bodies import DatasetDeclared, SnapshotCommitted, SnapshotDecision
 from tracks_dagster.core.body_json import body_of
-from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.errors import InvalidInput, TrackBroken, UnknownRun
 from tracks_dagster.core.records import Kind, Record
+
+PREFIX_CHARACTERS_MIN = 6  # of a shortened snapshot id
+SNAPSHOTS_NAMED_MAX = 5  # in an error message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,3 +99,25 @@ def apply(state: DatasetState | None, record: Record) -> DatasetState:
             raise TrackBroken(
                 f"Record {record.seq} ({record.kind}) does not belong to a dataset's track."
             )
+
+
+def find_by_prefix(state: DatasetState, prefix: str) -> SnapshotState:
+    """Return the snapshot whose id begins with `prefix`; raises UnknownRun and InvalidInput."""
+    dataset = state.declared.dataset
+    if len(prefix) < PREFIX_CHARACTERS_MIN:
+        raise InvalidInput(
+            f"{prefix!r} is too short for a snapshot id; give at least "
+            f"{PREFIX_CHARACTERS_MIN} of its 64 hex digits."
+        )
+    found = [s for s in state.snapshots if s.body.snapshot_id.startswith(prefix)]
+    if not found:
+        newest = [s.body.snapshot_id for s in state.snapshots[-SNAPSHOTS_NAMED_MAX:]]
+        raise UnknownRun(
+            f"There is no snapshot {prefix!r} of dataset {dataset}; the newest are: "
+            f"{', '.join(reversed(newest))}."
+        )
+    if len(found) > 1:
+        raise InvalidInput(
+            f"{prefix!r} begins {len(found)} snapshot ids of {dataset}; give more digits."
+        )
+    return found[0]

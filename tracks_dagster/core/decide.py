@@ -27,6 +27,7 @@ from tracks_dagster.core.evals import evals_settled, what_evals_wait_for
 from tracks_dagster.core.evidence import START_REFUSED_RULE
 from tracks_dagster.core.limits import Limit, limits
 from tracks_dagster.core.pauses import backing_off, unproven, weathering
+from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
 from tracks_dagster.core.promotion import promotion_is_settled
 from tracks_dagster.core.reasons import TerminationReason
@@ -44,7 +45,7 @@ from tracks_dagster.core.rollback import (
 )
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.spending import is_free
-from tracks_dagster.core.storm import PoolView, pool_of
+from tracks_dagster.core.storm import PoolView
 
 _R = TerminationReason
 _STOP_CAUSES = {_R.COMPLETED: "step_budget", _R.EARLY_STOPPED: "early_stop"}

@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 
 from tracks_dagster.core.records import Json
 
+# The type of the condition by which a gang is given up before it began; whoever supervises closes it.
+CANNOT_START = "GangCannotStart"
+# The type of the condition by which a cluster refused to take a gang at all.
+START_FAILED = "StartFailed"
+
 # A last word's reason when a signal asked the rank to end: who asked, and so the termination reason,
 # is told by the recorded intent or the conditions, never by the rank.
 DRAINED = "drained"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
+from tracks_dagster.core.accounting import cursor_from
 from tracks_dagster.core.bodies import CodeVersion
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import InvalidInput
@@ -195,13 +196,6 @@ def ran_a_step(state: RunState, attempt: AttemptState) -> bool:
         c.ref.attempt_id == attempt.attempt_id and c.ref.step > attempt.resumed_step
         for c in state.checkpoints
     )
-
-
-def cursor_from(attempt: AttemptState) -> int | None:
-    """Return how much of the order was consumed before the attempt; None before it has restored."""
-    if attempt.restored is not None:
-        return attempt.restored.cursor
-    return attempt.ended.cursor_from if attempt.ended is not None else None
 
 
 # --- how marks flow -------------------------------------------------------------------------------

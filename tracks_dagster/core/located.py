@@ -67,3 +67,8 @@ def shown(value: object) -> str:
     if value is None:
         return "nothing"
     return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def in_quotes(value: object) -> str:
+    """Say that a text belongs here, where YAML found a number or a truth."""
+    return f"{shown(value)} is not text; write it in quotes."

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from tracks_dagster.core.bodies import AttemptPlaced, RankPlace
+from tracks_dagster.core.bodies import AttemptPlaced, ComputeRequest, RankPlace
 from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.records import canonical_json, sha256_hex
@@ -70,3 +70,8 @@ def _pod_nodes(places: Sequence[RankPlace]) -> tuple[str, ...]:
     if len({len(group) for group in groups}) > 1:
         return tuple(place.node for place in places)
     return tuple(group[0].node for group in groups)
+
+
+def pool_of(compute: ComputeRequest) -> str:
+    """Return the name of the pool that an attempt runs in."""
+    return compute.pool or f"{compute.launcher}/{compute.device_class}"

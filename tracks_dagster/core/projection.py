@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from tracks_dagster.core.bodies import Alert, Note, PromotionDecided
 from tracks_dagster.core.dataset_state import DatasetState, SnapshotState
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.lifecycle import run_status
-from tracks_dagster.core.ports import Row
 from tracks_dagster.core.projection_accounting import accounting_rows, spent_columns
 from tracks_dagster.core.projection_attempts import attempt_row, attempt_views
 from tracks_dagster.core.projection_lineage import node_rows, resume_rows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.ports import Row
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection_values import row_of
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import RunState

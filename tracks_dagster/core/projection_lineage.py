@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.ports import Row
 from tracks_dagster.core.projection_values import row_of
 from tracks_dagster.core.quarantine_state import QuarantineState, SourceQuarantine
 from tracks_dagster.core.run_state import AttemptState

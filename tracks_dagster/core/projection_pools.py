@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.pool_state import PoolState, Quarantine, Strike
-from tracks_dagster.core.ports import Row
 from tracks_dagster.core.projection import Rows
 from tracks_dagster.core.projection_values import row_of
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tracks_dagster.core.ports import Row
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection_values import row_of
 from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.core.searching import words_of

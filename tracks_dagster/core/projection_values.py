@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.ports import Row
+from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.records import Json, canonical_json, parse_time
 
 

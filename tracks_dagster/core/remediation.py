@@ -16,10 +16,9 @@ from tracks_dagster.core.bodies import (
     ComputeRequest,
     ConfigChange,
 )
-from tracks_dagster.core.placement import nodes_of
+from tracks_dagster.core.placement import nodes_of, pool_of
 from tracks_dagster.core.records import Json, canonical_json
 from tracks_dagster.core.skip_windows import SKIP_WINDOWS, WINDOWS_MAX
-from tracks_dagster.core.storm import pool_of
 
 
 class Setting(NamedTuple):

@@ -32,17 +32,11 @@ from tracks_dagster.core.control_words import (
     XID,
     Words,
 )
-from tracks_dagster.core.evidence import (
-    START_REFUSED,
-    Condition,
-    Evidence,
-    RankEnd,
-)
+from tracks_dagster.core.evidence import CANNOT_START, START_REFUSED, Condition, Evidence, RankEnd
 from tracks_dagster.core.finding import Finding
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.rules_scheduler import told_by_schedulers
-from tracks_dagster.core.start_budget import CANNOT_START
 
 _R = TerminationReason
 

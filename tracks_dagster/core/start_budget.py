@@ -13,16 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.evidence import Condition
+from tracks_dagster.core.evidence import CANNOT_START, Condition
 from tracks_dagster.core.gang_seen import EventSeen, GangSeen, JobStory, PodStory
 from tracks_dagster.core.kube_json import mapping, mappings, time_text
 from tracks_dagster.core.pod_starts import IMAGE, StartProblem, why_not_started
 from tracks_dagster.core.records import Json, format_time, parse_time
 
-# The type of the condition by which a gang is given up before it began; whoever supervises closes it.
-CANNOT_START = "GangCannotStart"
-# The type of the condition by which a cluster refused to take a gang at all.
-START_FAILED = "StartFailed"
 TIMED_OUT = "StartTimeout"  # its reason where nothing says why
 SCALE_UP = "TriggeredScaleUp"  # the cluster autoscaler's event on a pod that it adds a node for
 

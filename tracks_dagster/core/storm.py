@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.records import format_time
 
 
@@ -72,11 +71,6 @@ class Storm:
     since: datetime
     newest_at: datetime
     words: str
-
-
-def pool_of(compute: ComputeRequest) -> str:
-    """Return the name of the pool that an attempt runs in."""
-    return compute.pool or f"{compute.launcher}/{compute.device_class}"
 
 
 def find_storm(view: PoolView, rule: StormRule, now: datetime) -> Storm | None:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.triage_signs import (
     RANKS_TOLD_MAX,
     Seen,

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.names import LOCAL, attempt_key
 from tracks_dagster.core.pace import about
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.track import log_key, run_track

@@ -11,6 +11,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tracks_dagster.core.errors import InvalidInput
+
+WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
+
 REPLACEMENT = "\ufffd"
 
 _INVALID = re.compile("[\ud800-\udfff\0]")
@@ -30,3 +34,14 @@ def valid_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [valid_json(item) for item in value]
     return value
+
+
+def check_words(words: Mapping[str, str]) -> None:
+    """Raise InvalidInput unless each of `words` (name → text) says something and fits a record."""
+    for name, value in words.items():
+        if not value.strip():
+            raise InvalidInput(f"{name} is empty: say it in a sentence, it stands in the record.")
+        if len(value) > WORDS_CHARACTERS_MAX:
+            raise InvalidInput(
+                f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
+            )

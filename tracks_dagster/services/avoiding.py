@@ -9,7 +9,7 @@ from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.decision import Decision, Retry
 from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.storm import pool_of
+from tracks_dagster.core.placement import pool_of
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.tracks import Tracks
 

@@ -21,7 +21,8 @@ from tracks_dagster.core.cadence import (
     advise,
     pool_record,
 )
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_state import RunState

@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import CheckpointReader, Ledger, Leftovers
+from tracks_dagster.core.ports import Leftovers
 from tracks_dagster.services.decisive import read_what_decides
 from tracks_dagster.services.pins import branch_of
 from tracks_dagster.services.retention import Collected, collect

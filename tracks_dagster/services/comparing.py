@@ -11,9 +11,9 @@ from tracks_dagster.core.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.core.comparing import Comparison, Side, compare
 from tracks_dagster.core.comparing_scores import Score
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key, parse_attempt_key
 from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import (

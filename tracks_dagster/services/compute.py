@@ -11,12 +11,17 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields
 
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.cluster_fragments import toleration_problems
-from tracks_dagster.core.cluster_nodes import DNS_NAME, LABEL_KEY, LABEL_VALUE, QUEUE_NAME
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.kube_words import (
+    DNS_NAME,
+    LABEL_KEY,
+    LABEL_VALUE,
+    QUEUE_NAME,
+    toleration_problems,
+)
 from tracks_dagster.core.located import unknown
-from tracks_dagster.core.ports import GangSpec
 
 LAUNCHERS = (names.LOCAL, names.KUBERNETES)
 ITEMS_MAX = 32  # labels, tolerations: the request stands in a record of at most 16 KiB

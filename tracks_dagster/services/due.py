@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.reasons import TerminationReason
 
 WITHHELD_MAX = 50  # runs that one tick reads to see whether what stood against them was released

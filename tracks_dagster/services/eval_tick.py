@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.core import evals, names
+from tracks_dagster.core.attempt_ports import Orchestrator, OrchestratorRun
 from tracks_dagster.core.bodies import EvalEnded, EvalOpened, PromotionDecided
 from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import Ledger, Orchestrator, OrchestratorRun
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.due import (

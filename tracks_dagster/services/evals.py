@@ -16,9 +16,9 @@ from tracks_dagster.core import evals
 from tracks_dagster.core.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Json, Kind, format_time, parse_time
 from tracks_dagster.core.run_state import EvalState, RunState

@@ -23,11 +23,11 @@ from tracks_dagster.core.archives import (
 )
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import InvalidInput, TrackBroken, UnknownRun
+from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.redact import Redact, redact_json
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.storm import pool_of
 from tracks_dagster.core.track import (
     QUARANTINES_TRACK,
     dataset_track,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tracks_dagster.core import hangs
+from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.core.beats import Beat
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.hangs import Hang, StackDump
-from tracks_dagster.core.ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.core.records import format_time, sha256_hex
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.services.tracks import Tracks

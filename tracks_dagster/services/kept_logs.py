@@ -5,13 +5,17 @@ The whole log stays in the work folder of the machine that ran the gang (`adapte
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
-from tracks_dagster.core.evidence import RankEnd
+from tracks_dagster.core.body_json import from_json
+from tracks_dagster.core.evidence import Evidence, RankEnd
 from tracks_dagster.core.pod_files import decode_end, end_key, gang_prefix
 from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.core.run_state import AttemptState
-from tracks_dagster.services.explain.end import read_evidence
+
+CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
 
 
 def kept_logs(store: ObjectStore, run_id: str, attempt: AttemptState) -> Mapping[int, str]:
@@ -34,3 +38,15 @@ def _pod_ends(store: ObjectStore, run_id: str, attempt_id: int) -> list[RankEnd]
 
 def _traceback(end: RankEnd) -> str:
     return end.last_word.traceback_tail if end.last_word is not None else ""
+
+
+def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence | None, str | None]:
+    """Return the stored evidence, or None and what is wrong with it."""
+    if attempt.ended is None:
+        return None, None
+    data = store.get(attempt.ended.evidence_key)
+    if data is None:
+        return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
+    if sha256_hex(data) != attempt.ended.evidence_sha256:
+        return None, CHANGED
+    return from_json(Evidence, json.loads(data)), None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch
-from tracks_dagster.core.ports import CheckpointReader
 from tracks_dagster.core.retention import ChunkSizes
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.bodies import AttemptOpened
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import Contended, InvalidInput
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.core.rollback import from_onset_on

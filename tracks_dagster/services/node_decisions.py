@@ -10,7 +10,7 @@ from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import LOCAL
 from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.records import Draft, Kind, Record, format_time
-from tracks_dagster.services.runs import check_words
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.tracks import Tracks
 
 QUARANTINE_S_MAX = 366 * 86_400.0

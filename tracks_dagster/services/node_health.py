@@ -16,14 +16,13 @@ from tracks_dagster.core.avoidance import no_node_left
 from tracks_dagster.core.bodies import NodeQuarantined, NodeStruck
 from tracks_dagster.core.decision import Decision, Retry
 from tracks_dagster.core.errors import TrackBroken
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.node_health import QUARANTINED_MAX, due_quarantine
 from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.placement import nodes_of
+from tracks_dagster.core.placement import nodes_of, pool_of
 from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Draft, Kind, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.storm import pool_of
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.tracks import Tracks
 

@@ -7,7 +7,7 @@ from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.records import Kind, Record
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.runs import check_words
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.tracks import Tracks
 
 

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tracks_dagster.core.attempt_ports import GangReport, LauncherOf
 from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lifecycle import run_status
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangReport, LauncherOf
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks
 

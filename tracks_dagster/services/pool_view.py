@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.errors import InvalidInput, TrackBroken
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.node_health import healths
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.pool_state import NodeState, PoolState, Quarantine
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import format_time
 from tracks_dagster.services.node_health import PoolWork, read_work
 from tracks_dagster.services.tracks import Tracks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.reasons import ReasonFamily
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.storm import PoolEnd, PoolView

@@ -10,14 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core import track_states
-from tracks_dagster.core.errors import (
-    LedgerAhead,
-    LedgerError,
-    RowRefused,
-    StoreError,
-    TrackBroken,
-)
-from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore
+from tracks_dagster.core.errors import LedgerAhead, LedgerError, RowRefused, StoreError, TrackBroken
+from tracks_dagster.core.ledger_ports import Cursor, Ledger
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Record, sha256_hex
 from tracks_dagster.core.track import DATASETS, POOLS, RUNS, log_key, read_records
 from tracks_dagster.core.track_states import TrackState

@@ -15,7 +15,7 @@ from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.evals import final_checkpoint, newest_completed
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld

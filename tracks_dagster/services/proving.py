@@ -11,16 +11,19 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tracks_dagster.core.bodies import Alert
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.decision import Refuse, Wait
 from tracks_dagster.core.errors import CheckpointMismatch, StoreError
 from tracks_dagster.core.names import ALERT_CHECKPOINT_UNREAD, COLLECT_CHECKPOINTS_JOB
-from tracks_dagster.core.ports import CheckpointReader
+from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.remedying import READ_BYTES_MAX
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import verify
+
+READ_BYTES_MAX = 256 * 1024 * 1024  # of a checkpoint that a tick reads by itself: a second or two
 
 UNREAD_S_MAX = 3600.0  # from the attempt's end on; the collector comes by every 15 minutes
 ERROR_CHARACTERS_MAX = 500  # of a reader's own words, in an alert or a refusal
@@ -86,3 +89,11 @@ def without_proof(state: RunState, wait: Wait, unread: Unread, now: datetime) ->
 
 def _is_told(state: RunState, since_seq: int) -> bool:
     return any(a.body.rule == ALERT_CHECKPOINT_UNREAD and a.seq > since_seq for a in state.alerts)
+
+
+def refusal_of(
+    tracks: Tracks, state: RunState, decision: Refuse, *, by: str, policy: RetryPolicy
+) -> Draft:
+    """Return the record that a refusal is."""
+    refused = decision.refused(decided_by=by, policy_version=policy.version)
+    return tracks.draft(Kind.RETRY_REFUSED, refused, attempt_id=len(state.attempts))

@@ -19,8 +19,8 @@ from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.services.closing import fingerprint_of, record_lines
-from tracks_dagster.services.explain.end import read_evidence
 from tracks_dagster.services.given_verdict import BY_PERSON
+from tracks_dagster.services.kept_logs import read_evidence
 from tracks_dagster.services.tracks import Tracks
 
 

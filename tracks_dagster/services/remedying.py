@@ -12,24 +12,21 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tracks_dagster.core.bodies import CheckpointDecision, SnapshotRef
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.errors import LedgerError, TracksError, UnknownRun
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import CheckpointReader, Ledger
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.rollback import Quarantine
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.services.quarantine.snapshots import (
-    consumers,
-    quarantine_snapshot,
-    short_id,
-)
+from tracks_dagster.services.proving import READ_BYTES_MAX
+from tracks_dagster.services.quarantine.snapshots import consumers, quarantine_snapshot, short_id
 from tracks_dagster.services.retention import collect
 from tracks_dagster.services.tracks import Tracks
 
 QUARANTINES_MAX = 250  # of one call, 8 s of a store that takes 30 ms; the next one goes on
 QUARANTINE_CHARACTERS_MAX = 2000  # of why: a record is at most 16 KiB
 COLLECT_S_MAX = 10.0  # of a tick: no further checkpoint is looked at then, and the retry is opened
-READ_BYTES_MAX = 256 * 1024 * 1024  # of a checkpoint that a tick reads by itself: a second or two
 WHY_CHARACTERS_MAX = 300  # of a failure's own words, in a snapshot's quarantine and in a decision
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.core.attempt_ports import ForeseeEnvironment
 from tracks_dagster.core.bodies import AttemptPlaced, Note
 from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
@@ -29,7 +30,6 @@ from tracks_dagster.core.evidence import (
     START_REFUSED,
     Condition,
 )
-from tracks_dagster.core.ports import ForeseeEnvironment
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.branch_source import lost

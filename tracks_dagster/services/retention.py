@@ -12,18 +12,11 @@ from datetime import datetime
 from functools import partial
 
 from tracks_dagster.core.bodies import CheckpointDecision
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.ports import CheckpointReader
 from tracks_dagster.core.protection import newest
 from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.retention import (
-    Deletion,
-    Fate,
-    Judged,
-    judge,
-    judge_one,
-    plan_deletions,
-)
+from tracks_dagster.core.retention import Deletion, Fate, Judged, judge, judge_one, plan_deletions
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.deletion import (
     FINISHED_AGAIN_MAX,

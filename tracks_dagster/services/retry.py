@@ -13,16 +13,17 @@ from tracks_dagster.core.bodies import RunFinished
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.errors import Contended, RecordTooLarge
+from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.storm import PoolView, pool_of
+from tracks_dagster.core.storm import PoolView
 from tracks_dagster.core.track import DECISIONS_MAX, run_track
 from tracks_dagster.services.avoiding import avoid_quarantined
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
-from tracks_dagster.services.proving import Unread, read_proof, without_proof
+from tracks_dagster.services.proving import Unread, read_proof, refusal_of, without_proof
 from tracks_dagster.services.remedying import (
     QUARANTINES_MAX,
     Hands,
@@ -255,14 +256,6 @@ def _draft(this: _Settling, state: RunState, decision: Decision) -> Draft | None
             if decision.alert is None:
                 return None
             return this.tracks.draft(Kind.ALERT, decision.alert, attempt_id=attempt_id)
-
-
-def refusal_of(
-    tracks: Tracks, state: RunState, decision: Refuse, *, by: str, policy: RetryPolicy
-) -> Draft:
-    """Return the record that a refusal is."""
-    refused = decision.refused(decided_by=by, policy_version=policy.version)
-    return tracks.draft(Kind.RETRY_REFUSED, refused, attempt_id=len(state.attempts))
 
 
 def _why(decision: Decision) -> str:

@@ -9,9 +9,9 @@ from tracks_dagster.core.bodies import CheckpointCadence, RetentionRule
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import REPORTED, Family, resolve_config
 from tracks_dagster.core.records import Json
+from tracks_dagster.core.valid_text import WORDS_CHARACTERS_MAX
 
 RANKS_MAX = 4096
-WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 
 
 def whole_config(

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.bodies import (
     AttemptOpened,
     CheckpointCadence,
@@ -26,25 +27,21 @@ from tracks_dagster.core.drills import fit_drill, parse_drill
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import Family, find_family
 from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.ports import GangSpec, NewUid
+from tracks_dagster.core.ports import NewUid
 from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.core.redact import redact_json
 from tracks_dagster.core.retention import check_rule
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.sample_order import SampleOrder
 from tracks_dagster.core.track import code_diff_key, run_track
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
 from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.pins import pin_source
 from tracks_dagster.services.quarantine.clean_starts import refuse_declaration, resume_or_refuse
 from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
-from tracks_dagster.services.run_config import (
-    WORDS_CHARACTERS_MAX,
-    check_best_metric,
-    checked_cadence,
-    whole_config,
-)
+from tracks_dagster.services.run_config import check_best_metric, checked_cadence, whole_config
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
 
@@ -272,17 +269,6 @@ def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> D
 def _first_decision(source: CheckpointRef | None) -> str:
     start = "starts afresh" if source is None else f"goes on from {checkpoint_at(source)}"
     return f"The run was declared; its first attempt {start}."
-
-
-def check_words(words: Mapping[str, str]) -> None:
-    """Raise InvalidInput unless each of `words` (name → text) says something and fits a record."""
-    for name, value in words.items():
-        if not value.strip():
-            raise InvalidInput(f"{name} is empty: say it in a sentence, it stands in the record.")
-        if len(value) > WORDS_CHARACTERS_MAX:
-            raise InvalidInput(
-                f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
-            )
 
 
 def _refuse_secrets(tracks: Tracks, run_id: str, config: Mapping[str, Json]) -> None:

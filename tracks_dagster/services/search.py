@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.searching import Question, excerpt
 from tracks_dagster.core.track import POOLS, RUNS

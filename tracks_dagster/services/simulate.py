@@ -15,18 +15,13 @@ from statistics import median, median_low
 
 from tracks_dagster.core.bodies import CheckpointCadence
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import HOUR_S, RetryPolicy
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.simulation import Pacer, simulate
 from tracks_dagster.core.simulation_compare import ADVISED, OURS, Row
-from tracks_dagster.core.simulation_history import (
-    PastAttempt,
-    PastRun,
-    as_it_was,
-    dead_retries,
-)
+from tracks_dagster.core.simulation_history import PastAttempt, PastRun, as_it_was, dead_retries
 from tracks_dagster.core.simulation_outcome import DONE, added
 from tracks_dagster.core.simulation_policies import (
     FIXED_RETRIES,

@@ -10,10 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracks_dagster.core.bodies import SnapshotCommitted, SnapshotRef
-from tracks_dagster.core.dataset_state import DatasetState, SnapshotState
+from tracks_dagster.core.data_ports import Datasets
+from tracks_dagster.core.dataset_state import DatasetState, SnapshotState, find_by_prefix
 from tracks_dagster.core.errors import DataRejected, InvalidInput, UnknownRun
 from tracks_dagster.core.names import snapshot_asset
-from tracks_dagster.core.ports import Datasets, ObjectStore
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.snapshots import (
     PreparedSnapshot,
@@ -23,9 +24,6 @@ from tracks_dagster.core.snapshots import (
     snapshot_id,
 )
 from tracks_dagster.services.tracks import Tracks
-
-PREFIX_CHARACTERS_MIN = 6  # of a shortened snapshot id
-SNAPSHOTS_NAMED_MAX = 5  # in an error message
 
 
 def validate(datasets: Datasets, dataset: str, source: Path | None = None) -> None:
@@ -90,28 +88,6 @@ def find_snapshot(tracks: Tracks, dataset: str, snapshot_id: str | None = None) 
 
 def _release(dataset: str, snapshot: SnapshotState) -> str:
     return f'`tracks release snapshot:{dataset}@{snapshot.body.snapshot_id[:12]} --why "…"`'
-
-
-def find_by_prefix(state: DatasetState, prefix: str) -> SnapshotState:
-    """Return the snapshot whose id begins with `prefix`; raises UnknownRun and InvalidInput."""
-    dataset = state.declared.dataset
-    if len(prefix) < PREFIX_CHARACTERS_MIN:
-        raise InvalidInput(
-            f"{prefix!r} is too short for a snapshot id; give at least "
-            f"{PREFIX_CHARACTERS_MIN} of its 64 hex digits."
-        )
-    found = [s for s in state.snapshots if s.body.snapshot_id.startswith(prefix)]
-    if not found:
-        newest = [s.body.snapshot_id for s in state.snapshots[-SNAPSHOTS_NAMED_MAX:]]
-        raise UnknownRun(
-            f"There is no snapshot {prefix!r} of dataset {dataset}; the newest are: "
-            f"{', '.join(reversed(newest))}."
-        )
-    if len(found) > 1:
-        raise InvalidInput(
-            f"{prefix!r} begins {len(found)} snapshot ids of {dataset}; give more digits."
-        )
-    return found[0]
 
 
 def _store(

@@ -16,19 +16,15 @@ from pathlib import Path
 from tracks_dagster.core.accounting import kept_and_lost
 from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
-from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lifecycle import RunLifecycle, run_status
 from tracks_dagster.core.names import (
     ALERT_POOL_STORM,
-    LAUNCH_ATTEMPTS,
-    RUN_EVALS,
     TRAINER_SCRIPT,
     attempt_key,
     eval_attempt_key,
 )
-from tracks_dagster.core.policy import sensor_of
-from tracks_dagster.core.ports import Ledger, ObjectStore
-from tracks_dagster.core.promotion import promotion_is_due
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.track import run_track
@@ -39,6 +35,7 @@ from tracks_dagster.services.heartbeat import (
     read_heartbeat,
 )
 from tracks_dagster.services.journals import JournalTail, read_tail
+from tracks_dagster.services.launch import next_sensor
 from tracks_dagster.services.quarantine.descending import read_held
 from tracks_dagster.services.silence import heard_at, silence
 from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
@@ -205,18 +202,6 @@ def _storm(state: RunState, now: datetime) -> str | None:
         return None
     pool, latest = told[-1].data["pool"], told[-1].data["latest_at"]
     return f"waiting: a storm in pool {pool} pauses its retries, until {latest} at the latest"
-
-
-def next_sensor(state: RunState) -> str | None:
-    """Return the sensor that has to act next on an unfinished run, or None when a gang works."""
-    attempt = state.last_attempt
-    if attempt is None or attempt.reason is None:
-        has_begun = attempt is not None and (attempt.claims or attempt.placed is not None)
-        return None if has_begun else LAUNCH_ATTEMPTS
-    owes_evals = attempt.reason in HAS_ALL_STEPS and not evals_settled(state)
-    if owes_evals or promotion_is_due(state):
-        return RUN_EVALS
-    return sensor_of(attempt.reason)
 
 
 def _progress(store: ObjectStore, state: RunState) -> tuple[JournalTail, int | None, float | None]:

@@ -13,7 +13,7 @@ from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.records import Draft, Kind, Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track
-from tracks_dagster.services.runs import check_words
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.tracks import Tracks
 
 Mode = Literal["stop", "drain"]

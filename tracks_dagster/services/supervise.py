@@ -14,14 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.core.allocator import allocator_environment
-from tracks_dagster.core.bodies import AttemptSupervised, Note
-from tracks_dagster.core.errors import GangError, GangUnreachable, InvalidInput
-from tracks_dagster.core.evidence import Condition
-from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
-from tracks_dagster.core.machine import ProcessId
-from tracks_dagster.core.names import LOCAL, attempt_key
-from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import (
+from tracks_dagster.core.attempt_ports import (
     ForeseeEnvironment,
     GangLauncher,
     GangPhase,
@@ -29,10 +22,16 @@ from tracks_dagster.core.ports import (
     GangSpec,
     Orchestrator,
 )
+from tracks_dagster.core.bodies import AttemptSupervised, Note
+from tracks_dagster.core.errors import GangError, GangUnreachable, InvalidInput
+from tracks_dagster.core.evidence import START_FAILED, Condition
+from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
+from tracks_dagster.core.machine import ProcessId
+from tracks_dagster.core.names import LOCAL, attempt_key
+from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.records import Draft, Kind, format_time
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.core.start_budget import START_FAILED
 from tracks_dagster.core.track import run_track
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over

@@ -12,9 +12,9 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.core.bodies import Note
 from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.orphans import SERVICE, Fate, Orphan, StandingGang, StandingGangs, orphans
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Json, Kind, format_time, parse_time
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import UPKEEP_S_MAX, Seconds

@@ -8,8 +8,8 @@ made good.
 from __future__ import annotations
 
 from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.node_taints import NodeTaints
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.services.tracks import Tracks
 
 

@@ -12,15 +12,10 @@ from datetime import datetime
 from tracks_dagster.core.bodies import EvalOpened, PromotionDecided, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.lineage import (
-    Thing,
-    ThingKind,
-    checkpoint_name,
-    checkpoint_thing,
-)
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.lineage import Thing, ThingKind, checkpoint_name, checkpoint_thing
 from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.core.nearest import did_you_mean, instead
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.things_by_ledger import (
     AMBIGUOUS_NAMED_MAX,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import format_time, parse_time
 from tracks_dagster.core.track import run_track
 from tracks_dagster.services.due import runs_of_a_person

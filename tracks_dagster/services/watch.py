@@ -11,16 +11,13 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.evals import HAS_ALL_STEPS
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
-from tracks_dagster.core.ports import (
-    CheckpointReader,
-    LauncherOf,
-    Ledger,
-    Orchestrator,
-)
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Kind
 from tracks_dagster.core.redact import Redact
@@ -30,12 +27,11 @@ from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.first_attempts import open_or_tell
-from tracks_dagster.services.launch import OpenAttempt, is_lost, needs_supervisor
+from tracks_dagster.services.launch import OpenAttempt, is_lost, needs_supervisor, next_sensor
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.status import next_sensor
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import Seconds, Turns
 from tracks_dagster.services.withdrawals import Withdrawals

@@ -43,9 +43,9 @@ from tracks_dagster.adapters.processes import (
     write_process,
 )
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.evidence import Condition
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import format_time
 from tracks_dagster.training.machine import Machine
 

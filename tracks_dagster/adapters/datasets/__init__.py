@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracks_dagster.core.ports import Datasets
+from tracks_dagster.core.data_ports import Datasets
 
 
 def open_datasets(work: Path) -> Datasets:

@@ -16,10 +16,10 @@ from tracks_dagster.adapters.kubernetes.job_names import (
 from tracks_dagster.adapters.kubernetes.pod_environment import MASTER_PORT
 from tracks_dagster.adapters.kubernetes.pod_template import pod_template, read_parts
 from tracks_dagster.adapters.kubernetes.template_rules import QUEUE_LABEL
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import JOB, JOB_SET, ClusterSettings
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import Json
 
 JOB_SET_API = "jobset.x-k8s.io/v1alpha2"

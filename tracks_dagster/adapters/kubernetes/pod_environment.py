@@ -12,8 +12,8 @@ from tracks_dagster.adapters.kubernetes.compute_demand import Demand, threads
 from tracks_dagster.adapters.kubernetes.job_names import job_name, pod_host
 from tracks_dagster.adapters.kubernetes.merging import by_key
 from tracks_dagster.core import names
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import Json
 
 WORK = "/var/tracks"  # an emptyDir: what a pod writes there goes with it

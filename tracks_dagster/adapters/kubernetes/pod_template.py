@@ -23,9 +23,9 @@ from tracks_dagster.adapters.kubernetes.template_rules import (
     check_variables,
     read_template,
 )
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import GIB, ClusterSettings
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangSpec
 from tracks_dagster.core.records import Json
 
 MODULE = "tracks_dagster.training.pod"

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_store import why_unreachable
 from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.names import KUBERNETES
-from tracks_dagster.core.ports import GangSpec
 
 
 def gang_check(load: Callable[[], ClusterSettings]) -> Callable[[GangSpec], None]:

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Beat, Phase
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.gang_ends import conditions, deciding_pod, rank_ends
 from tracks_dagster.core.gang_seen import GangSeen
 from tracks_dagster.core.pod_files import PodBeat, PodEnd
-from tracks_dagster.core.ports import GangPhase, GangReport
 from tracks_dagster.core.records import Json
 
 KERNEL_LINES_MAX = 200  # of all pods together

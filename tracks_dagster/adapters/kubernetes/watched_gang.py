@@ -20,12 +20,12 @@ from tracks_dagster.adapters.kubernetes.pod_evidence import read_evidence
 from tracks_dagster.adapters.kubernetes.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
 from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
 from tracks_dagster.adapters.kubernetes.report import Known, report
+from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.errors import GangError, StoreError
-from tracks_dagster.core.evidence import Condition
+from tracks_dagster.core.evidence import CANNOT_START, Condition
 from tracks_dagster.core.gang_seen import GangSeen, PodStory
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangPhase, GangReport
-from tracks_dagster.core.start_budget import CANNOT_START, cannot_start
+from tracks_dagster.core.start_budget import cannot_start
 
 CAUGHT_UP_S_MAX = 15.0  # for the watch to have read what there is, logs too
 STORED_S_MAX = 30.0  # for the store to have what was seen, before it is let go here

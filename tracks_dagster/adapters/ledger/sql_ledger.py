@@ -18,7 +18,7 @@ from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 from tracks_dagster.adapters.ledger.tables import metadata, track_cursors
 from tracks_dagster.adapters.ledger.text_search import search_statement
 from tracks_dagster.core.errors import LedgerError
-from tracks_dagster.core.ports import Cursor, Row
+from tracks_dagster.core.ledger_ports import Cursor, Row
 from tracks_dagster.core.records import Json
 from tracks_dagster.core.track_states import owned_rows, owner_columns
 

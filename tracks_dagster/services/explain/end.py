@@ -5,34 +5,17 @@ Stored evidence is believed only while it has the hash that the verdict's record
 
 from __future__ import annotations
 
-import json
-
-from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.core.own_frames import newest_own_frame
-from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import format_time, sha256_hex
+from tracks_dagster.core.records import format_time
 from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.services.explain.explanation import Ended
 from tracks_dagster.services.explain.ranks import rank_ends
 
-CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
 TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
-
-
-def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence | None, str | None]:
-    """Return the stored evidence, or None and what is wrong with it."""
-    if attempt.ended is None:
-        return None, None
-    data = store.get(attempt.ended.evidence_key)
-    if data is None:
-        return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
-    if sha256_hex(data) != attempt.ended.evidence_sha256:
-        return None, CHANGED
-    return from_json(Evidence, json.loads(data)), None
 
 
 def explain_end(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core import run_fold
 from tracks_dagster.core.errors import RecordNewer, TrackBroken
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track import run_track

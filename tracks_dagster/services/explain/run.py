@@ -14,15 +14,16 @@ from tracks_dagster.core.bodies import RankPlace, TimeSpent
 from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.clean_start import CleanStart
 from tracks_dagster.core.errors import TrackBroken, UnknownRun
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.names import ALERT_SAVE_FAILED, attempt_key
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.records import Kind, format_time
 from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import RunTime, run_buckets
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.explain.began import explain_began
-from tracks_dagster.services.explain.end import explain_end, read_evidence
+from tracks_dagster.services.explain.end import explain_end
 from tracks_dagster.services.explain.explanation import (
     AttemptExplanation,
     RankPlaced,
@@ -48,6 +49,7 @@ from tracks_dagster.services.explain.stretches import stretches
 from tracks_dagster.services.explain.tried import explain_data, explain_tried
 from tracks_dagster.services.gathering import read_journal_end
 from tracks_dagster.services.journals import journal_prefix, read_tail
+from tracks_dagster.services.kept_logs import read_evidence
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.placements import read_places
 from tracks_dagster.services.quarantine.descending import next_start, not_known

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.dataset_state import DatasetState
 from tracks_dagster.core.errors import LedgerError
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track_states import TrackState
@@ -31,12 +32,7 @@ from tracks_dagster.services.fsck.objects import (
     nothing_is_absent,
 )
 from tracks_dagster.services.fsck.sources import Sources
-from tracks_dagster.services.fsck.tracks import (
-    check_cursor,
-    fold_track,
-    read_track,
-    track_names,
-)
+from tracks_dagster.services.fsck.tracks import check_cursor, fold_track, read_track, track_names
 
 TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
 

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.core.errors import LedgerError, TrackBroken
-from tracks_dagster.core.ports import Cursor, Ledger, ObjectStore, Row
+from tracks_dagster.core.ledger_ports import Cursor, Ledger, Row
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, Record, format_time
 from tracks_dagster.core.track_states import owned_rows, rows_of
 from tracks_dagster.services.fsck.findings import Finding, FindingKind

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 
 from tracks_dagster.core import track_states
 from tracks_dagster.core.errors import RecordNewer, TrackBroken
-from tracks_dagster.core.ports import Cursor, ObjectStore
+from tracks_dagster.core.ledger_ports import Cursor
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Record, sha256_hex
 from tracks_dagster.core.track import DATASETS, POOLS, RUNS, log_key, read_record
 from tracks_dagster.core.track_gaps import last_seq

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from importlib.resources import files
 
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.ledger_views import select_as_of, without_comments
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.time_buckets import BUCKETS, HOLDING

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Thing, ThingKind
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import format_time
 from tracks_dagster.services.lineage.descent import Descendants, Group, descendants
 from tracks_dagster.services.quarantine.decisions import SOURCES

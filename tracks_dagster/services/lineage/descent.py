@@ -12,13 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tracks_dagster.core.lineage import (
-    Consumed,
-    ThingKind,
-    checkpoint_name,
-)
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.core.lineage import Consumed, ThingKind, checkpoint_name
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.time_facts import micros
 from tracks_dagster.services.lineage.consumed import (

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.bodies import SourceDecision
 from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Thing, ThingKind
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.quarantine_state import QuarantineState
 from tracks_dagster.core.records import Draft, Kind, Record
+from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot, release_snapshot
-from tracks_dagster.services.runs import check_words
 from tracks_dagster.services.things import Exact, find_exact
 from tracks_dagster.services.tracks import Tracks
 

@@ -21,6 +21,7 @@ from itertools import takewhile
 from tracks_dagster.core import dataset_state, quarantine_state, run_fold
 from tracks_dagster.core.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import (
     Thing,
     ThingKind,
@@ -32,7 +33,6 @@ from tracks_dagster.core.lineage import (
 )
 from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.ports import Ledger
 from tracks_dagster.core.quarantine_state import SourceQuarantine
 from tracks_dagster.core.records import Record
 from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState

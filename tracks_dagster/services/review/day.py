@@ -12,7 +12,7 @@ from datetime import date, datetime
 from pathlib import Path
 
 from tracks_dagster.core.endings import Ending
-from tracks_dagster.core.ports import Ledger
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.core.records import Json, format_time

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.core.attempt_ports import LauncherOf, OrchestratorRun
 from tracks_dagster.core.bodies import Note
+from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.errors import TracksError
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import CheckpointReader, LauncherOf, Ledger, OrchestratorRun
 from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.restart_plan import NOW, Planned

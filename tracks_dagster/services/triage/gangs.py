@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 
+from tracks_dagster.core.attempt_ports import GangReport, LauncherOf
 from tracks_dagster.core.errors import GangError, SettingsError, TracksError
 from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.ports import GangReport, LauncherOf
 from tracks_dagster.core.redact import Redact
 
 ANSWERS_S_MAX = (

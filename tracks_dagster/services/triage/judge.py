@@ -10,12 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from tracks_dagster.core.attempt_ports import GangReport, LauncherOf, Machine
 from tracks_dagster.core.device_memory import Devices, OrphanMemory, orphan_memory, size_words
 from tracks_dagster.core.evals import HAS_ALL_STEPS
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lifecycle import FINISHED_AS
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import GangReport, LauncherOf, Ledger, Machine, ObjectStore
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import format_time
 from tracks_dagster.core.redact import Redact

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracks_dagster.core.attempt_ports import GangReport
 from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.evals import HAS_ALL_STEPS
 from tracks_dagster.core.pace import Pace, Span, mean_step, measure, time_for
-from tracks_dagster.core.ports import GangReport
 from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.triage import Judged, Verdict

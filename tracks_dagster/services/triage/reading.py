@@ -17,10 +17,11 @@ from pathlib import Path
 from tracks_dagster.core.attempt_tail import Tail, fold_tail
 from tracks_dagster.core.bodies import StopRequested
 from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken, UnknownRun
+from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lifecycle import RunLifecycle
 from tracks_dagster.core.nearest import no_run
 from tracks_dagster.core.pace import STEPS_MAX
-from tracks_dagster.core.ports import Ledger, ObjectStore
+from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.records import Json, Kind, Record, parse
 from tracks_dagster.core.track import RUNS, check_chain, log_key, read_records, run_track
 from tracks_dagster.services.journals import JournalTail, read_tail

@@ -1,0 +1,75 @@
+"""Where snapshots come from, and who evaluates a checkpoint: what the adapters implement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from tracks_dagster.core.bodies import DatasetDeclared, SnapshotRef
+from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.core.records import Json
+from tracks_dagster.core.snapshots import PreparedSnapshot
+
+
+class Datasets(Protocol):
+    """The datasets that snapshots are made of. Writes nothing outside a folder for its own use."""
+
+    def describe(self, dataset: str) -> DatasetDeclared:
+        """Return what the dataset is; raises UnknownRun naming those that exist."""
+        ...
+
+    def prepare(
+        self, dataset: str, source: Path | None = None
+    ) -> AbstractContextManager[PreparedSnapshot]:
+        """Read, check and shard what a snapshot would hold; the shards live until the exit.
+
+        source: a file or folder of a person's own, None for what ships. The same data gives the
+        same shards. Raises InvalidInput when it cannot be read as this dataset, DataRejected
+        naming the bad rows.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalSpec:
+    """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`."""
+
+    store_url: str
+    run_id: str
+    checkpoint: CheckpointRef
+    config: Mapping[str, Json]
+    family: str
+    snapshot: SnapshotRef
+    suite: str
+    suite_version: str
+    seed: int
+    result_key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOutcome:
+    """How the evaluator's process ended. message: the last lines it wrote, cleaned of secrets.
+
+    exit_code: None when a signal or the time limit ended it. Only 0 promises a stored result.
+    """
+
+    exit_code: int | None
+    message: str
+    started_at: str
+    finished_at: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the result stands in the store."""
+        return self.exit_code == 0
+
+
+class Evaluator(Protocol):
+    """Runs one evaluation apart from training, so that it can fail without harm."""
+
+    def run(self, spec: EvalSpec) -> EvalOutcome:
+        """Evaluate and return how it ended; bounded by a time limit. Safe to repeat."""
+        ...

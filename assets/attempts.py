@@ -33,14 +33,9 @@ from dagster import (
 )
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.core.endings import Ending, ending_check
-from tracks_dagster.core.errors import InvalidInput, TracksError
 from tracks_dagster.core.families import FAMILIES
-from tracks_dagster.core.names import parse_attempt_key
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.checkpoint_reports import due_reports
 from tracks_dagster.services.closing import find_attempt
 from tracks_dagster.services.explain.run import Around
@@ -54,6 +49,11 @@ from tracks_dagster.services.report.link import write_report
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.settings import find_ui_url, usable_prices
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.names import parse_attempt_key
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.wiring import App
 
 # The first words of each asset of the group: "Materialize all" is what Dagster's graph offers.

@@ -7,7 +7,7 @@ attempt tells Dagster. Its partitions are registered as checkpoints appear.
 from dagster import AssetSpec, DynamicPartitionsDefinition
 
 from assets.attempts import HOW_TO_START
-from tracks_dagster.core import names
+from tracks_dagster.track import names
 
 checkpoints = AssetSpec(
     key=names.CHECKPOINT_PARTITIONS,

@@ -13,8 +13,8 @@ from dagster import (
 )
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core import names
 from tracks_dagster.services.collection import collect_all
+from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 EVERY_15_MINUTES = "*/15 * * * *"

@@ -25,13 +25,13 @@ from tracks_dagster.adapters.code_changes import read_code_diff
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core import names
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.runs import RunRequest as TrainingRunRequest
 from tracks_dagster.services.runs import declare, new_run_id
 from tracks_dagster.settings import load_cluster
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.wiring import App
 
 EVERY_MONDAY = "0 3 * * 1"  # UTC; data of the week before is in, and nobody waits for the machines

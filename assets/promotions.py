@@ -6,7 +6,7 @@ that it decides.
 
 from dagster import AssetSpec
 
-from tracks_dagster.core import names
+from tracks_dagster.track import names
 
 promotions = AssetSpec(
     key=names.PROMOTIONS,

@@ -24,11 +24,11 @@ from dagster import (
 from pydantic import Field
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core.bodies import SnapshotCommitted
-from tracks_dagster.core.errors import DataRejected, InvalidInput
-from tracks_dagster.core.names import snapshot_asset
-from tracks_dagster.core.redact import Redact
 from tracks_dagster.services.snapshots import make_snapshot
+from tracks_dagster.track.bodies import SnapshotCommitted
+from tracks_dagster.track.errors import DataRejected, InvalidInput
+from tracks_dagster.track.names import snapshot_asset
+from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.wiring import App
 
 CHECK = "rows_pass"

@@ -33,7 +33,7 @@ from benchmarks import (
     step,
     track,
 )
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "step": lambda given: step.run(),

@@ -34,8 +34,8 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.track import Track
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.track import Track
 from tracks_dagster.training import attempt, state_dict
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.state_dict import Trained

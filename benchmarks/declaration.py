@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     CheckpointCadence,
     CodeVersion,
     ComputeRequest,

@@ -20,14 +20,10 @@ from benchmarks.history_bodies import (
     trained_on,
 )
 from benchmarks.history_ends import evidence_json, verdict_on
-from benchmarks.history_plan import (
-    RESTORED_S,
-    AttemptPlan,
-    RunPlan,
-    checkpoint_ref,
-    launch_id,
-)
-from tracks_dagster.core.bodies import (
+from benchmarks.history_plan import RESTORED_S, AttemptPlan, RunPlan, checkpoint_ref, launch_id
+from tracks_dagster.core.classify import CLASSIFIER_VERSION
+from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
@@ -39,12 +35,10 @@ from tracks_dagster.core.bodies import (
     RankPlace,
     TimeSpent,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.classify import CLASSIFIER_VERSION
-from tracks_dagster.core.fingerprints import fingerprint
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 POLICY = "1"
 IMAGE = "registry.example/train@sha256:" + "5" * 64

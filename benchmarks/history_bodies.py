@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from benchmarks.history_plan import DATASETS, EVERY_STEPS, RunPlan
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     CheckpointCadence,
     CodeVersion,
     ComputeRequest,
@@ -19,8 +19,8 @@ from tracks_dagster.core.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 
 Body = Mapping[str, Json]
 

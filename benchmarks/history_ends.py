@@ -12,10 +12,10 @@ from functools import cache
 from itertools import accumulate
 from random import Random
 
-from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evidence import DRAINED, Condition, Evidence, LastWord, RankEnd, Verdict
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.records import Json
 
 SIGABRT, SIGKILL = 6, 9
 DRAINED_CODE = 75  # a rank's exit code after it obeyed a SIGTERM
@@ -96,7 +96,7 @@ MIDWAY: Mapping[str, EndKind] = {
     "nan_loss": EndKind(
         weight=4,
         word="nan_loss",
-        exception="tracks_dagster.core.errors.NumericsError: the loss is nan",
+        exception="tracks_dagster.track.errors.NumericsError: the loss is nan",
     ),
     "storage_io": EndKind(weight=3, log="OSError: [Errno 5] Input/output error: '/data/shard-17'"),
     "code_error": EndKind(

@@ -14,9 +14,9 @@ from benchmarks.history_bodies import (
     loss_at,
 )
 from benchmarks.history_plan import RunPlan
-from tracks_dagster.core.bodies import EvalEnded, EvalOpened, PromotionDecided
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 EVAL_S = 30.0
 

@@ -12,9 +12,9 @@ from typing import cast
 
 from benchmarks.history_written import Written
 from tracks_dagster.core.ledger_ports import Cursor, Ledger, Row
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.track import log_key
 
 CURSORS = "track_cursors"
 

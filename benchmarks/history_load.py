@@ -27,7 +27,7 @@ from benchmarks.history_tracks import run_tracks
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.records import format_time
 
 RUNS_OF_CHUNK = 50  # folded and written at once: about 12 000 records, 100 MB
 BUSY_S_MAX = 600.0  # for the other process to write its chunk

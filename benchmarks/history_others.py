@@ -16,7 +16,7 @@ from benchmarks.history_plan import (
     Fleet,
 )
 from benchmarks.history_written import Written
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     DatasetDeclared,
     NodeQuarantined,
     NodeReleased,
@@ -24,9 +24,9 @@ from tracks_dagster.core.bodies import (
     SnapshotCommitted,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.records import Kind, format_time, sha256_hex
-from tracks_dagster.core.track import dataset_track, pool_track
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Kind, format_time, sha256_hex
+from tracks_dagster.track.track import dataset_track, pool_track
 
 STRIKES_OF_POOL = 60
 QUARANTINE_EVERY_STRIKES = 3

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from random import Random
 
 from benchmarks.history_ends import draw_end
-from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
-from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
 ATTEMPTS_OF_RUNS = (1, 2, 3, 5, 8, 12, 20, 29, 50, 70)  # of a block: most runs are short
 RUNS_OF_BLOCK = len(ATTEMPTS_OF_RUNS)

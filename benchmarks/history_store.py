@@ -15,9 +15,9 @@ from benchmarks.history_plan import AttemptPlan, Fleet, RunPlan, launch_id
 from benchmarks.history_tracks import run_tracks
 from benchmarks.history_written import Written
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.track import log_key
 
 JOURNAL_STEPS_MAX = 20  # lines of each attempt: its last steps
 STEP_S = 2.0

@@ -19,7 +19,7 @@ from benchmarks.history_plan import (
     plan_run,
 )
 from benchmarks.history_written import Written
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     Alert,
     AttemptSupervised,
     CheckpointDecision,
@@ -28,10 +28,10 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     StopRequested,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.records import Json, Kind, sha256_hex
-from tracks_dagster.core.track import run_track
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Json, Kind, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.track import run_track
 
 EVAL_EVERY_ATTEMPTS = NOTE_EVERY_ATTEMPTS = 5
 STARTED_S = 5.0  # after it was opened

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.core.records import Draft, Json, Kind, seal, sha256_hex
+from tracks_dagster.track.records import Draft, Json, Kind, seal, sha256_hex
 
 
 @dataclass(slots=True)

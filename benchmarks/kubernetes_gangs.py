@@ -28,12 +28,12 @@ from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.names import KUBERNETES
 from tracks_dagster.core.pod_files import PodBeat, beat_key, encode_beat
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.redact import redact
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.names import KUBERNETES
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import utc_now
 
 ROOT = Path(__file__).parents[1]

@@ -30,20 +30,20 @@ from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.adapters.ledger.engine import make_engine
 from tracks_dagster.adapters.ledger.migrate import migrate
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.launch import plan_launches
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.sweep import sweep
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.watch import close_lost, settle_open_runs, survey
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import new_uid, utc_now
 
 CLOSED = (0, 100, 1000, 5000)  # attempts, of runs that are over

@@ -17,12 +17,12 @@ from pathlib import Path
 from benchmarks.declaration import declared
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.bodies import Note
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, seal, sha256_hex
-from tracks_dagster.core.track import log_key, read_records, run_track
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, seal, sha256_hex
+from tracks_dagster.track.track import log_key, read_records, run_track
 
 RUNS = 20
 RECORDS_PER_RUN = 200

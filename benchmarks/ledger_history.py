@@ -26,8 +26,8 @@ from benchmarks.history_plan import (
 )
 from benchmarks.history_sites import NewDatabase, Sites, kept_sites, make_sites, postgres
 from tracks_dagster.adapters.ledger import open_ledger_to_read
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import format_time
 
 Measured = dict[tuple[str, str], Took]  # by the figure's name and the database
 

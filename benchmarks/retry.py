@@ -19,7 +19,6 @@ from statistics import median
 
 from benchmarks import retry_kill
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.policy import HOUR_S
 from tracks_dagster.core.simulation import Decider, simulate
 from tracks_dagster.core.simulation_defects import Case, drawn_trace, fleet
@@ -36,6 +35,7 @@ from tracks_dagster.core.simulation_traces import (
     spot,
 )
 from tracks_dagster.core.simulation_world import Costs
+from tracks_dagster.track.errors import InvalidInput
 
 Intervals = Sequence[tuple[int, float]]
 

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import format_time
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "benchmarks"

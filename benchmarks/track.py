@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.bodies import Note
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.track import Track
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.track import Track
 
 ROUNDS = 300
 

@@ -29,12 +29,12 @@ from tracks_dagster.adapters.kubernetes.client import connect, explain
 from tracks_dagster.adapters.kubernetes.job_names import run_label
 from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
 from tracks_dagster.adapters.kubernetes.run_worker_watch import RunWorkerWatch
-from tracks_dagster.core import names
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_workers import Standing, has_not_begun, standing
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
 
 # One pod, whatever a run's tags say: a replaced run worker exits 0 and its run hangs (dagster#33755).
 _ONE_POD = {"backoff_limit": 0, "completions": 1, "parallelism": 1}

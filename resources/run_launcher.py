@@ -25,8 +25,8 @@ from dagster._serdes import deserialize_value
 
 from resources.own_process import health_in_own_process, runs_in_own_process
 from tracks_dagster.adapters.processes import find_process
-from tracks_dagster.core.names import TAG_LAUNCH
-from tracks_dagster.core.redact import redact
+from tracks_dagster.track.names import TAG_LAUNCH
+from tracks_dagster.track.text.redact import redact
 
 TRIES = 3  # a code server that is busy may refuse a connection; one that is gone refuses every one
 TRY_AGAIN_S = 1.0

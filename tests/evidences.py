@@ -8,7 +8,7 @@ from typing import Any
 from tests.bodies import BEGIN
 from tracks_dagster.core.cases import evidence_of
 from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.records import format_time
 
 GANG_BEGAN: datetime = BEGIN
 

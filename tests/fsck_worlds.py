@@ -13,16 +13,16 @@ from tests.histories import History
 from tests.pools import PoolHistory
 from tests.stories import RUN_ID, Story
 from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.bodies import CheckpointDecision, SourceDecision
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.evals import result_key
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.placement import places_key
-from tracks_dagster.core.records import Draft, Kind, seal, sha256_hex
-from tracks_dagster.core.track import QUARANTINES_TRACK, log_key
 from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.bodies import CheckpointDecision, SourceDecision
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.placement import places_key
+from tracks_dagster.track.records import Draft, Kind, seal, sha256_hex
+from tracks_dagster.track.states.evals import result_key
+from tracks_dagster.track.track import QUARANTINES_TRACK, log_key
 from tracks_dagster.training.verifying import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own

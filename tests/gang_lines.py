@@ -10,7 +10,7 @@ from tracks_dagster.core.gang_ends import conditions, rank_ends
 from tracks_dagster.core.gang_fold import GangFold
 from tracks_dagster.core.gang_seen import GangSeen
 from tracks_dagster.core.gang_sightings import INDEX, Line, event_line, job_line, pod_line
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 TAINT = ("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 PREEMPTION = ("PreemptionByScheduler", "default-scheduler: preempting")

@@ -14,8 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from tests.bodies import BEGIN, FREE, HELDOUT, declared, ended, placed
-from tracks_dagster.core import dataset_state, run_fold
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     Alert,
     AttemptOpened,
     AttemptReclassified,
@@ -37,13 +36,14 @@ from tracks_dagster.core.bodies import (
     SnapshotRef,
     StopRequested,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix, resume_target
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, Record, format_time, parse, seal, sha256_hex
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import dataset_track, log_key, run_track
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, Record, format_time, parse, seal, sha256_hex
+from tracks_dagster.track.states import dataset_state, run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix, resume_target
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import dataset_track, log_key, run_track
 
 
 class Grown:

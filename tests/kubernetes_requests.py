@@ -6,9 +6,9 @@ from typing import Any
 
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings, DeviceClass
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.records import Json
 
 IMAGE = "registry.example/tracks:1"
 H200 = DeviceClass(node_selector={"gpu": "h200"})

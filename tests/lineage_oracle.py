@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tests.histories import History
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
 Node = tuple[str, ...]  # ("attempt", run, "3"), ("checkpoint", manifest), ("node", name) …
 

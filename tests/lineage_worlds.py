@@ -12,11 +12,11 @@ from random import Random
 
 from tests.bodies import BEGIN, HELDOUT
 from tests.histories import DatasetHistory, Grown, History
-from tracks_dagster.core.bodies import CodeVersion, RankPlace, SnapshotRef
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Kind, sha256_hex
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.bodies import CodeVersion, RankPlace, SnapshotRef
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import RunState
 
 SNAPSHOTS = [
     SnapshotRef(dataset="birds", snapshot_id=sha256_hex(f"birds {n}".encode())) for n in range(3)

@@ -11,8 +11,12 @@ from typing import Any, Self
 
 from tests.bodies import BEGIN
 from tests.histories import Grown, History
-from tracks_dagster.core import pool_state
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.services.node_health import NodeHealth
+from tracks_dagster.services.retry import Settled, settle
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import (
     Alert,
     ComputeRequest,
     NodeQuarantined,
@@ -20,14 +24,10 @@ from tracks_dagster.core.bodies import (
     NodeStruck,
     RankPlace,
 )
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.records import Kind, format_time
-from tracks_dagster.core.track import pool_track
-from tracks_dagster.services.node_health import NodeHealth
-from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.records import Kind, format_time
+from tracks_dagster.track.states import pool_state
+from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.track import pool_track
 
 POOL = "kubernetes/h100"
 CLUSTER = ComputeRequest(launcher="kubernetes", device_class="h100", ranks=2)

@@ -11,11 +11,11 @@ from random import Random
 
 from tests.bodies import BEGIN
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.bodies import ConfigChange, Debit
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.bodies import ConfigChange, Debit
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import RunState
 
 
 def random_run(

@@ -16,19 +16,19 @@ from blake3 import blake3
 
 from tests.bodies import CONFIG
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.track.bodies import (
     ComputeRequest,
     ConfigChange,
     EvalRequirement,
     SnapshotRef,
     TimeSpent,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
-from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, canonical_json, format_time, sha256_hex
-from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
 from tracks_dagster.training.manifest import (
     MEMBERS,
     Chunk,

@@ -9,8 +9,8 @@ import pytest
 
 from tracks_dagster.adapters.dagster_home import ADDRESS_FILE
 from tracks_dagster.adapters.processes import this_process, write_process
-from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.settings import Settings, find_ui_url
+from tracks_dagster.track.errors import SettingsError
 
 
 def test_everything_lives_beside_workspace_yaml_by_default() -> None:

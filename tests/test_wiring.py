@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import LedgerError, SettingsError, StoreUnavailable
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.user_rules import NO_RULES
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import LedgerError, SettingsError, StoreUnavailable
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import build
 
 

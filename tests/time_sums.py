@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
+from tracks_dagster.track.states.run_state import RunState
 
 
 def assert_sums(time: RunTime, *, why: str = "") -> None:

@@ -13,9 +13,9 @@ from random import Random
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core.bodies import ComputeRequest, Debit, TimeSpent
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.bodies import ComputeRequest, Debit, TimeSpent
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
 
 REASONS = ("preempted", "gpu_oom", "hang", "data_loader_stall", "node_drained", "user_cancelled")
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import ParamSpec, TypeVar, cast
 
-from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.text.redact import Redact, redact
 
 CHAIN_MAX = 20  # errors of one chain that are kept; Dagster itself keeps fewer
 

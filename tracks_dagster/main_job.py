@@ -22,17 +22,17 @@ from tracks_dagster.cli.report import write_report
 from tracks_dagster.cli.run import WAIT_S, problem_of
 from tracks_dagster.cli.snapshots import ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
-from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.redact import redact
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.services.runs import RunRequest, declare, new_run_id
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
 

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.errors import LedgerError, NothingYet, TrackBroken
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.redact import redact
 from tracks_dagster.settings import LEDGER_FILE, Settings
+from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import launchers, new_uid, read_checkpoints, utc_now
 
 if TYPE_CHECKING:

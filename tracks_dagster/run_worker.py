@@ -12,8 +12,8 @@ import os
 import sys
 
 from tracks_dagster.adapters.dagster_instance import POSTGRES_VARIABLE, in_own_schema
-from tracks_dagster.core.errors import SettingsError
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import SettingsError
 
 
 def main() -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracks_dagster.core.errors import InvalidInput, SettingsError
-from tracks_dagster.core.redact import secrets_of
+from tracks_dagster.track.errors import InvalidInput, SettingsError
+from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
     from tracks_dagster.core.cluster import ClusterSettings
@@ -142,10 +142,10 @@ def load_policy(settings: Settings) -> RetryPolicy:
 
 def read_policy_file(path: Path) -> RetryPolicy:
     """Return the default policy as the file changes it; raises SettingsError as `load_policy`."""
-    from tracks_dagster.adapters.yaml_nodes import read_yaml
     from tracks_dagster.core.default_policy import DEFAULT_POLICY
-    from tracks_dagster.core.located import told
     from tracks_dagster.core.policy_file import read_policy
+    from tracks_dagster.track.effects.yaml_nodes import read_yaml
+    from tracks_dagster.track.text.located import told
 
     root, broken = read_yaml(path)
     policy, wrong = read_policy(root, DEFAULT_POLICY)
@@ -186,9 +186,9 @@ def load_cluster(settings: Settings) -> ClusterSettings:
 
     Raises SettingsError naming every error of the file with its line, or where one would lie.
     """
-    from tracks_dagster.adapters.yaml_nodes import read_yaml
     from tracks_dagster.core.cluster_file import read_cluster
-    from tracks_dagster.core.located import told
+    from tracks_dagster.track.effects.yaml_nodes import read_yaml
+    from tracks_dagster.track.text.located import told
 
     path = find_cluster_file(settings)
     if path is None:
@@ -208,9 +208,9 @@ def load_prices(settings: Settings) -> Prices | None:
 
     Raises SettingsError naming every error of the file with its line.
     """
-    from tracks_dagster.adapters.yaml_nodes import read_yaml
-    from tracks_dagster.core.located import told
     from tracks_dagster.core.prices import read_prices
+    from tracks_dagster.track.effects.yaml_nodes import read_yaml
+    from tracks_dagster.track.text.located import told
 
     path = settings.prices_file
     if path is None:

@@ -16,16 +16,11 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangLauncher, LauncherOf
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.data_ports import Datasets, Evaluator
-from tracks_dagster.core.errors import GangError, SettingsError
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.machine import ProcessId
-from tracks_dagster.core.ports import Clock, Leftovers, NewUid, ObjectStore
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.settings import (
     Settings,
     find_cluster_file,
@@ -34,6 +29,11 @@ from tracks_dagster.settings import (
     load_policy,
     usable_rules,
 )
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import GangError, SettingsError
+from tracks_dagster.track.ports import Clock, Leftovers, NewUid, ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.redact import Redact, redact
 
 if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome

@@ -9,7 +9,7 @@ import pytest
 
 from tracks_dagster.adapters.stores import open_store, try_store
 from tracks_dagster.adapters.stores.archive import ArchiveStore, write_archive
-from tracks_dagster.core.archives import (
+from tracks_dagster.track.archives import (
     ARCHIVE_FORMAT,
     MANIFEST,
     ArchiveManifest,
@@ -17,7 +17,7 @@ from tracks_dagster.core.archives import (
     manifest_bytes,
     parse_manifest,
 )
-from tracks_dagster.core.errors import InvalidInput, StoreUnsuitable
+from tracks_dagster.track.errors import InvalidInput, StoreUnsuitable
 
 MEMBERS = {
     "README.txt": b"read me",

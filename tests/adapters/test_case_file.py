@@ -9,7 +9,7 @@ import pytest
 
 from tracks_dagster.adapters import case_file
 from tracks_dagster.adapters.case_file import read_cases
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from tracks_dagster.adapters.kubernetes.reads import (
     Reads,
     Wanted,
 )
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 Step = ReadFailed | list[Mapping[str, Json]]
 AT_ONCE = Backoff(s_min=0.0, s_max=0.0, refused_s=0.0)

@@ -20,7 +20,7 @@ from tracks_dagster.adapters.kubernetes.dagster_config import (
     worker_config,
 )
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.names import MANAGED_BY
+from tracks_dagster.track.names import MANAGED_BY
 
 CLUSTER = ClusterSettings(
     image="registry.example/tracks:1",

@@ -25,7 +25,7 @@ from tracks_dagster.adapters.dagster_instance import (
     write_config,
 )
 from tracks_dagster.adapters.processes import Process
-from tracks_dagster.core.errors import OrchestratorError
+from tracks_dagster.track.errors import OrchestratorError
 
 SLEEPS = "import subprocess, sys, time\n"
 SLEEPS += "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from tracks_dagster.adapters.datasets import flights, open_datasets, row_checks
-from tracks_dagster.core.errors import DataRejected, InvalidInput
-from tracks_dagster.core.snapshots import PreparedSnapshot, manifest
+from tracks_dagster.track.errors import DataRejected, InvalidInput
+from tracks_dagster.track.snapshots import PreparedSnapshot, manifest
 
 # 2013-01-01 is a Tuesday (ISO day 2); 5:15 is minute 315, 8:19 minute 499.
 GOOD: dict[str, object] = {

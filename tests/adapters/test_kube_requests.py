@@ -19,7 +19,7 @@ from tracks_dagster.adapters.kubernetes.kube_requests import (
 )
 from tracks_dagster.adapters.kubernetes.reads import PODS, ReadFailed, Reads, Wanted
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import GangError, GangUnreachable
+from tracks_dagster.track.errors import GangError, GangUnreachable
 
 
 @pytest.mark.parametrize(

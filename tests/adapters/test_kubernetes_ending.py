@@ -10,7 +10,7 @@ from tests.fakes import FakeClock
 from tracks_dagster.adapters.kubernetes.ending import KILL_S_MAX, Ending
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
 from tracks_dagster.adapters.kubernetes.pod_lives import OVERDUE_S
-from tracks_dagster.core.errors import GangError
+from tracks_dagster.track.errors import GangError
 
 ASKED_BEFORE_S = 60.0  # a drain with 120 s of grace was begun so long ago
 READY, SILENT = {"type": "Ready", "status": "True"}, {"type": "Ready", "status": "Unknown"}

@@ -10,7 +10,7 @@ from tests.fakes import FakeClock
 from tracks_dagster.adapters.kubernetes.gang_api import GangApi
 from tracks_dagster.adapters.kubernetes.job_board import BOARD_S, JobBoard, JobState
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
-from tracks_dagster.core.errors import GangError
+from tracks_dagster.track.errors import GangError
 
 
 class FakeApi:

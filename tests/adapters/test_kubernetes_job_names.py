@@ -18,8 +18,8 @@ from tracks_dagster.adapters.kubernetes.job_names import (
     run_label,
 )
 from tracks_dagster.core.cluster import JOB, JOB_KINDS, JOB_SET
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import RUN_ID_PATTERN
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import RUN_ID_PATTERN
 
 DNS_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # what a Service's name has to be
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")

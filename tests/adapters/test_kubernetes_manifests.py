@@ -25,10 +25,10 @@ from tests.kubernetes_requests import (
 from tracks_dagster.adapters.kubernetes.job_names import pod_host
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.cluster import DeviceClass
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json, canonical_json
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, canonical_json
 from tracks_dagster.training.pod_environment import read_pod_environment
 
 GIB = 1024**3

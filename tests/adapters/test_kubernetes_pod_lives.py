@@ -16,7 +16,7 @@ from tracks_dagster.adapters.kubernetes.pod_lives import (
     unreachable,
 )
 from tracks_dagster.core.gang_seen import PodStory
-from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.track.records import Json, format_time
 
 # As recorded on Kubernetes 1.34 when a node was cut off: the node controller's Ready has no reason.
 TAINTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}

@@ -10,7 +10,7 @@ from tracks_dagster.core.beats import Beat, Phase
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.gang_seen import GangSeen, PodStory
 from tracks_dagster.core.pod_files import PodBeat, PodEnd
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 AT, LATER = "2026-01-31T02:00:00.000000Z", "2026-01-31T02:00:30.000000Z"
 

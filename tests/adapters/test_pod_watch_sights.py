@@ -16,7 +16,7 @@ from tracks_dagster.adapters.kubernetes.lasting_thread import LastingThread
 from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
 from tracks_dagster.adapters.kubernetes.reads import JOBS, PODS, Listed, ReadFailed, Reads, Wanted
 from tracks_dagster.core.gang_sightings import pod_line
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 PREFIX = "runs/r/attempts/1"
 AT = "2026-01-31T02:00:00.000000Z"

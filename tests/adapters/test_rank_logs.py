@@ -12,7 +12,7 @@ from tests.fakes import FakeObjectStore
 from tracks_dagster.adapters import rank_logs
 from tracks_dagster.adapters.local_launcher import LocalLauncher
 from tracks_dagster.adapters.rank_logs import clean_logs
-from tracks_dagster.core.redact import redact, secrets_of
+from tracks_dagster.track.text.redact import redact, secrets_of
 
 SECRET = "wJalrXUtnFEMI7MDENGbPxRfiCYEXAMPLEKEY"
 CLEAN = partial(redact, secrets=secrets_of({"AWS_SECRET_ACCESS_KEY": SECRET}))

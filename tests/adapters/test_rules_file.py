@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.adapters.rules_file import FILE_BYTES_MAX, read_rules
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 GOOD = """\
 # ours

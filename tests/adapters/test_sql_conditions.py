@@ -20,7 +20,7 @@ from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.sql_conditions import CONDITIONS_MAX, as_sqlite
 from tracks_dagster.adapters.sql_parse import parse_select
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.records import format_time
 
 RUNS = metadata.tables["training_runs"]
 NOW = datetime.now(UTC).replace(microsecond=0)

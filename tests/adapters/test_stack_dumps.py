@@ -13,8 +13,8 @@ import pytest
 
 from tracks_dagster.adapters import stack_dumps
 from tracks_dagster.adapters.processes import Process, find_process
-from tracks_dagster.core.redact import redact
 from tracks_dagster.core.stack_files import DUMP_SIGNAL, stack_file
+from tracks_dagster.track.text.redact import redact
 
 DUMPS = """
 import pathlib, sys, time

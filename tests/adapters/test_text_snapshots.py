@@ -9,8 +9,8 @@ import pytest
 
 from tracks_dagster.adapters.datasets import aws_docs, open_datasets, text, text_files
 from tracks_dagster.adapters.datasets.documents import Document
-from tracks_dagster.core.errors import DataRejected, InvalidInput, UnknownRun
-from tracks_dagster.core.snapshots import PreparedSnapshot, manifest, snapshot_id
+from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
+from tracks_dagster.track.snapshots import PreparedSnapshot, manifest, snapshot_id
 
 
 def prepared(folder: Path, documents: dict[str, str]) -> PreparedSnapshot:

@@ -14,7 +14,7 @@ import pytest
 
 from tracks_dagster.adapters.stores import unpacking
 from tracks_dagster.adapters.stores.archive import ArchiveStore, write_archive
-from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
 
 Member = tuple[tarfile.TarInfo, bytes]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters.yaml_nodes import FILE_BYTES_MAX, parse_yaml, read_yaml
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.track.effects.yaml_nodes import FILE_BYTES_MAX, parse_yaml, read_yaml
+from tracks_dagster.track.errors import SettingsError
 
 
 def value_of(text: str) -> object:

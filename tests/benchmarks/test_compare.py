@@ -16,7 +16,7 @@ import pytest
 
 from benchmarks import compare, saved
 from benchmarks.compare import PAIRS, PAIRS_MAX, Row
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 NOW = datetime(2026, 1, 31, 2, tzinfo=UTC)
 BEFORE = Path("before")

@@ -29,8 +29,8 @@ from click.testing import CliRunner, Result
 
 from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import main
-from tracks_dagster.core.errors import OrchestratorError
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import OrchestratorError
 from tracks_dagster.wiring import build
 
 INPUT_S_MAX = 120  # for one input, on a busy machine

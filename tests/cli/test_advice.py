@@ -14,10 +14,10 @@ from tests.cli.conftest import Call
 from tests.histories import DatasetHistory, History
 from tests.kube.furniture import cluster_file
 from tracks_dagster.core.advice import ADVICE, Advice, what_to_do
-from tracks_dagster.core.bodies import ComputeRequest, SnapshotRef
 from tracks_dagster.core.families import FAMILIES, resolve_config
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import ComputeRequest, SnapshotRef
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import build
 
 GIVEN = {"steps": 40, "micro_batch": 4, "loader_workers": 2}

@@ -12,9 +12,9 @@ import pytest
 from tests.cli.conftest import Call
 from tests.histories import History
 from tracks_dagster.adapters.processes import this_process
-from tracks_dagster.core.bodies import RankPlace
-from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.wiring import build
 
 

@@ -18,7 +18,7 @@ import pytest
 import tracks_dagster
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.track import log_key
+from tracks_dagster.track.track import log_key
 
 ROOT = Path(tracks_dagster.__file__).parents[1]
 RECORD = f"store/{log_key(f'runs/{RUN_ID}', 5)}"

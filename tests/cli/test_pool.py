@@ -10,9 +10,9 @@ import pytest
 
 from tests.cli.conftest import Call, files_of
 from tests.pools import CLUSTER, POOL, clustered
-from tracks_dagster.core.bodies import MOVE
-from tracks_dagster.core.track import log_key, pool_track
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import MOVE
+from tracks_dagster.track.track import log_key, pool_track
 from tracks_dagster.wiring import App, build
 
 

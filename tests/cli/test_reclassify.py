@@ -11,14 +11,14 @@ from tests.cli.conftest import Call, files_of
 from tests.evidences import end, evidence
 from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import StoreUnavailable
 from tracks_dagster.core.evidence import Evidence
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Kind, canonical_json, sha256_hex
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services import reclassify as reclassifying
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import StoreUnavailable
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind, canonical_json, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import build
 
 WHY = ("--why", "a rule changed")

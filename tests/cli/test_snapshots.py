@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.records import Kind
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.records import Kind
 from tracks_dagster.wiring import build
 
 

@@ -9,9 +9,9 @@ import pytest
 from dagster import AssetsDefinition, DagsterEventType, DagsterInstance, Out, Output, job, op
 
 from tracks_dagster.clean_errors import CHAIN_MAX, CleanedError, clean_error, without_secrets
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.redact import redact
 from tracks_dagster.definitions import defs
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text.redact import redact
 
 TOKEN = "hf_PlantedPlantedPlanted0123456789ab"
 SECRET = "wJalrXUtnFEMI7MDENGbPxRfiCYEXAMPLEKEY"

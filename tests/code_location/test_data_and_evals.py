@@ -25,11 +25,11 @@ from sensors.run_evals import run_evals
 from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeEvaluator, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.core import names
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.records import Kind
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.settings import Settings
+from tracks_dagster.track import names
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.wiring import App, build
 
 EVAL = "r-1/heldout-loss@40"

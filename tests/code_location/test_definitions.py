@@ -12,8 +12,8 @@ import pytest
 import assets
 import resources
 import sensors
-from tracks_dagster.core import names
 from tracks_dagster.definitions import defs
+from tracks_dagster.track import names
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("torch", "kubernetes", "duckdb", "polars", "pandera", "sqlalchemy", "boto3")

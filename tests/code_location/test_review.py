@@ -18,8 +18,8 @@ from dagster import (
 from assets.review import DAYS, HAS_EVAL, HAS_VERDICT, review_every_day
 from tests.bodies import BEGIN
 from tests.histories import Grown, History
-from tracks_dagster.core import names
 from tracks_dagster.definitions import defs
+from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 DAY = BEGIN.date().isoformat()

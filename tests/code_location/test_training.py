@@ -31,15 +31,20 @@ from sensors.retries import retry_infrastructure, retry_numerics, retry_oom, ret
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, RetentionRule, SnapshotRef
-from tracks_dagster.core.errors import GangUnreachable, SettingsError
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.families import FAMILIES, resolve_config
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.supervise import Supervisor
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import (
+    CheckpointCadence,
+    ComputeRequest,
+    RetentionRule,
+    SnapshotRef,
+)
+from tracks_dagster.track.errors import GangUnreachable, SettingsError
+from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import App
 
 KEY = "r-1/a01"

@@ -13,11 +13,11 @@ from tests.histories import DatasetHistory, Grown, History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.ledger_ports import Cursor, Ledger
-from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.core.review import MatterKind, Review
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.review import day as incident_review
 from tracks_dagster.services.review.day import review_day
+from tracks_dagster.track.records import Json, Kind
 
 DAY = BEGIN.date()
 NEXT_NIGHT = BEGIN + timedelta(days=1)

@@ -19,7 +19,7 @@ import pytest
 
 from tracks_dagster.adapters.stores import durable, local, open_store
 from tracks_dagster.adapters.stores.local import PARTIAL_FOLDER, LocalStore
-from tracks_dagster.core.errors import SettingsError, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.errors import SettingsError, StoreUnavailable, StoreUnsuitable
 
 PROCESSES = 4
 RACES = 20

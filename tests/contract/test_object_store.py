@@ -11,8 +11,8 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.ports import ObjectStore
 
 THREADS = 8
 

@@ -12,7 +12,7 @@ from tests.fakes import FakeObjectStore, Fault
 from tracks_dagster.adapters.stores import open_store, try_store
 from tracks_dagster.adapters.stores.format_file import check_format, make_format
 from tracks_dagster.adapters.stores.probe import PROBE_TRIES_MAX, probe_conditions
-from tracks_dagster.core.errors import StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.errors import StoreUnavailable, StoreUnsuitable
 
 
 class StoreThatIgnoresConditions(FakeObjectStore):

@@ -10,8 +10,8 @@ import pytest
 from tests.s3_double import Misbehaviour, S3Double, s3_double
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.adapters.stores import s3 as s3_module
-from tracks_dagster.core.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.ports import ObjectStore
 
 SECRET = "a-secret-that-no-message-shows"
 

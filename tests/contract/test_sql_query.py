@@ -15,8 +15,8 @@ from tracks_dagster.adapters import embedded_sql
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.sql_parse import CELLS_MAX, parse_select
 from tracks_dagster.adapters.sql_query import run_sql
-from tracks_dagster.core.errors import InvalidInput, LedgerError
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.errors import InvalidInput, LedgerError
 
 SEVEN_DAYS = """
     select termination_reason, count(*) as attempts, sum(gpu_seconds) / 3600 as gpu_hours

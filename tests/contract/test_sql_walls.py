@@ -20,7 +20,7 @@ from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 from tracks_dagster.adapters.ledger.reader_role import READER
 from tracks_dagster.adapters.sql_parse import parse_select
 from tracks_dagster.adapters.sql_query import run_sql
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 ATTACKS = [
     "select lo_from_bytea(4242, 'evil')",

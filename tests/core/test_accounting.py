@@ -8,8 +8,8 @@ import pytest
 
 from tests.histories import History
 from tests.random_histories import random_run
-from tracks_dagster.core.accounting import StepSpan, kept_and_lost, step_accounts
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.accounting import StepSpan, kept_and_lost, step_accounts
 
 # Each attempt is (resume, last), the expectation (end, kept, lost).
 EXAMPLES = {

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tracks_dagster.core.append import (
+from tracks_dagster.track.append import (
     Authority,
     Claim,
     Create,
@@ -19,7 +19,7 @@ from tracks_dagster.core.append import (
     fences,
     withdraws,
 )
-from tracks_dagster.core.records import Draft, Json, Kind, Record, parse, seal
+from tracks_dagster.track.records import Draft, Json, Kind, Record, parse, seal
 
 AT = datetime(2026, 1, 31, 2, 0, tzinfo=UTC)
 MINE = Draft(uid="mine", kind=Kind.CHECKPOINT_COMMITTED, body={"step": 20}, attempt_id=2)

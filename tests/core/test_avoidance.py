@@ -13,11 +13,11 @@ from tracks_dagster.core.avoidance import (
     no_node_left,
     own_compute,
 )
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.reasons import TerminationReason as R
-from tracks_dagster.core.records import canonical_json
 from tracks_dagster.core.remedies import remedy, tried_by
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.reasons import TerminationReason as R
+from tracks_dagster.track.records import canonical_json
 
 OWN = replace(CLUSTER, excluded_nodes=("n-9",))
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.errors import RecordNewer, TrackBroken
-from tracks_dagster.core.records import Draft, Json, Kind, parse, seal
-from tracks_dagster.core.run_fold import apply
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.records import Draft, Json, Kind, parse, seal
+from tracks_dagster.track.states.run_fold import apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

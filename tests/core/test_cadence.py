@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.bodies import CheckpointCadence
 from tracks_dagster.core.cadence import (
     BLOCKING_S_MIN,
     CadenceAdvice,
@@ -29,7 +28,8 @@ from tracks_dagster.core.cadence import (
     pool_record,
     seconds_between_saves,
 )
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.reasons import TerminationReason
 
 R = TerminationReason
 SEED = int(os.environ.get("TRACKS_CADENCE_SEED", Random().randrange(2**32)))

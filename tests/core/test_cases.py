@@ -11,7 +11,7 @@ from tests.evidences import case
 from tracks_dagster.core.cases import evidence_of
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.log_lines import LINE_CHARACTERS, LINES, lines_of
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 BIG = 10 * 1024 * 1024
 GROWTH_MAX = 16.0  # twice the length takes twice the time; a square would take four times

@@ -10,7 +10,7 @@ from tracks_dagster.core.causes import CAUSES
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.confidence import LIKELY, NAMED
 from tracks_dagster.core.literals import required_words
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 
 def test_no_words_blame_what_never_ends_an_attempt() -> None:

@@ -8,12 +8,12 @@ from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 import pytest
 
 from tests.evidences import at, condition, end, evidence, word
-from tracks_dagster.core.body_json import from_json, to_json
 from tracks_dagster.core.classify import AGAINST_MAX, RULES, classify
 from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.core.finding import LINE_CHARACTERS_MAX, LINES_MAX
-from tracks_dagster.core.names import EXIT_DRAINED, EXIT_FENCED
-from tracks_dagster.core.records import canonical_json
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
+from tracks_dagster.track.records import canonical_json
 
 PREEMPTED = condition("PreemptionByScheduler")
 STOP = {"by": "ann", "why": "enough", "mode": "drain"}
@@ -288,7 +288,7 @@ WORDS = {
     "PIL.UnidentifiedImageError: cannot identify image file 'a.jpg'": "bad_input_data",
     "omegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct": "config_error",
     "RuntimeError: DataLoader timed out after 60 seconds": "data_loader_stall",
-    "tracks_dagster.core.errors.NonFinite: the loss of step 7 is nan": "nan_loss",
+    "tracks_dagster.track.errors.NonFinite: the loss of step 7 is nan": "nan_loss",
     "ValueError: expected sequence of length 3": "code_error",
     "my.pkg.ShapeError: 3 is not 4": "code_error",
 }

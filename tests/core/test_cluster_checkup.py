@@ -22,7 +22,7 @@ from tracks_dagster.core.cluster_needs import (
     permissions,
     references,
 )
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 GPU = "nvidia.com/gpu"
 CLUSTER = ClusterSettings(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.adapters.yaml_nodes import parse_yaml
 from tracks_dagster.core.cluster import JOB_SET, ClusterSettings, DeviceClass
 from tracks_dagster.core.cluster_file import read_cluster
-from tracks_dagster.core.located import Problem
+from tracks_dagster.track.effects.yaml_nodes import parse_yaml
+from tracks_dagster.track.text.located import Problem
 
 WHOLE = """
 image: registry.example.com:5000/team/train@sha256:0123abcd

@@ -6,7 +6,7 @@ import pytest
 
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_store import gives_credentials, why_unreachable
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 CLAIM = {"name": "v", "persistentVolumeClaim": {"claimName": "store"}}
 MOUNT = {"name": "v", "mountPath": "/store"}

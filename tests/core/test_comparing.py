@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.comparing import Difference, Side, compare
 from tracks_dagster.core.comparing_scores import Measured, Score, compare_scores
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 CONFIG = {"lr": 0.003, "seed": 7, "global_batch": 24}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.bodies import CodeVersion, ComputeRequest, Debit
 from tracks_dagster.core.completeness import FIELDS, Absence, Completeness, Seen, completeness
+from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, Debit
 
 DEBIT = Debit(reason="preempted", amount=0.0, fingerprint=None, why="free")
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 from tests.histories import History
-from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
 SOURCE = CheckpointRef("r-0", 2, 20, object_prefix("r-0", 2, "launch-2", 20), "5" * 64)
 

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.bodies import Debit
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.policy import NEED_A_RULE
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind
 from tracks_dagster.core.spending import spendings
 from tracks_dagster.core.storm import PoolEnd, PoolView
+from tracks_dagster.track.bodies import Debit
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states import run_fold
 
 CONFIG = {"micro_batch": 16, "accumulation": 2, "global_batch": 64}
 SLOT = timedelta(hours=3)  # between two attempts: longer than every backoff

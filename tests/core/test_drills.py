@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.bodies import Drill
 from tracks_dagster.core.drills import KINDS, Action, fit_drill, parse_drill
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import InvalidInput
 
 CONFIG = {"steps": 40, "micro_batch": 4}
 

@@ -8,7 +8,7 @@ import pytest
 
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.environments import Difference, EnvironmentRule, differences, joined, judge
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 SAVED = {
     "python": "3.11.4",

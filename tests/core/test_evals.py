@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from tests.bodies import HELDOUT, declared
 from tests.histories import History
-from tracks_dagster.core.bodies import EvalOpened, EvalRequirement
-from tracks_dagster.core.evals import (
+from tracks_dagster.track.bodies import EvalOpened, EvalRequirement
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.evals import (
     evals_settled,
     final_checkpoint,
     next_eval,
     what_evals_wait_for,
 )
-from tracks_dagster.core.records import Kind
 
 
 def trained() -> History:

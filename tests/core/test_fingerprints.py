@@ -6,7 +6,7 @@ import pytest
 
 from tests.bodies import CONFIG, HELDOUT, TRAIN
 from tracks_dagster.core.fingerprints import fingerprint, normalise
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 
 @pytest.mark.parametrize(

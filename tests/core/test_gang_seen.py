@@ -51,7 +51,7 @@ from tracks_dagster.core.gang_sightings import (
     problem_line,
     same_sight,
 )
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 # --- the recorded shapes
 

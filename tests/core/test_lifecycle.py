@@ -8,7 +8,7 @@ import pytest
 
 from tests.histories import History
 from tests.random_histories import random_run
-from tracks_dagster.core.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 
 
 def trained() -> History:

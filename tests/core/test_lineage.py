@@ -7,8 +7,6 @@ from typing import Any
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.bodies import CodeVersion
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.lineage import (
     Consumed,
     ThingKind,
@@ -18,6 +16,8 @@ from tracks_dagster.core.lineage import (
     ran_a_step,
     skipped_samples,
 )
+from tracks_dagster.track.bodies import CodeVersion
+from tracks_dagster.track.errors import InvalidInput
 
 SHA = "ab" * 32
 

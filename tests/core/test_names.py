@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core import names
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import InvalidInput
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.nearest import NEAREST_MAX, RUNS_NAMED_MAX, did_you_mean, nearest, no_run
+from tracks_dagster.track.text.nearest import (
+    NEAREST_MAX,
+    RUNS_NAMED_MAX,
+    did_you_mean,
+    nearest,
+    no_run,
+)
 
 KNOWN = ("gpt-20260131-1f3a", "gpt-20260131-77aa", "tabular-20260131-1f3a", "drilled")
 

@@ -19,7 +19,7 @@ from tracks_dagster.core.node_health import (
     quarantine_length_s,
 )
 from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.reasons import TerminationReason as R
+from tracks_dagster.track.reasons import TerminationReason as R
 
 RULE = NodeRule()
 DAY = timedelta(days=1)

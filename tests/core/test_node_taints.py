@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.core.node_taints import TAINT_KEY, taints_instead
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 OURS = {"key": TAINT_KEY, "value": "us", "effect": "NoSchedule"}
 THEIRS = {"key": TAINT_KEY, "value": "them", "effect": "NoSchedule"}

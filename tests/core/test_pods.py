@@ -9,7 +9,7 @@ import pytest
 from tracks_dagster.core.cases import evidence_of
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.pods import read_pod
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 MINUTE = "2026-01-31T02:00:"
 PREEMPTED = ("PreemptionByScheduler", "default-scheduler: preempting to accommodate another pod")

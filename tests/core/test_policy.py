@@ -7,13 +7,6 @@ import dataclasses
 import pytest
 
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.names import (
-    RETRY_INFRASTRUCTURE,
-    RETRY_NUMERICS,
-    RETRY_OOM,
-    RETRY_PREEMPTED,
-    WATCH_ATTEMPTS,
-)
 from tracks_dagster.core.policy import (
     NEED_A_RULE,
     Remedy,
@@ -22,7 +15,14 @@ from tracks_dagster.core.policy import (
     reasons_of,
     sensor_of,
 )
-from tracks_dagster.core.reasons import TerminationReason as R
+from tracks_dagster.track.names import (
+    RETRY_INFRASTRUCTURE,
+    RETRY_NUMERICS,
+    RETRY_OOM,
+    RETRY_PREEMPTED,
+    WATCH_ATTEMPTS,
+)
+from tracks_dagster.track.reasons import TerminationReason as R
 
 HOUR = 3600.0
 DAY = 24 * HOUR

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.adapters.yaml_nodes import parse_yaml
 from tracks_dagster.core.prices import Prices, read_prices
+from tracks_dagster.track.effects.yaml_nodes import parse_yaml
 
 GOOD = """
 currency: USD

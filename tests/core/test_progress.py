@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.histories import History
 from tracks_dagster.core.progress import Progress, may_prove_right
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.run_state import RunState
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["commit", "quarantine", "note"]), st.integers(1, 6)), max_size=14

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.bodies import PromotionDecided, PromotionRule, SnapshotRef
-from tracks_dagster.core.promotion import (
+from tracks_dagster.track.bodies import PromotionDecided, PromotionRule, SnapshotRef
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.promotion import (
     NO_SEED,
     decide_promotion,
     objections,
@@ -18,8 +19,7 @@ from tracks_dagster.core.promotion import (
     promotion_is_settled,
     propose,
 )
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState
 
 
 def evaluated(**changes: Any) -> History:

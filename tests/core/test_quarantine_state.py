@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.histories import Grown, History
-from tracks_dagster.core import quarantine_state
-from tracks_dagster.core.bodies import Note, SourceDecision
 from tracks_dagster.core.clean_start import CleanStart, NothingClean, Withheld, clean_start
-from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.projection_lineage import quarantine_rows
-from tracks_dagster.core.quarantine_state import QuarantineState
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.track import QUARANTINES_TRACK
+from tracks_dagster.track.bodies import Note, SourceDecision
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states import quarantine_state
+from tracks_dagster.track.states.quarantine_state import QuarantineState
+from tracks_dagster.track.track import QUARANTINES_TRACK
 
 
 class Quarantines(Grown):

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.errors import RecordTooLarge, TrackBroken
-from tracks_dagster.core.records import (
+from tracks_dagster.track.errors import RecordTooLarge, TrackBroken
+from tracks_dagster.track.records import (
     COMMIT_BYTES_MAX,
     RECORD_BYTES_MAX,
     Draft,

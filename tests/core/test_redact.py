@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.core.own_failures import FAILURES, WARNINGS
-from tracks_dagster.core.redact import HIDDEN, redact, redact_json, secrets_of
+from tracks_dagster.track.text.redact import HIDDEN, redact, redact_json, secrets_of
 
 SEED = int(os.environ.get("REDACT_SEED", random.randrange(2**32)))
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from tests.bodies import placed
 from tracks_dagster.core.allocator import allocator_environment
-from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.remediation import (
     NothingToChange,
@@ -25,6 +24,7 @@ from tracks_dagster.core.remediation import (
     save_device_memory,
     save_sooner,
 )
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest
 
 CLUSTER = ComputeRequest(launcher="k8s", ranks=2, device_class="a100-40", memory_bytes=1000)
 

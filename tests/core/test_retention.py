@@ -10,13 +10,6 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.bodies import CheckpointDecision, CheckpointVerified, RetentionRule
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, parse_at
-from tracks_dagster.core.errors import InvalidDecision, InvalidInput, TrackBroken, UnknownRun
-from tracks_dagster.core.protection import pins_of
-from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.retention import (
     Deletion,
     Fate,
@@ -25,7 +18,14 @@ from tracks_dagster.core.retention import (
     plan_deletions,
     still_asked_for,
 )
-from tracks_dagster.core.run_state import find_at
+from tracks_dagster.track.bodies import CheckpointDecision, CheckpointVerified, RetentionRule
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidDecision, InvalidInput, TrackBroken, UnknownRun
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
+from tracks_dagster.track.states.protection import pins_of
+from tracks_dagster.track.states.run_state import find_at
 
 LATER = BEGIN + timedelta(days=1)
 RULE = RetentionRule(keep_last=2, keep_best=0, delete_after_s=60.0)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.review import (
     EndedAttempt,
     Matter,
@@ -28,6 +27,7 @@ from tracks_dagster.core.review_text import (
     unevaluated_words,
     unexplained_words,
 )
+from tracks_dagster.track.errors import InvalidInput
 
 NOW = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import History
-from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Finish, Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
 CONFIG = {"steps": 400, "seed": 7, "micro_batch": 4, "accumulation": 6, "lr": 0.08}
 SOURCE = CheckpointRef("r-0", 2, 20, object_prefix("r-0", 2, "launch-2", 20), "5" * 64)

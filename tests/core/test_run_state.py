@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.errors import InvalidDecision, TrackBroken
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Json, Kind, Record, parse, seal
-from tracks_dagster.core.run_fold import AFTER_FINISH
+from tracks_dagster.track.errors import InvalidDecision, TrackBroken
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Json, Kind, Record, parse, seal
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.run_fold import AFTER_FINISH
 
 Build = Callable[[History], Any]
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tracks_dagster.core.pod_starts import StartProblem
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_workers import (
     LOST_AFTER_S,
     Standing,
@@ -18,6 +17,7 @@ from tracks_dagster.core.run_workers import (
     standing,
     worker_end,
 )
+from tracks_dagster.track.records import Json
 
 NOW = datetime(2026, 1, 31, 2, 10, tzinfo=UTC)
 BEGAN, ENDED = "2026-01-31T02:00:00Z", "2026-01-31T02:05:00Z"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.evidences import case
 from tracks_dagster.core.classify import classify
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 SEED = int(os.environ.get("CLASSIFY_SEED", random.randrange(2**32)))
 PREEMPTED = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.searching import (
     PHRASES_MAX,
     WORD_CHARACTERS_MAX,
@@ -13,6 +12,7 @@ from tracks_dagster.core.searching import (
     parse_question,
     words_of,
 )
+from tracks_dagster.track.errors import InvalidInput
 
 WORDS = {
     "CUDA_ERROR: out-of memory": ("cuda", "error", "out", "of", "memory"),

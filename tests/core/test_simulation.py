@@ -10,10 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracks_dagster.core import simulation, simulation_run
-from tracks_dagster.core.bodies import CheckpointCadence
 from tracks_dagster.core.decision import Retry
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.simulation import Decider, Pacer, Scenario, simulate
 from tracks_dagster.core.simulation_attempt import play
 from tracks_dagster.core.simulation_outcome import Outcome
@@ -29,6 +27,8 @@ from tracks_dagster.core.simulation_world import (
     Interruption,
     Launch,
 )
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.reasons import TerminationReason
 
 R = TerminationReason
 OURS = ours(DEFAULT_POLICY)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.simulation_defects import drawn_trace, fleet
 from tracks_dagster.core.simulation_traces import (
     LLAMA3_CAUSES,
@@ -16,6 +14,8 @@ from tracks_dagster.core.simulation_traces import (
     spot,
 )
 from tracks_dagster.core.simulation_world import Costs
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
 
 COSTS = Costs(step_s=1.0, blocking_s=2.0, restart_s=60.0)
 

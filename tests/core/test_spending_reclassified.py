@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.histories import History
-from tracks_dagster.core.bodies import Debit
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.policy import NEED_A_RULE
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.spending import Spent, spendings
+from tracks_dagster.track.bodies import Debit
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import RunState
 
 REASONS = st.sampled_from(sorted(NEED_A_RULE - {TerminationReason.EVALUATOR_ERROR}))
 

@@ -11,8 +11,8 @@ from tests.bodies import BEGIN
 from tracks_dagster.core.control_words import CONDITIONS
 from tracks_dagster.core.evidence import CANNOT_START, Condition
 from tracks_dagster.core.gang_seen import EventSeen, GangSeen, JobStory, PodStory
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.start_budget import StartBudget, cannot_start
+from tracks_dagster.track.records import Json, format_time
 
 BUDGET = StartBudget(scheduling_s=900.0, start_s=600.0, partial_s=300.0)
 NO_NODE = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu."

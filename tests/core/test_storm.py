@@ -9,15 +9,15 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core.bodies import ComputeRequest, Debit
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
-from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.policy import Remedy, RetryPolicy
-from tracks_dagster.core.records import Kind
 from tracks_dagster.core.storm import PoolEnd, PoolView, StormRule, find_storm
+from tracks_dagster.track.bodies import ComputeRequest, Debit
+from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.records import Kind
 
 RULE = StormRule(ends=4, runs=2, share=0.5, window_s=300, pause_s=100, pause_s_max=600)
 NOW = BEGIN + timedelta(hours=1)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.taints import repelling
+from tracks_dagster.track.records import Json
 
 GPU = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 

@@ -8,14 +8,9 @@ import threading
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
-from tracks_dagster.core.errors import (
-    Contended,
-    RecordTooLarge,
-    StoreUnavailable,
-    TrackBroken,
-)
-from tracks_dagster.core.records import Draft, Kind, Record, parse, seal, sha256_hex
-from tracks_dagster.core.track import (
+from tracks_dagster.track.errors import Contended, RecordTooLarge, StoreUnavailable, TrackBroken
+from tracks_dagster.track.records import Draft, Kind, Record, parse, seal, sha256_hex
+from tracks_dagster.track.track import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     DECISIONS_MAX,

@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.track import Track, log_key
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.track import Track, log_key
 
 NAME = "runs/r-1"
 COUNT = 5

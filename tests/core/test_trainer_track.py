@@ -8,11 +8,11 @@ from threading import Thread
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
-from tracks_dagster.core.append import Authority
-from tracks_dagster.core.errors import Contended, Fenced, StoreUnavailable, TrackBroken
-from tracks_dagster.core.records import Draft, Json, Kind, Record
-from tracks_dagster.core.track import DECISIONS_MAX, Track, log_key, read_records
-from tracks_dagster.core.trainer_track import TrainerTrack
+from tracks_dagster.track.append import Authority
+from tracks_dagster.track.errors import Contended, Fenced, StoreUnavailable, TrackBroken
+from tracks_dagster.track.records import Draft, Json, Kind, Record
+from tracks_dagster.track.track import DECISIONS_MAX, Track, log_key, read_records
+from tracks_dagster.track.trainer_track import TrainerTrack
 
 NAME = "runs/r-1"
 OPENED_SEQ = 1

@@ -13,9 +13,9 @@ from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Beat, Phase
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen
+from tracks_dagster.track.states.run_state import AttemptState
 
 HISTORY = History("r-1").declare().open().supervise().place().restore()
 PLACED = HISTORY.state.attempts[0]  # ranks 0 and 1 are pids 100 and 101 of boot-1, started at 1.5 s

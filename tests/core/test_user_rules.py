@@ -9,9 +9,9 @@ import pytest
 
 from tests.evidences import case, condition, end, evidence, word
 from tracks_dagster.core.classify import CLASSIFIER_VERSION, classifier_version, classify
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.log_lines import LINE_CHARACTERS
 from tracks_dagster.core.user_rules import NO_RULES, Row, UserRules, check_rules
+from tracks_dagster.track.errors import InvalidInput
 
 LUSTRE = {"name": "lustre", "reason": "storage_io", "pattern": "LustreError.{0,80}evicted"}
 EVICTED = "LustreError: 11-0: scratch-OST0003: client was evicted"

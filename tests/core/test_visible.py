@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tracks_dagster.core.markdown import bullets, table
-from tracks_dagster.core.visible import one_line, visible, visible_json
+from tracks_dagster.track.text.markdown import bullets, table
+from tracks_dagster.track.text.visible import one_line, visible, visible_json
 
 HOSTILE = {
     "\x1b]0;title\x07": "\\x1b]0;title\\x07",

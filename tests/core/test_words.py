@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import typing
 
-from tracks_dagster.core import bodies
-from tracks_dagster.core.redact import redact, redact_words
+from tracks_dagster.track import bodies
+from tracks_dagster.track.text.redact import redact, redact_words
 
 # Whoever adds a field of text decides: words that people and programs say belong into `bodies.WORDS`.
 NAMES = {

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from tracks_dagster.adapters.kubernetes.run_worker_api import RUN_WORKERS
-from tracks_dagster.adapters.yaml_nodes import read_yaml
 from tracks_dagster.core.cluster_file import read_cluster
-from tracks_dagster.core.names import LABEL_APP, MANAGED_BY
+from tracks_dagster.track.effects.yaml_nodes import read_yaml
+from tracks_dagster.track.names import LABEL_APP, MANAGED_BY
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 NEWEST = ".".join(kubernetes_validate.latest_version().split(".")[:2])

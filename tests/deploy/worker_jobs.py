@@ -15,7 +15,7 @@ from dagster_k8s.client import DagsterKubernetesClient
 
 from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tests.deploy.values import KUBERNETES_VERSIONS, VALUES
-from tracks_dagster.core.names import LABEL_APP, LABEL_ATTEMPT, LABEL_RUN, TAG_ATTEMPT
+from tracks_dagster.track.names import LABEL_APP, LABEL_ATTEMPT, LABEL_RUN, TAG_ATTEMPT
 
 RUN_AS = 10001  # the user of the Dockerfile
 

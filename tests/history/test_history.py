@@ -19,10 +19,10 @@ from benchmarks.history_store import write_store
 from benchmarks.history_tracks import run_tracks
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.records import parse, parse_time
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.records import parse, parse_time
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.run_state import RunState
 
 END_AT = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SMALL = Fleet(attempts=200, end_at=END_AT)

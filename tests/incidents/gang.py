@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.fakes import FakeGangs
-from tracks_dagster.core.bodies import AttemptPlaced, CheckpointCommitted, RankPlace
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.evidence import Condition, LastWord, RankEnd
-from tracks_dagster.core.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.bodies import AttemptPlaced, CheckpointCommitted, RankPlace
+from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 NODES = ("gpu-node-11", "gpu-node-12")
 DEVICES = ("GPU-5a1f0c9e-77aa", "GPU-0c77d2b4-11bb")

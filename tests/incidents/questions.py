@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.incidents.parts import parts_of
-from tracks_dagster.core.accounting import kept_and_lost
 from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evals import is_completed
 from tracks_dagster.core.evidence import Evidence
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import run_buckets
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.evals import is_completed
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 NOT_PLACED = ("environment", "image", "cursor range", "launch", "ranks", "nodes", "devices")
 

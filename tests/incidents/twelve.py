@@ -96,13 +96,13 @@ def _zombie_that_came_back(world: World) -> None:
     )
     world.end(unseen(0), killed(1, 15), conditions=(gone,))
     world.clock.advance(120)
-    world.say(0, "fenced", "tracks_dagster.core.errors.Fenced: attempt 1 has ended", step=31)
+    world.say(0, "fenced", "tracks_dagster.track.errors.Fenced: attempt 1 has ended", step=31)
     world.decide()
     world.start().train(60).end(exited(0, 0), exited(1, 0))
 
 
 def _nan_with_rollback(world: World) -> None:
-    said = "tracks_dagster.core.errors.NonFinite: The loss of step 33 is nan."
+    said = "tracks_dagster.track.errors.NonFinite: The loss of step 33 is nan."
     world.start().train(33).say(0, "nan_loss", said, step=32, onset_step=29)
     world.end(exited(0, 1, log=said), exited(1, 1))
     world.decide()

@@ -25,22 +25,10 @@ from tests.incidents.gang import (
 )
 from tests.stories import step_line, store_checkpoint
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.bodies import (
-    AttemptRestored,
-    AttemptSupervised,
-    CodeVersion,
-    ComputeRequest,
-    EvalRequirement,
-    SnapshotRef,
-)
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import RUN_EVALS, attempt_key
 from tracks_dagster.core.policy import sensor_of
-from tracks_dagster.core.records import Json, Kind, canonical_json, format_time, sha256_hex
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.eval_tick import EvalTick, tick_evals
 from tracks_dagster.services.evals import run_eval
@@ -52,6 +40,18 @@ from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import (
+    AttemptRestored,
+    AttemptSupervised,
+    CodeVersion,
+    ComputeRequest,
+    EvalRequirement,
+    SnapshotRef,
+)
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import RUN_EVALS, attempt_key
+from tracks_dagster.track.records import Json, Kind, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 
 CONFIG: Mapping[str, Json] = {

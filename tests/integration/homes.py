@@ -17,10 +17,10 @@ from pathlib import Path
 import boto3
 
 from tests.time_sums import assert_accounts
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.track import RUNS
 from tracks_dagster.services.status import RunLine, read_status
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.track import RUNS
 from tracks_dagster.wiring import App, build, open_dagster_home
 
 TRACKS = (sys.executable, "-c", "from tracks_dagster.cli import main; main()")

@@ -14,8 +14,8 @@ import pytest
 from dagster import DagsterInstance
 
 from tests.integration.homes import COMMAND_S_MAX, Home, outcome, wait_for
-from tracks_dagster.core import names
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track import names
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]
 

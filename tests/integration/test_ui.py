@@ -17,8 +17,8 @@ from tests.bodies import BEGIN
 from tests.histories import History
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome
 from tests.ports import free_port
-from tracks_dagster.core import names
 from tracks_dagster.definitions import defs
+from tracks_dagster.track import names
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ANSWER_MS_MAX = 120_000  # the code location may still be loading on a busy machine

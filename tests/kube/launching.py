@@ -17,9 +17,9 @@ from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.redact import redact
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.text.redact import redact
 
 NODES, RANKS_PER_NODE = 2, 2
 

@@ -22,7 +22,7 @@ from tests.kube.double import KubeDouble
 from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import until
 from tests.kube.worker_jobs import waiting_job
-from tracks_dagster.core import names
+from tracks_dagster.track import names
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "tracks-dagster:1"

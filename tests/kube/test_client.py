@@ -19,7 +19,7 @@ from tests.kube.gangs import job
 from tracks_dagster.adapters.kubernetes import client as ours
 from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS, connect, explain
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.track.errors import SettingsError
 
 NOTHING = "raise SystemExit(0)"
 

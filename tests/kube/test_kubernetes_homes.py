@@ -14,8 +14,8 @@ from tests.kube.furniture import NAMESPACE
 from tests.kube.launching import launcher_on, pods_of, running, seen, spec
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.core.attempt_ports import GangPhase, GangSpec
-from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.records import canonical_json
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import canonical_json
 
 JOB, PODS, SERVICES = "jobs.batch", "pods", "services"
 NAME = job_name("r-1", 1)

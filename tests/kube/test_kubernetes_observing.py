@@ -25,14 +25,14 @@ from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
 from tracks_dagster.core import pod_files
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.classify import classify
-from tracks_dagster.core.errors import GangError, StoreUnavailable
 from tracks_dagster.core.evidence import CANNOT_START, Evidence, RankEnd
 from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
-from tracks_dagster.core.records import Json
 from tracks_dagster.services.closing import is_over
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.errors import GangError, StoreUnavailable
+from tracks_dagster.track.records import Json
 
 Key = Callable[[str, int, str, str], str]
 BOOT = "11111111-2222-3333-4444-555555555555"

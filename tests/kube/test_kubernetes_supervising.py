@@ -15,15 +15,15 @@ from tests.kube.faults import Misbehaviour
 from tests.kube.launching import Clock, launcher_on, running
 from tracks_dagster.adapters.kubernetes.kube_requests import WAITS_S
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
-from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import START_FAILED, Evidence
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.redact import redact
 
 ROUNDS_MAX = 2000
 TRIES = len(WAITS_S) + 1  # of one request

@@ -21,8 +21,8 @@ from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait
 from tests.integration.test_crashes import worker_pid
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.furniture import NAMESPACE
-from tracks_dagster.core.names import LABEL_ATTEMPT
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.names import LABEL_ATTEMPT
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(3 * COMMAND_S_MAX)]
 

@@ -34,7 +34,7 @@ from tests.kube.run_workers import (
 )
 from tracks_dagster.adapters.kubernetes import run_worker_watch
 from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
-from tracks_dagster.core.names import LABEL_ATTEMPT, LABEL_RUN, TAG_WORKER_REASON
+from tracks_dagster.track.names import LABEL_ATTEMPT, LABEL_RUN, TAG_WORKER_REASON
 
 FAILED, STARTED = DagsterRunStatus.FAILURE, DagsterRunStatus.STARTED
 

@@ -25,8 +25,8 @@ from tests.kube.run_workers import (
     started,
 )
 from tracks_dagster.adapters.kubernetes import run_worker_watch
-from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.names import TAG_WORKER_REASON
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import TAG_WORKER_REASON
 
 FAILED = DagsterRunStatus.FAILURE
 

@@ -17,9 +17,9 @@ from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.run_worker_api import LABEL_DAGSTER_RUN, RunWorkerApi
 from tracks_dagster.adapters.kubernetes.run_worker_watch import RunWorkerWatch
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.run_workers import has_disruption
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import Json
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from tracks_dagster.adapters.kubernetes.dagster_on_cluster import open_cluster_h
 from tracks_dagster.adapters.processes import Process
 from tracks_dagster.cli import up
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import GangError, OrchestratorError, SettingsError
+from tracks_dagster.track.errors import GangError, OrchestratorError, SettingsError
 
 POSTGRES = "postgresql+psycopg2://tracks:hunter22@db.example/tracks"
 IMAGE = "registry.example/tracks:1"

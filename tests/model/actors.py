@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 
 from tests.model import drafts
 from tests.model.world import AT, Actor, Log, Machine, Sensor, Writer, chunks_of
-from tracks_dagster.core import append, protection, run_fold
-from tracks_dagster.core.append import Authority, Claim, Done, Outcome, Walk
-from tracks_dagster.core.checkpoints import resume_target
-from tracks_dagster.core.errors import InvalidDecision
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track import append
+from tracks_dagster.track.append import Authority, Claim, Done, Outcome, Walk
+from tracks_dagster.track.errors import InvalidDecision
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states import protection, run_fold
+from tracks_dagster.track.states.checkpoints import resume_target
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

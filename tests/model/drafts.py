@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from tests.bodies import FREE
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
@@ -21,9 +21,9 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
-from tracks_dagster.core.records import Draft, Kind, Record, sha256_hex
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Draft, Kind, Record, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 
 RUN_ID = "modelled"
 LAUNCH = "launch-"  # a launch's uids begin with it and its name

@@ -32,9 +32,9 @@ from typing import Any
 
 from tests.model.actors import Cast, Config, Rules, claim_at_tail
 from tests.model.world import Actor, Log, Machine, Sensor, World, Writer, first_log
-from tracks_dagster.core import append
-from tracks_dagster.core.append import Create, Created, Read
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track import append
+from tracks_dagster.track.append import Create, Created, Read
+from tracks_dagster.track.records import Kind
 
 
 @dataclass(slots=True, kw_only=True)

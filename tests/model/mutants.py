@@ -12,18 +12,11 @@ from dataclasses import dataclass, replace
 
 from tests.model.actors import Config, Last, Rules
 from tests.model.world import AT, Log, Machine, chunks_of
-from tracks_dagster.core import append, run_fold
-from tracks_dagster.core.append import (
-    Authority,
-    Created,
-    Done,
-    Outcome,
-    Walk,
-    fences,
-    withdraws,
-)
-from tracks_dagster.core.records import Draft, Kind, Record, parse
-from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.track import append
+from tracks_dagster.track.append import Authority, Created, Done, Outcome, Walk, fences, withdraws
+from tracks_dagster.track.records import Draft, Kind, Record, parse
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 SMALL = Config(gangs=(1, 1), losses=0, reduced=False)
 LOSSY = Config(gangs=(1,), reduced=False)

@@ -12,8 +12,8 @@ import pytest
 from tests.model.actors import Config
 from tests.model.explorer import Model, Report
 from tests.model.mutants import MUTANTS, SMALL, Mutant, fences_but_by
-from tracks_dagster.core import append
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track import append
+from tracks_dagster.track.records import Kind
 
 WORLDS = {
     "four attempts of two commits, two launches of one, a lost reply": Config(

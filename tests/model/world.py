@@ -1,14 +1,14 @@
 """The world of the append model: a run's log, the actors that append to it, and what must hold.
 
-What is real here: the state machines of `core.append` (every request that an actor makes and every
-reply that it takes goes through `Walk` or `Claim`), the bytes of `core.records`, the hash chain, and
-the fold and the objections of `core.run_state`, from which the sensors decide.
+What is real here: the state machines of `track.append` (every request that an actor makes and every
+reply that it takes goes through `Walk` or `Claim`), the bytes of `track.records`, the hash chain, and
+the fold and the objections of `track.states.run_state`, from which the sensors decide.
 
 What is abstracted, and why nothing is lost by it:
 
 - The log is the tuple of stored records, extended one record at a time. Every log that is ever
   reached exists once (`Log.append` interns it), so what must hold of a log is judged once.
-- What `core.trainer_track` adds (set out at one's own `attempt_opened`, go on where the last
+- What `track.trainer_track` adds (set out at one's own `attempt_opened`, go on where the last
   fact ended, take no chunks from what was seen withdrawn, give way before a decision of one's own) is
   restated in `Cast._next_fact`, `_sources` and `_decide`; its own tests drive the real one.
 - A gang is its rank 0: it starts at any time after its attempt was opened, by whatever cause, places
@@ -34,12 +34,13 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from tests.model.drafts import RUN_DECLARED_DRAFT, author
-from tracks_dagster.core import append, run_fold
-from tracks_dagster.core.checkpoints import resume_target
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.records import Kind, Record, parse, seal
-from tracks_dagster.core.run_fold import AFTER_FINISH
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track import append
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.records import Kind, Record, parse, seal
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import resume_target
+from tracks_dagster.track.states.run_fold import AFTER_FINISH
+from tracks_dagster.track.states.run_state import RunState
 
 AT = datetime(2026, 1, 31, 2, 0, tzinfo=UTC)
 

@@ -19,17 +19,17 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.bodies import FREE, declared, ended
 from tests.real.said import SayingStore
-from tracks_dagster.core.bodies import (
+from tracks_dagster.services.retention import collect
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import (
     AttemptOpened,
     CheckpointCadence,
     ComputeRequest,
     RetentionRule,
 )
-from tracks_dagster.core.checkpoints import object_prefix
-from tracks_dagster.core.records import Draft, Kind, sha256_hex
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.services.retention import collect
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.records import Draft, Kind, sha256_hex
+from tracks_dagster.track.states.checkpoints import object_prefix
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.training import layout
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints

@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 if TYPE_CHECKING:
     from tests.real.points import Point

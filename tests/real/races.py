@@ -21,15 +21,15 @@ from typing import Any
 from tests.bodies import ended, placed
 from tests.histories import History
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.append import Authority
-from tracks_dagster.core.bodies import Note
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import Fenced, InvalidDecision
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, Record, seal
-from tracks_dagster.core.track import Track, log_key, read_records, run_track
-from tracks_dagster.core.trainer_track import TrainerTrack
+from tracks_dagster.track.append import Authority
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import Fenced, InvalidDecision
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, Record, seal
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.track import Track, log_key, read_records, run_track
+from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.wiring import utc_now
 
 PROCESSES = multiprocessing.get_context("fork")

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import sha256_hex
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,9 +26,9 @@ from tests.training.faulted_blocks import (
     play_side_by_side,
 )
 from tracks_dagster.adapters.stores.s3 import S3Store
-from tracks_dagster.core.append import Done, Reply, Walk
-from tracks_dagster.core.errors import OutcomeUnknown, StoreUnavailable
-from tracks_dagster.core.records import parse
+from tracks_dagster.track.append import Done, Reply, Walk
+from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable
+from tracks_dagster.track.records import parse
 from tracks_dagster.training.manifest import Chunk
 from tracks_dagster.training.storage_reader import CheckpointStorageReader
 

@@ -24,11 +24,11 @@ from tracks_dagster.adapters.processes import (
     write_json,
     write_process,
 )
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.bodies import ComputeRequest, RankPlace
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import ComputeRequest, RankPlace
+from tracks_dagster.track.errors import GangError
 from tracks_dagster.training import gang_parent
 
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine

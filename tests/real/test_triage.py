@@ -18,10 +18,10 @@ from tracks_dagster.adapters.local_launcher import LocalLauncher
 from tracks_dagster.adapters.processes import boot_id, find_process, this_process
 from tracks_dagster.cli import main
 from tracks_dagster.core.attempt_ports import GangPhase, GangSpec
-from tracks_dagster.core.bodies import AttemptSupervised, ComputeRequest, RankPlace
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Json, Kind
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest, RankPlace
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.wiring import App, build
 
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine

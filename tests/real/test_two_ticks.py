@@ -11,12 +11,12 @@ import pytest
 from tests.histories import History
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.names import RETRY_PREEMPTED
 from tracks_dagster.core.policy import reasons_of
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.track import read_records, run_track
 from tracks_dagster.services.retry import settle
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.names import RETRY_PREEMPTED
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.wiring import new_uid, utc_now
 
 ROOT = Path(__file__).resolve().parents[2]

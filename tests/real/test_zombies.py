@@ -26,8 +26,8 @@ import sys
 from unittest.mock import patch
 from tests.real import zombies
 with (
-    patch("tracks_dagster.core.append.fences", lambda record, authority: False),
-    patch("tracks_dagster.core.trainer_track.fences", lambda record, authority: False),
+    patch("tracks_dagster.track.append.fences", lambda record, authority: False),
+    patch("tracks_dagster.track.trainer_track.fences", lambda record, authority: False),
 ):
     zombies.main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
 """

@@ -23,16 +23,16 @@ from typing import Any
 from tests.bodies import FREE, ended, placed
 from tests.histories import History
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.append import Authority
-from tracks_dagster.core.bodies import AttemptOpened, AttemptRestored, CheckpointCommitted
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
-from tracks_dagster.core.errors import Fenced
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, Record, canonical_json, sha256_hex
-from tracks_dagster.core.track import Track, read_records, run_track
-from tracks_dagster.core.trainer_track import TrainerTrack
+from tracks_dagster.track.append import Authority
+from tracks_dagster.track.bodies import AttemptOpened, AttemptRestored, CheckpointCommitted
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import Fenced
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, Record, canonical_json, sha256_hex
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
+from tracks_dagster.track.track import Track, read_records, run_track
+from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.wiring import new_uid, utc_now
 
 CHUNKS = 2  # of each checkpoint, beside those that it names of the one before

@@ -11,19 +11,15 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.bodies import BEGIN, HELDOUT, ended
 from tests.fakes import FakeObjectStore
 from tests.retention.oracle import Oracle
 from tests.retention.world import BRANCH, RUN_ID, Crash, Interrupted, Reader, Trainer, World
-from tracks_dagster.core.bodies import (
+from tracks_dagster.services.pins import pin, unpin
+from tracks_dagster.services.retention import collect
+from tracks_dagster.track.bodies import (
     CheckpointDecision,
     EvalEnded,
     EvalOpened,
@@ -31,11 +27,9 @@ from tracks_dagster.core.bodies import (
     RetentionRule,
     RunFinished,
 )
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Kind, Record, format_time
-from tracks_dagster.services.pins import pin, unpin
-from tracks_dagster.services.retention import collect
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Kind, Record, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 
 RULES = st.builds(
     RetentionRule,

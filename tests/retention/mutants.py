@@ -9,14 +9,15 @@ from datetime import datetime
 import pytest
 
 from tests.bodies import ended
-from tracks_dagster.core import protection, retention
-from tracks_dagster.core.checkpoints import manifest_key
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.core import retention
 from tracks_dagster.core.retention import ChunkSizes, Deletion, Judged
-from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services import deletion, leftovers, pins
 from tracks_dagster.services import retention as service
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states import protection
+from tracks_dagster.track.states.checkpoints import manifest_key
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 Named = Mapping[str, ChunkSizes]

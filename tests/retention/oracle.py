@@ -1,7 +1,7 @@
 """Reads a track record by record and says which decision broke the rules of retention.
 
-Written from the design and not from `core.protection` or `core.retention`: it keeps its own notes of
-what each record said.
+Written from the design and not from `track.states.protection` or `core.retention`: it keeps its own
+notes of what each record said.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.records import Kind, Record
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.records import Kind, Record
 
 
 @dataclass

@@ -6,9 +6,9 @@ import pytest
 
 from tests.retention.mutants import a_commit_in_between_is_not_seen
 from tests.retention.world import RUN_ID, Interrupted, Reader, World
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.errors import CheckpointCorrupt
 from tracks_dagster.services.retention import collect
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.errors import CheckpointCorrupt
 
 CHANGES = range(1, 13)  # calls that write or delete; the pass makes fewer
 

@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.retention.machine import Retention
 from tests.retention.mutants import OTHERS, SAMPLE, Mutant
-from tracks_dagster.core.errors import CheckpointCorrupt
+from tracks_dagster.track.errors import CheckpointCorrupt
 
 SEED = int(os.environ.get("TRACKS_RETENTION_SEED") or random.randrange(2**32))
 STEPS = 30  # of one sequence

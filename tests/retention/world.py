@@ -13,23 +13,23 @@ from typing import Any
 
 from tests.bodies import FREE, declared, placed
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
-from tracks_dagster.core.append import Authority
-from tracks_dagster.core.bodies import (
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.append import Authority
+from tracks_dagster.track.bodies import (
     AttemptOpened,
     AttemptRestored,
     CheckpointCommitted,
     RetentionRule,
     RunFinished,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key, object_prefix
-from tracks_dagster.core.errors import CheckpointCorrupt, Fenced
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, canonical_json, sha256_hex
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import run_track
-from tracks_dagster.core.trainer_track import TrainerTrack
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import CheckpointCorrupt, Fenced
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import run_track
+from tracks_dagster.track.trainer_track import TrainerTrack
 
 RUN_ID = "r-1"
 BRANCH_ID = "r-2"

@@ -19,9 +19,6 @@ from tests.pools import PoolHistory
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.errors import TrackBroken, TracksError
-from tracks_dagster.core.records import Json, sha256_hex
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text
 from tracks_dagster.services.fsck.check import fsck
@@ -30,6 +27,9 @@ from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.status import read_status
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import TrackBroken, TracksError
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.track import log_key
 
 SEEDS, SEEDS_FULL = 60, 3000
 FORGED_MAX = 3  # records in a row

@@ -10,19 +10,19 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Retry
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import FAMILIES, resolve_config
-from tracks_dagster.core.names import KUBERNETES
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.supervise import gang_spec
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import KUBERNETES
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import AttemptState
 
 CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "micro_batch": 2}, ranks=2)
 POD = ComputeRequest(launcher=KUBERNETES, ranks=2, memory_bytes=2**30, queue="team-a")

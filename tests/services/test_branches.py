@@ -11,14 +11,9 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
-from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, RetentionRule
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Draft, Kind, sha256_hex
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text
@@ -31,6 +26,11 @@ from tracks_dagster.services.retry import settle
 from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.status import run_line
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
+from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
+from tracks_dagster.track.records import Draft, Kind, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import RunState
 
 DAY_S = 24 * 3600.0
 CONFIG = resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11, "lr": 0.002}, ranks=2)

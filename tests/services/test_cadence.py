@@ -9,14 +9,14 @@ import pytest
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.bodies import CheckpointCadence, ComputeRequest, ConfigChange
-from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.cadence import advise_cadence
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, ConfigChange
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import run_track
 
 BIGGER = ConfigChange(key="compute.device_class", before="a", after="b", why="more memory")
 

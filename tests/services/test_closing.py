@@ -12,15 +12,15 @@ from tests.fakes import FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.evidence import CANNOT_START, Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind, canonical_json, format_time, sha256_hex
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.closing import OTHER_RANKS_S_MAX, close_attempt, is_over
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState
 
 STARTED, ENDED = format_time(BEGIN), format_time(BEGIN + timedelta(seconds=30))
 DISRUPTED = Condition(

@@ -10,18 +10,11 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.bodies import MOVE
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.evidence import LastWord, RankEnd
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import RETRY_PREEMPTED
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import reasons_of
-from tracks_dagster.core.reasons import TerminationReason as R
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.cadence import advise_cadence
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.draining import drain_node
@@ -33,6 +26,13 @@ from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.retry import settle
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import MOVE
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import RETRY_PREEMPTED
+from tracks_dagster.track.reasons import TerminationReason as R
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.track import log_key
 
 
 @pytest.fixture

@@ -11,22 +11,22 @@ import pytest
 from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
-from tracks_dagster.core.bodies import EvalOpened
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import (
+from tracks_dagster.services import evals
+from tracks_dagster.services.evals import open_due_evals, run_eval, waive
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import EvalOpened
+from tracks_dagster.track.errors import (
     GangError,
     InvalidInput,
     StoreUnavailable,
     TracksError,
     UnknownRun,
 )
-from tracks_dagster.core.evals import evals_settled, newest_completed
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.run_state import find_at
-from tracks_dagster.services import evals
-from tracks_dagster.services.evals import open_due_evals, run_eval, waive
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.evals import evals_settled, newest_completed
+from tracks_dagster.track.states.run_state import find_at
 
 
 @pytest.fixture(autouse=True)

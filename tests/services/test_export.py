@@ -10,21 +10,21 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.archives import MANIFEST, README
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.placement import pool_of
-from tracks_dagster.core.records import sha256_hex
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.track import (
+from tracks_dagster.services import export as exporting
+from tracks_dagster.services.export import Exported, export_run
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.archives import MANIFEST, README
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.track import (
     QUARANTINES_TRACK,
     dataset_track,
     log_key,
     pool_track,
     run_track,
 )
-from tracks_dagster.services import export as exporting
-from tracks_dagster.services.export import Exported, export_run
-from tracks_dagster.services.tracks import Tracks
 
 SECRET = "hunter2-of-the-team"
 

@@ -10,14 +10,14 @@ import sqlalchemy as sa
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.bodies import CheckpointDecision
-from tracks_dagster.core.checkpoints import manifest_key
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Kind, sha256_hex
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.records import Kind, sha256_hex
+from tracks_dagster.track.states.checkpoints import manifest_key
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.verifying import verify_checkpoint
 
 

@@ -11,13 +11,13 @@ from tests.fakes import FakeObjectStore
 from tests.fsck_worlds import World, make_world
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import LedgerError
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.errors import LedgerError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.verifying import verify_checkpoint
 
 

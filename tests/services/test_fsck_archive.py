@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from tracks_dagster.core.archives import ARCHIVE_FORMAT, ArchiveManifest
-from tracks_dagster.core.errors import ArchiveNewer, StoreUnsuitable
-from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.services.fsck.archive import check_archive
 from tracks_dagster.services.fsck.findings import FindingKind as K
+from tracks_dagster.track.archives import ARCHIVE_FORMAT, ArchiveManifest
+from tracks_dagster.track.errors import ArchiveNewer, StoreUnsuitable
+from tracks_dagster.track.records import sha256_hex
 
 
 class FakeArchive:

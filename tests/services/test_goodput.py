@@ -13,12 +13,12 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.bodies import ComputeRequest, Debit, TimeSpent
 from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.records import format_time
 from tracks_dagster.services.goodput.read import GROUPS_MAX, read_goodput
 from tracks_dagster.services.goodput.text import goodput_text
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.bodies import ComputeRequest, Debit, TimeSpent
+from tracks_dagster.track.records import format_time
 
 HOUR = timedelta(hours=1)
 LATER = BEGIN + timedelta(days=365)

@@ -12,17 +12,17 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.bodies import Drill
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.hangs import StackDump
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind, sha256_hex
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.redact import redact
 
 ROUNDS_MAX = 2000
 STUCK = (

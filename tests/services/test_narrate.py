@@ -6,8 +6,8 @@ import pytest
 
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.core.records import Kind
 from tracks_dagster.services.narrate import sentence
+from tracks_dagster.track.records import Kind
 
 
 def test_every_record_of_a_whole_run_has_a_sentence(story: Story) -> None:

@@ -10,8 +10,6 @@ from tests.bodies import placed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.on_demand import (
     Asked,
     ask_to_save,
@@ -20,6 +18,8 @@ from tracks_dagster.services.on_demand import (
     why_not_saved,
 )
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.run_state import RunState
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import hashlib
 
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import StoreUnavailable
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import StoreUnavailable
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.verifying import weights_sha256
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.bodies import placed
 from tests.fakes import FakeObjectStore
-from tracks_dagster.core.bodies import RankPlace
-from tracks_dagster.core.placement import compacted, places_key
 from tracks_dagster.services.placements import read_places
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.placement import compacted, places_key
 
 PLACES = tuple(
     RankPlace(

@@ -11,9 +11,7 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.services.due import (
     runs_between_attempts,
     runs_of_a_person,
@@ -21,6 +19,8 @@ from tracks_dagster.services.due import (
 )
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.projector import Projector
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.reasons import TerminationReason
 
 SPOT = ComputeRequest(launcher="k8s", device_class="h100", pool="spot")
 

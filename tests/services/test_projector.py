@@ -15,10 +15,10 @@ from tests.histories import History
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.adapters.ledger import open_ledger
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.errors import LedgerError, RowRefused, TrackBroken
-from tracks_dagster.core.records import canonical_json
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.projector import Projector, Reindexed
+from tracks_dagster.track.errors import LedgerError, RowRefused, TrackBroken
+from tracks_dagster.track.records import canonical_json
+from tracks_dagster.track.track import log_key
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.core.bodies import PromotionRule
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Kind
 from tracks_dagster.services.promotion import decide_promotion, find_holder, promote
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import PromotionRule
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 def evaluated(store: FakeObjectStore, run_id: str = "r-1", threshold: float = 5.5) -> History:

@@ -10,17 +10,17 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.services.test_retention import NoLeftovers
 from tests.services.test_retry import CONFIG, settled, spent_and_progressed
-from tracks_dagster.core.bodies import Alert
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import CheckpointMismatch, StoreUnavailable, TracksError
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import ALERT_CHECKPOINT_UNREAD
 from tracks_dagster.services.collection import collect_all
 from tracks_dagster.services.decisive import Decisive, read_what_decides
 from tracks_dagster.services.proving import READ_BYTES_MAX, UNREAD_S_MAX
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.errors import CheckpointMismatch, StoreUnavailable, TracksError
+from tracks_dagster.track.names import ALERT_CHECKPOINT_UNREAD
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 LARGE = READ_BYTES_MAX + 1
 

@@ -8,11 +8,6 @@ import pytest
 
 from tests.fakes import FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core import names
-from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.services.receipt_metadata import (
     Show,
     attempt_metadata,
@@ -20,6 +15,11 @@ from tracks_dagster.services.receipt_metadata import (
     runs_address,
 )
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.track import log_key, run_track
 
 GROUPS = ["ended", "look_up", "cost", "steps", "decided", "data", "where", "config"]
 

@@ -9,18 +9,18 @@ import pytest
 from tests.evidences import end, evidence
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.core.bodies import Debit
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.classify import CLASSIFIER_VERSION, classify
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Evidence
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind, canonical_json, sha256_hex
 from tracks_dagster.core.spending import spendings
 from tracks_dagster.core.user_rules import NO_RULES, Row, check_rules
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.reclassify import Reread, reclassify
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Debit
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind, canonical_json, sha256_hex
 
 FABRIC_DOWN = "my.FabricDownError: plane 3 is dark"
 OURS = check_rules(

@@ -7,10 +7,10 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import RecordTooLarge
-from tracks_dagster.core.records import Kind
 from tracks_dagster.services.retry import settle
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import RecordTooLarge
+from tracks_dagster.track.records import Kind
 
 
 def filled_to_the_brim() -> History:

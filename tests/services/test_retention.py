@@ -9,13 +9,8 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.bodies import CheckpointDecision, RetentionRule
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services import deletion
 from tracks_dagster.services import retention as service
 from tracks_dagster.services.collection import FINISHED_S_MAX, TICK_S, collect_all, due_runs
@@ -31,6 +26,11 @@ from tracks_dagster.services.pins import (
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import quarantine, verify
+from tracks_dagster.track.bodies import CheckpointDecision, RetentionRule
+from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 
 DAY_S = 24 * 3600.0

@@ -10,13 +10,8 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
-from tracks_dagster.core.bodies import Debit, EvalWaived, Note
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import CheckpointCorrupt, InvalidInput, UnknownRun
-from tracks_dagster.core.names import ALERT_POOL_STORM, RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
 from tracks_dagster.core.policy import reasons_of
-from tracks_dagster.core.records import Kind
 from tracks_dagster.core.storm import PoolEnd, PoolView
 from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
@@ -24,6 +19,11 @@ from tracks_dagster.services.proving import READ_BYTES_MAX
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Debit, EvalWaived, Note
+from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, UnknownRun
+from tracks_dagster.track.names import ALERT_POOL_STORM, RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 CONFIG = {
     "steps": 40,

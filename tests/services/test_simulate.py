@@ -9,14 +9,14 @@ import pytest
 
 from tests.bodies import BEGIN, CONFIG
 from tests.histories import History
-from tracks_dagster.core.bodies import Debit
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.simulate import AS_IT_WAS, ITS_OWN, Replayed, Saving, replay
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Debit
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.track import run_track
 
 DEBIT = Debit(reason="code_error", amount=1.0, fingerprint="code_error:root", why="it ended so")
 SINCE = BEGIN - timedelta(hours=1)

@@ -7,12 +7,8 @@ import pytest
 from tests.bodies import TRAIN, ended
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.bodies import SnapshotRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import WATCH_ATTEMPTS
-from tracks_dagster.core.records import Kind, Record
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.quarantine.snapshots import (
@@ -26,6 +22,10 @@ from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import WATCH_ATTEMPTS
+from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 
 BAD = "ValueError: row 17 has no label"

@@ -13,12 +13,9 @@ from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.services.test_retry import CONFIG
 from tests.services.test_runs import REQUEST
-from tracks_dagster.core.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.core.records import Kind
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.evals import open_due_evals, run_eval, why_withheld
 from tracks_dagster.services.explain.run import explain_attempt
@@ -32,6 +29,9 @@ from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import declare
 from tracks_dagster.services.status import read_status
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Kind
 
 WHY = "it flips bits"
 

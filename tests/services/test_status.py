@@ -11,13 +11,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core import names
-from tracks_dagster.core.bodies import Alert, PromotionRule
-from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Kind, canonical_json, format_time
-from tracks_dagster.core.track import log_key
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
 from tracks_dagster.services.explain.text import attempt_text, run_text
 from tracks_dagster.services.heartbeat import write_launches
@@ -27,6 +21,12 @@ from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.silence import SILENT_S_MIN
 from tracks_dagster.services.status import RunLine, read_status, reads_what_waits
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import Alert, PromotionRule
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Kind, canonical_json, format_time
+from tracks_dagster.track.track import log_key
 
 SENSORS = (
     names.RETRY_INFRASTRUCTURE,

@@ -12,17 +12,17 @@ import pytest
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.bodies import StopRequested
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import ProcessId
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Json, Kind
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.supervise import DRAIN_GRACE_S, DRAIN_KILL_S, START_S_MAX, Supervisor
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import StopRequested
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.redact import redact
 
 ROUNDS_MAX = 100  # of a supervisor in these tests; more means that it would never end
 

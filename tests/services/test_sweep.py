@@ -11,7 +11,6 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.orphans import (
     ENDED_GRACE,
@@ -21,10 +20,11 @@ from tracks_dagster.core.orphans import (
     StandingGang,
     orphans,
 )
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.sweep import RUNS_MAX, SWEEP_EVERY, sweep, sweep_is_due
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.track import run_track
 
 OURS, THEIRS = "memory://fake", "memory://other"
 

@@ -9,12 +9,12 @@ from tests.histories import History
 from tests.services.test_source_quarantines import hold
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.lineage.descent import ancestors, descendants
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.quarantine.quarantines import quarantined_sources
 from tracks_dagster.services.things import as_it_was, find_exact
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.states.run_state import RunState
 
 ALIAS = "promotion:r-1/best"
 EVAL = "eval:r-1/heldout-loss@40"

@@ -24,15 +24,15 @@ from tests.six_variants import (
 from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.device_memory import Devices, Gpu, Holder
-from tracks_dagster.core.errors import GangError, UnknownRun
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.records import canonical_json, format_time
 from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.triage.judge import Sources, Triage, triage
 from tracks_dagster.services.triage.reading import read_sql
 from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.track.errors import GangError, UnknownRun
+from tracks_dagster.track.records import canonical_json, format_time
 
 GIB = 2**30
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)

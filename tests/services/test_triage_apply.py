@@ -11,9 +11,7 @@ from tests.fakes import FakeClock, FakeGangs, SequentialUids
 from tests.histories import History
 from tests.six_variants import INTERRUPTED, NODE, QUEUED, STEPS, FakeMachine, write_variants
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.user_rules import NO_RULES
 from tracks_dagster.services.projector import Projector
@@ -21,6 +19,8 @@ from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.triage.apply import Act, Acting, apply
 from tracks_dagster.services.triage.judge import Sources, triage
 from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * 2**30, slots=12)
 SLOTS = Asked(slots=12)

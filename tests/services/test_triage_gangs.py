@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes import FakeGangs
 from tracks_dagster.core.attempt_ports import GangReport
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.services.triage.gangs import Gangs
+from tracks_dagster.track.errors import GangError
 
 LIMIT = "tracks_dagster.services.triage.gangs.ANSWERS_S_MAX"
 REFUSED = "the API server answered 403"

@@ -11,12 +11,12 @@ from tests.fakes import FakeGangs
 from tests.histories import History
 from tests.six_variants import NODE, FakeMachine, write_variants
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.device_memory import Devices, Gpu
-from tracks_dagster.core.names import KUBERNETES, LOCAL
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.triage.judge import Sources, triage
 from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.names import KUBERNETES, LOCAL
 
 GIB = 2**30
 ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.core.records import format_time
 from tracks_dagster.services.ui_partitions import PRUNE_EVERY, leaving, prune_is_due
+from tracks_dagster.track.records import format_time
 
 DAY = timedelta(days=1)
 KEYS = ["old/a01", "old/a02", "new/a01/step-10", "open/a01", "older/loss@40"]

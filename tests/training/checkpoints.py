@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training import random_state, state_dict
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks

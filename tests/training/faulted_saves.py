@@ -23,17 +23,17 @@ from tests.histories import History
 from tests.s3_faults import FaultySchedule
 from tests.s3_fronts import open_faulty_store
 from tests.training import checkpoints
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.append import Authority
-from tracks_dagster.core.bodies import AttemptOpened, CheckpointCommitted, Note
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import CheckpointCorrupt, Fenced, StoreError, TrackBroken
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, Record
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import Track, log_key, read_records, run_track
-from tracks_dagster.core.trainer_track import TrainerTrack
+from tracks_dagster.track.append import Authority
+from tracks_dagster.track.bodies import AttemptOpened, CheckpointCommitted, Note
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import CheckpointCorrupt, Fenced, StoreError, TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import Track, log_key, read_records, run_track
+from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training import random_state, state_dict
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.loading import load_into

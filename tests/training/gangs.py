@@ -30,8 +30,10 @@ from tests.bodies import FREE
 from tests.ports import free_port
 from tests.training.checkpoints import weights_of
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core import names, run_fold
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.evidence import LastWord
+from tracks_dagster.core.families import find_family, resolve_config
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
     CheckpointCadence,
@@ -42,15 +44,14 @@ from tracks_dagster.core.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.core.evidence import LastWord
-from tracks_dagster.core.families import find_family, resolve_config
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.sample_order import SampleOrder
-from tracks_dagster.core.track import Track, run_track
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
+from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import journal
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.environment import AttemptPlace

@@ -25,7 +25,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
 from tests.training.resume_faults import plant
-from tracks_dagster.core import names
+from tracks_dagster.track import names
 from tracks_dagster.training import attempt, random_state
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.sampling import SampleIndex, sample_rng

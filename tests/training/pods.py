@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.ports import free_port
-from tracks_dagster.core import names, pod_files
+from tracks_dagster.core import pod_files
 from tracks_dagster.core.pod_files import PodEnd
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track import names
+from tracks_dagster.track.ports import ObjectStore
 
 WAIT_S_MAX = 120.0  # for what takes seconds on an idle machine
 POLL_S = 0.05

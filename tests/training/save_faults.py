@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tracks_dagster.core.errors import StoreUnavailable
+from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.training import committing
 from tracks_dagster.training.attempt import Attempt
 

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.training.save_faults import plant
-from tracks_dagster.core import names
+from tracks_dagster.track import names
 from tracks_dagster.training import attempt, random_state
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.state_dict import Trained, collect

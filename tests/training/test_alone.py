@@ -8,10 +8,10 @@ import pytest
 
 from tests.training.loops import train_linear
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.names import EXIT_FENCED
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import read_records, run_track
+from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training import alone, attempt
 from tracks_dagster.training.verifying import weights_sha256
 

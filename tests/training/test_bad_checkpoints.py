@@ -17,21 +17,21 @@ from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.bodies import AttemptOpened
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import (
+from tracks_dagster.services.explain.run import explain_attempt
+from tracks_dagster.services.explain.text import attempt_text
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptOpened
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import (
     CheckpointMismatch,
     CheckpointWriteFailed,
     StoreUnavailable,
     TrackBroken,
 )
-from tracks_dagster.core.names import ALERT_SAVE_FAILED
-from tracks_dagster.core.records import Draft, Kind, canonical_json, sha256_hex
-from tracks_dagster.core.track import log_key
-from tracks_dagster.services.explain.run import explain_attempt
-from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.names import ALERT_SAVE_FAILED
+from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.attempt import Attempt
 
 SMALL_DISK = "size=2m"  # for a track and small checkpoints; `fill` fills it

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.bodies import Drill
+from tracks_dagster.track.bodies import Drill
 from tracks_dagster.training.software import foresee_software
 from tracks_dagster.training.verifying import verify_checkpoint
 

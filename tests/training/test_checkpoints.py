@@ -19,14 +19,14 @@ from torch.distributed.checkpoint.state_dict import get_state_dict
 from tests.fakes import FakeObjectStore, Fault
 from tests.training import checkpoints
 from tests.training.checkpoints import read, weights_of
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import (
+from tracks_dagster.track.errors import (
     CheckpointCorrupt,
     CheckpointMismatch,
     StoreUnavailable,
     TrainingError,
 )
-from tracks_dagster.core.records import canonical_json, sha256_hex
+from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.training import layout, random_state, state_dict, storage_reader
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks

@@ -32,13 +32,13 @@ from tests.training.damage import DAMAGES, Target, damage, edit_record, mixed_ma
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.bodies import CheckpointDecision
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, sha256_hex
-from tracks_dagster.core.track import Track, run_track
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import launch as launching
 from tracks_dagster.training import layout
 from tracks_dagster.training.arena import Arena

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.training.gangs import TrainingRun
-from tracks_dagster.core.bodies import Drill
 from tracks_dagster.core.evidence import LastWord
+from tracks_dagster.track.bodies import Drill
 
 SCRIPT = """
     import torch
@@ -59,7 +59,7 @@ def only_word(run: TrainingRun) -> LastWord:
         (
             "if step == 3: a.report(step, loss=float('nan'))",
             "nan_loss",
-            "tracks_dagster.core.errors.NonFinite",
+            "tracks_dagster.track.errors.NonFinite",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.training.environment import (
     describe_software,
     digest_of,

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 
 from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import moment, ref_of, write_tensors
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training import layout
 from tracks_dagster.training.export import export_weights
 from tracks_dagster.training.verifying import weights_sha256

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from tests.training.gangs import SMALL, TrainingRun, make_snapshot
-from tracks_dagster.core.bodies import SnapshotRef
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.data_ports import EvalSpec
-from tracks_dagster.core.errors import DataRejected, InvalidInput
 from tracks_dagster.core.families import FAMILIES, find_family, resolve_config
+from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.evaluate import evaluate
 from tracks_dagster.training.families import family_code, gpt, tabular

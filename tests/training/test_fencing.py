@@ -8,8 +8,8 @@ import pytest
 
 from tests.training.gangs import TrainingRun
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.names import EXIT_FENCED
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.records import Kind
 
 
 @pytest.fixture(params=["a folder", "S3"])

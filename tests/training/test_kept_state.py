@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
-from tracks_dagster.core.bodies import Drill, RetentionRule
+from tracks_dagster.track.bodies import Drill, RetentionRule
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.progress import RECENT_MAX, Best, Progress
 

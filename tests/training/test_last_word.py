@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
-from tracks_dagster.core import errors
 from tracks_dagster.core.evidence import DRAINED
-from tracks_dagster.core.names import EXIT_DRAINED
-from tracks_dagster.core.reasons import TerminationReason as R
-from tracks_dagster.core.redact import redact, secrets_of
+from tracks_dagster.track import errors
+from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.reasons import TerminationReason as R
+from tracks_dagster.track.text.redact import redact, secrets_of
 from tracks_dagster.training.last_word import (
     MESSAGE_CHARS_MAX,
     Drained,

@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import read, ref_of, write
-from tracks_dagster.core.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.training.loading import load_into
 from tracks_dagster.training.optimizer_state import parameter_names
 from tracks_dagster.training.state_dict import Trained

@@ -13,10 +13,10 @@ from tests.training.gangs import TrainingRun
 from tests.training.pods import PodStarter, until
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core import pod_files
-from tracks_dagster.core.names import EXIT_DRAINED
 from tracks_dagster.core.pod_files import SAVE, STACKS, Ask
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind
 from tracks_dagster.training.rank_files import read_ranks
 
 OPENED_SEQ = 1

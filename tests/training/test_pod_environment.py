@@ -8,9 +8,9 @@ import pytest
 
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.training.pod_environment import PodEnvironment, read_pod_environment
 
 # What a kubelet makes of the fields that a manifest refers to.

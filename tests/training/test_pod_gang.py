@@ -12,10 +12,10 @@ import pytest
 from tests.fakes import FakeObjectStore, Fault
 from tests.ports import free_port
 from tracks_dagster.core import pod_files
-from tracks_dagster.core.errors import StoreUnavailable
-from tracks_dagster.core.names import EXIT_DRAINED, EXIT_FENCED
 from tracks_dagster.core.pod_files import STACKS, Ask, PodEnd
-from tracks_dagster.core.redact import redact
+from tracks_dagster.track.errors import StoreUnavailable
+from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training import pod_gang
 from tracks_dagster.training.pod_asks import Asks
 from tracks_dagster.training.pod_environment import PodEnvironment

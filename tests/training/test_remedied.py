@@ -17,8 +17,8 @@ from torch.optim.lr_scheduler import (
 
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.bodies import CheckpointCadence, Drill
-from tracks_dagster.core.errors import CheckpointMismatch
+from tracks_dagster.track.bodies import CheckpointCadence, Drill
+from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.training.learning_rate import rescale
 from tracks_dagster.training.state_dict import Trained
 

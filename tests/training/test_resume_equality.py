@@ -22,7 +22,7 @@ from tests.training import noisy_trainer
 from tests.training.gangs import Gang, TrainingRun
 from tests.training.noisy_trainer import MOMENTS, Kill, Plan
 from tests.training.resume_faults import FAULTS
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 SEED = int(os.environ.get("TRACKS_RESUME_SEED", "1"))
 STEPS = 46

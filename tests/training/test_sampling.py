@@ -12,18 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.remediation import Remedied, Tried, save_device_memory
-from tracks_dagster.core.sample_order import SampleOrder
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.sample_order import SampleOrder
 from tracks_dagster.training.micro_batches import split
 from tracks_dagster.training.permutations import FeistelPermutation
-from tracks_dagster.training.sampling import (
-    PART,
-    BatchSampler,
-    SampleIndex,
-    sample_rng,
-)
+from tracks_dagster.training.sampling import PART, BatchSampler, SampleIndex, sample_rng
 
 lengths = st.integers(1, 60)
 seeds = st.integers(0, 2**31 - 1)

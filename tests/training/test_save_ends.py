@@ -15,14 +15,9 @@ from torch import nn
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.errors import (
-    CheckpointWriteFailed,
-    NonFinite,
-    TrackBroken,
-    TrainingError,
-)
-from tracks_dagster.core.track import Track
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.errors import CheckpointWriteFailed, NonFinite, TrackBroken, TrainingError
+from tracks_dagster.track.track import Track
 from tracks_dagster.training import committing, journal, saving
 from tracks_dagster.training.committing import Outcome
 from tracks_dagster.training.ranks import Ranks

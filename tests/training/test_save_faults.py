@@ -10,8 +10,8 @@ import pytest
 from tests.training import save_faults, sharded_trainer
 from tests.training.gangs import Gang, TrainingRun
 from tests.training.sharded_trainer import Task
-from tracks_dagster.core.names import EXIT_FENCED
-from tracks_dagster.core.records import Kind
+from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.records import Kind
 
 STEPS = 4
 

@@ -11,17 +11,17 @@ from torch.optim import SGD
 from tests.fakes import FakeObjectStore, Fault
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.bodies import CheckpointDecision
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import (
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import (
     CheckpointMismatch,
     CheckpointWriteFailed,
     NonFinite,
     StoreUnavailable,
     TrainingError,
 )
-from tracks_dagster.core.records import COMMIT_BYTES_MAX, Draft, Kind
-from tracks_dagster.core.track import log_key
+from tracks_dagster.track.records import COMMIT_BYTES_MAX, Draft, Kind
+from tracks_dagster.track.track import log_key
 from tracks_dagster.training.saving import Saver
 
 

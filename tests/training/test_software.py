@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import tracks_dagster
-from tracks_dagster.core.bodies import AttemptPlaced
-from tracks_dagster.core.body_json import to_json
+from tracks_dagster.track.bodies import AttemptPlaced
+from tracks_dagster.track.body_json import to_json
 from tracks_dagster.training.environment import describe_software, digest_of
 from tracks_dagster.training.software import code_sha256, foresee_software
 

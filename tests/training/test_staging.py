@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.core.errors import NonFinite
+from tracks_dagster.track.errors import NonFinite
 from tracks_dagster.training import layout, storage_writer
 from tracks_dagster.training.arena import GROW_BYTES, Arena
 from tracks_dagster.training.chunk_writer import KnownChunks, store_chunks

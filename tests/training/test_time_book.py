@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from tracks_dagster.core.bodies import TimeSpent
+from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.training.time_book import TimeBook
 
 

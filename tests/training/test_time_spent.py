@@ -9,9 +9,9 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.services.gathering import read_journal_end
 from tracks_dagster.services.journals import journal_prefix, read_steps
+from tracks_dagster.track.bodies import TimeSpent
 
 
 @pytest.fixture

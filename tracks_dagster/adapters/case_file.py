@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
 
 LINE_BYTES_MAX = 128 * 1024 * 1024  # a log is in there whole; more than this is no log tail
 DOCUMENT_BYTES_MAX = LINE_BYTES_MAX

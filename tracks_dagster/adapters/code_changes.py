@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.text.redact import Redact
 
 DIFF_BYTES_MAX = 1024 * 1024  # of all files together
 UNTRACKED_BYTES_MAX = 256 * 1024  # of a file that git does not know

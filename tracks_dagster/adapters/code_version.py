@@ -12,7 +12,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from tracks_dagster.core.bodies import CodeVersion
+from tracks_dagster.track.bodies import CodeVersion
 
 GIT_S_MAX = 10.0  # a checkout on a slow network disk answers late; a broken one never
 DISTRIBUTION = "tracks-dagster"

@@ -42,7 +42,7 @@ from tracks_dagster.adapters.processes import (
     write_process,
 )
 from tracks_dagster.adapters.reaper import wait_for_lock
-from tracks_dagster.core.errors import OrchestratorError
+from tracks_dagster.track.errors import OrchestratorError
 
 DAEMON = "dagster._daemon"
 WEBSERVER = "dagster_webserver"

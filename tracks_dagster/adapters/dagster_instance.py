@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from tracks_dagster.core.errors import LedgerError, OrchestratorError
-from tracks_dagster.core.names import TAG_ATTEMPT
+from tracks_dagster.track.errors import LedgerError, OrchestratorError
+from tracks_dagster.track.names import TAG_ATTEMPT
 
 CONFIG_FILE = "dagster.yaml"
 SCHEMA = "dagster"  # of Dagster's tables, apart from the ledger's in the same database

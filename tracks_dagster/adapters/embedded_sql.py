@@ -25,7 +25,7 @@ from tracks_dagster.adapters.ledger.engine import BUSY_S_MAX, READ_S_MAX
 from tracks_dagster.adapters.ledger.sqlite_reading import to_read
 from tracks_dagster.adapters.sql_conditions import as_sqlite
 from tracks_dagster.adapters.sql_parse import CELLS_MAX, Select, too_large
-from tracks_dagster.core.errors import InvalidInput, LedgerError
+from tracks_dagster.track.errors import InvalidInput, LedgerError
 
 BATCH_ROWS = 50_000
 

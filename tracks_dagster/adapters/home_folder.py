@@ -8,7 +8,7 @@ import stat
 import uuid
 from pathlib import Path
 
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.track.errors import SettingsError
 
 PRIVATE = 0o700
 HOME_FORMAT = 1  # of its layout; a home of a greater one is refused

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.ports import ObjectStore
 
 SEGMENT_BYTES_MAX = 8 * 1024 * 1024
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from tracks_dagster.adapters.processes import write_json
 from tracks_dagster.adapters.worker_environment import worker_environment
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec
-from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.redact import Redact, redact
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.text.redact import Redact, redact
 
 EVALUATOR = "tracks_dagster.training.evaluate"
 EVAL_S_MAX = 3600.0

@@ -25,14 +25,14 @@ from tracks_dagster.adapters.stack_dumps import dump_stacks
 from tracks_dagster.adapters.worker_environment import worker_environment
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
-from tracks_dagster.core.bodies import RankPlace
-from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
-from tracks_dagster.core.names import EXIT_STARTED_BEFORE, attempt_key
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.redact import Redact, redact
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import EXIT_STARTED_BEFORE, attempt_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.text.redact import Redact, redact
 
 PARENT = "tracks_dagster.training.gang_parent"
 START_S_MAX = 60.0

@@ -21,7 +21,7 @@ from tracks_dagster.adapters.ledger.reader_role import take_on_reader
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.sql_allowed import FUNCTIONS, Named, refused_function
 from tracks_dagster.adapters.sql_parse import CELLS_MAX, Select, too_large
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 # What a role or a database may have set otherwise, and how a text is read or written depends on.
 _SETTINGS = {

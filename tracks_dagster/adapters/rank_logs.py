@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.text.redact import Redact
 
 BLOCK_BYTES = 64 * 1024  # read at once; a longer line comes in pieces of at most this size
 CLEANED_BYTES_MAX = (

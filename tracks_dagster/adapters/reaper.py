@@ -33,7 +33,7 @@ from tracks_dagster.adapters.processes import (
     read_process,
     write_process,
 )
-from tracks_dagster.core.errors import OrchestratorError
+from tracks_dagster.track.errors import OrchestratorError
 
 LOCK_S_MAX = 300.0  # another command may be creating the storage, or stopping a daemon
 TERM_S_MAX = 20.0  # between asking processes to end and killing them

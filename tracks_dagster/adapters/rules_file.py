@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.user_rules import Row, UserRules, bad_rules, check_rules
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
 
 FILE_BYTES_MAX = 1024 * 1024
 _EXAMPLE = '- {name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}'

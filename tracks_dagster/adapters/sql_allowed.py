@@ -14,7 +14,7 @@ from typing import Any
 from tracks_dagster.adapters.ledger.tables import metadata
 from tracks_dagster.adapters.ledger.views import views
 from tracks_dagster.adapters.sql_conditions import every_node
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 Tree = dict[str, Any]  # of a query, as DuckDB's parser writes it
 

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from tracks_dagster.adapters.ledger.column_types import UtcTime
 from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.records import format_time
 
 Tree = dict[str, Any]  # of a query, as DuckDB's parser writes it
 Bound = tuple[str, Tree]  # an operator of SQL, and the value on its right

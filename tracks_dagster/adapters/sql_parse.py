@@ -21,7 +21,7 @@ from tracks_dagster.adapters.sql_allowed import Named, check_allowed
 from tracks_dagster.adapters.sql_conditions import Condition, conditions, every_node
 from tracks_dagster.adapters.sql_heads import Head, head
 from tracks_dagster.adapters.sql_text import comparable_text
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
 

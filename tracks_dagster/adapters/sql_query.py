@@ -22,8 +22,8 @@ from tracks_dagster.adapters.embedded_sql import run_embedded
 from tracks_dagster.adapters.ledger.engine import READ_S_MAX, make_engine, reason
 from tracks_dagster.adapters.postgres_sql import run_on_postgres
 from tracks_dagster.adapters.sql_parse import Select, first_line, parse_select
-from tracks_dagster.core.errors import InvalidInput, LedgerError
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import InvalidInput, LedgerError
+from tracks_dagster.track.records import Json
 
 Answer = tuple[list[str], list[tuple[Json, ...]]]  # column names, rows
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 _PARTS = re.compile(
     r"""

@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 from tracks_dagster.cli.catalog import GROUPS, SUMMARIES, module_of
 from tracks_dagster.cli.printing import visible_output
 from tracks_dagster.cli.words import take_words
-from tracks_dagster.core.errors import (
+from tracks_dagster.track.errors import (
     DataRejected,
     InvalidInput,
     LedgerError,

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli.common import as_json, attempt_option, print_json
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import parse_at
-from tracks_dagster.core.run_state import find_at
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.states.checkpoints import parse_at
+from tracks_dagster.track.states.run_state import find_at
 from tracks_dagster.training.export import export_weights
 
 

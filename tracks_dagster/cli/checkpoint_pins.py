@@ -14,12 +14,12 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, parse_at
-from tracks_dagster.core.records import Record
-from tracks_dagster.core.run_state import find_at
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.pins import find_held, hold_of, pin, unpin
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
+from tracks_dagster.track.states.run_state import find_at
+from tracks_dagster.track.text.valid_text import check_words
 
 
 @click.command("pin")

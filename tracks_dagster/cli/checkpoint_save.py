@@ -6,12 +6,12 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, open_app, print_json, run_argument
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import check_run_id
 from tracks_dagster.reading import open_store_to_read
 from tracks_dagster.services.on_demand import ask_to_save, wait_for_save, why_not_saved
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id
 
 WAIT_S = 300.0
 WAIT_S_MAX = 24 * 3600.0

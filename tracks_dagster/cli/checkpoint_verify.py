@@ -8,14 +8,14 @@ import click
 
 from tracks_dagster.cli.common import as_json, by_option, open_app
 from tracks_dagster.cli.telling import Told, of_every_run, tell
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import CheckpointMismatch, InvalidInput, StoreUnavailable
-from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.run_state import RunState, find_at
 from tracks_dagster.reading import open_store_to_read
 from tracks_dagster.services.verification import Verified, fallback_words, verify
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import CheckpointMismatch, InvalidInput, StoreUnavailable
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import RunState, find_at
 from tracks_dagster.wiring import App
 
 

@@ -15,15 +15,15 @@ from tracks_dagster.cli import (
 )
 from tracks_dagster.cli.common import as_json, print_json, print_table, run_argument
 from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.protection import RESUMES, pins_of
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.retention import judge
-from tracks_dagster.core.run_state import CheckpointState
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.quarantine.descending import Held, read_held
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.protection import RESUMES, pins_of
+from tracks_dagster.track.states.run_state import CheckpointState
 
 
 @click.group("checkpoints", cls=WholeGroup)

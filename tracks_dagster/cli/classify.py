@@ -16,9 +16,9 @@ from tracks_dagster.cli.common import as_json, print_table
 from tracks_dagster.core.cases import evidence_of
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evidence import Verdict
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.settings import Settings, read_rules
+from tracks_dagster.track.records import Json
 
 LINE_CHARACTERS_SHOWN = 100  # of the first line that decided, in the table
 

@@ -18,11 +18,11 @@ import click
 
 from tracks_dagster.cli.printing import console, visible_table
 from tracks_dagster.cli.words import RECORDED
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import check_run_id, parse_attempt_key
-from tracks_dagster.core.records import Json, Record, format_time
-from tracks_dagster.core.visible import visible_json
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id, parse_attempt_key
+from tracks_dagster.track.records import Json, Record, format_time
+from tracks_dagster.track.text.visible import visible_json
 from tracks_dagster.wiring import App, build
 
 if TYPE_CHECKING:

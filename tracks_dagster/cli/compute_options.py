@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 import click
 
 from tracks_dagster.adapters.kubernetes.preflight import gang_check
-from tracks_dagster.core import names, units
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
 from tracks_dagster.services.compute import LAUNCHERS, CheckGang, check_is_on_cluster
 from tracks_dagster.settings import Settings, load_cluster
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text import units
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

@@ -13,12 +13,12 @@ from rich.table import Table
 from tracks_dagster.adapters.home_folder import how_open
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_checkup import Finding, Health, check_cluster
 from tracks_dagster.core.cluster_store import gives_credentials, local_path, why_unreachable
-from tracks_dagster.core.errors import GangError, SettingsError, StoreError
 from tracks_dagster.settings import Settings, find_cluster_file, load_cluster
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import GangError, SettingsError, StoreError
 
 
 @click.command("doctor")

@@ -19,16 +19,16 @@ from tracks_dagster.cli.common import as_json, person, print_json_line, print_ta
 from tracks_dagster.cli.driving import play_daemon_death
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.core.drills import parse_drill
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import find_family
-from tracks_dagster.core.lifecycle import RunLifecycle, run_status
-from tracks_dagster.core.records import Json
 from tracks_dagster.services.drill_score import DrillRow, score
 from tracks_dagster.services.evals import waive
 from tracks_dagster.services.receipts import read_receipts
 from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.wiring import App, build, open_dagster_home
 
 AT_ONCE = 3  # runs under way: two cores are enough for them

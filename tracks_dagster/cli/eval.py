@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli.common import as_json, attempt_option, by_option, open_app, print_json
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import parse_at
-from tracks_dagster.core.run_state import find_at
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.evals import Asked, ask_for_evals
 from tracks_dagster.services.heartbeat import describe_age, read_heartbeat
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.states.checkpoints import parse_at
+from tracks_dagster.track.states.run_state import find_at
+from tracks_dagster.track.text.valid_text import check_words
 
 
 @click.command("eval")

@@ -15,11 +15,7 @@ from tracks_dagster.cli.common import (
     settings_for,
     text_width,
 )
-from tracks_dagster.core import units
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import InvalidInput, LedgerError
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.explain.glossary import GLOSSARY
 from tracks_dagster.services.explain.random_failed import SEED_MAX, Picked, pick_failed
@@ -30,6 +26,10 @@ from tracks_dagster.services.explain.text import attempt_text, broken_lines, run
 from tracks_dagster.services.status import reads_what_waits
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput, LedgerError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.text import units
 from tracks_dagster.wiring import utc_now
 
 IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"

@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View
-from tracks_dagster.core.errors import (
-    InvalidInput,
-    LedgerError,
-    OutcomeUnknown,
-    StoreUnavailable,
-    TracksError,
-)
-from tracks_dagster.core.lifecycle import RunLifecycle, run_status
-from tracks_dagster.core.promotion import promotion_is_settled
-from tracks_dagster.core.records import Record
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.journals import last_step
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.status import waiting_for
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import (
+    InvalidInput,
+    LedgerError,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TracksError,
+)
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.promotion import promotion_is_settled
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import run_track
 
 POLL_S = 0.5
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside

@@ -16,7 +16,7 @@ from types import FrameType
 
 import click
 
-from tracks_dagster.core.errors import TracksError
+from tracks_dagster.track.errors import TracksError
 
 NOTICE_S = 15.0  # between two words on what it waits for
 ANSWER_S_MAX = 120.0

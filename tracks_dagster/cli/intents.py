@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.errors import InvalidInput, NothingYet
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput, NothingYet
+from tracks_dagster.track.states.run_state import RunState
 
 EXAMPLE = '--intent "Does a wider model learn faster?"'
 

@@ -21,13 +21,13 @@ from tracks_dagster.cli.common import (
     print_json,
     settings_for,
 )
-from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, UnknownRun
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.kept_logs import kept_logs
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.redact import redact
 
 POLL_S = 0.5
 STORE_AWAY_S_MAX = 300.0  # so long -f waits for a store that does not answer

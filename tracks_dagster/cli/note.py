@@ -6,8 +6,8 @@ import click
 
 from tracks_dagster.cli.common import as_json, by_option, open_app, parse_target, print_answer
 from tracks_dagster.cli.words import RECORDED_TEXT
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.noting import note
+from tracks_dagster.track.text.valid_text import check_words
 
 
 @click.command("note")

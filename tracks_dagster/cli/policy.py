@@ -8,7 +8,6 @@ import click
 from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.policy_words import RuleLine, limit_lines, rule_lines
@@ -19,6 +18,7 @@ from tracks_dagster.settings import (
     load_policy,
     read_policy_file,
 )
+from tracks_dagster.track.body_json import to_json
 
 
 @click.command("policy")

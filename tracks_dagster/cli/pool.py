@@ -18,13 +18,13 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.core import units
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.node_decisions import quarantine_node, release_node
 from tracks_dagster.services.pool_view import PoolLine, check_pool, pool_names, view_pools
 from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text import units
 
 _TITLES = ("pool", "node", "strikes", "worked h", "per 100 h", "quarantined until", "why")
 _NUMBERS = frozenset({"strikes", "worked h", "per 100 h"})

@@ -13,13 +13,13 @@ from tracks_dagster.cli.common import (
     print_answer,
     why_option,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.promotion import promote
 from tracks_dagster.services.runs import PROMOTION_ALIAS
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.valid_text import check_words
 
 
 @click.command("promote")

@@ -28,11 +28,6 @@ from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.redact import redact
 from tracks_dagster.core.retention import DIRECTIONS
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
@@ -46,6 +41,11 @@ from tracks_dagster.services.runs import (
     new_run_id,
 )
 from tracks_dagster.settings import Settings, load_policy
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.verifying import weights_sha256
 from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 

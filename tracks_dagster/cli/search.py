@@ -8,12 +8,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_target, print_json
-from tracks_dagster.core import units
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.searching import parse_question
-from tracks_dagster.core.visible import one_line
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.search import (
     EVIDENCE_READ_MAX,
@@ -25,6 +20,11 @@ from tracks_dagster.services.search import (
     search_deep,
 )
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.visible import one_line
 from tracks_dagster.wiring import utc_now
 
 HITS = 50

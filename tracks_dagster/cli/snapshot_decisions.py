@@ -17,11 +17,7 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.nearest import did_you_mean
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.services.quarantine.snapshots import (
     consumers,
@@ -31,6 +27,10 @@ from tracks_dagster.services.quarantine.snapshots import (
     short_id,
 )
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.nearest import did_you_mean
+from tracks_dagster.track.text.valid_text import check_words
 
 
 @click.group("snapshots", cls=WholeGroup)

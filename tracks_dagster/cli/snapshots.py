@@ -17,12 +17,12 @@ import click
 
 from tracks_dagster.adapters.dagster_home import DagsterHome
 from tracks_dagster.adapters.datasets import open_datasets
-from tracks_dagster.core.errors import OrchestratorError, UnknownRun
 from tracks_dagster.core.families import find_family
-from tracks_dagster.core.names import snapshot_asset
-from tracks_dagster.core.snapshots import manifest, snapshot_id
 from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import OrchestratorError, UnknownRun
+from tracks_dagster.track.names import snapshot_asset
+from tracks_dagster.track.snapshots import manifest, snapshot_id
 from tracks_dagster.wiring import App
 
 MATERIALIZE_S_MAX = 1800.0  # a source of a person's own may be large

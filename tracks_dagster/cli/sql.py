@@ -10,10 +10,10 @@ from rich.table import Table
 
 from tracks_dagster.adapters.sql_query import run_sql
 from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, format_time
 
 
 @click.command("sql")

@@ -14,8 +14,8 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.in_time import answer_in_time
-from tracks_dagster.core.names import check_run_id
 from tracks_dagster.services.stops import request_stop
+from tracks_dagster.track.names import check_run_id
 
 
 @click.command("stop")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
 _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})

@@ -9,9 +9,9 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import print_json
-from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

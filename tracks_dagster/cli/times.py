@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

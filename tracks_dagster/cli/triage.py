@@ -13,17 +13,17 @@ from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
 from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.cli.triage_text import tell, tell_acts
 from tracks_dagster.cli.words import RECORDED
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import check_run_id
 from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
 from tracks_dagster.core.triage import CLOSABLE
-from tracks_dagster.core.units import size_bytes
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.reading import open_triage
 from tracks_dagster.services.triage.judge import Triage, triage
 from tracks_dagster.services.triage.room import Asked
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.text.units import size_bytes
+from tracks_dagster.track.text.valid_text import check_words
 
 if TYPE_CHECKING:
     from tracks_dagster.services.triage.apply import Act

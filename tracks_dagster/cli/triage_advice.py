@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import click
 
-from tracks_dagster.core.names import LOCAL
 from tracks_dagster.core.pace import about
-from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.restart_plan import NOW
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.services.triage.judge import Triage
 from tracks_dagster.services.triage.line import Line
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.records import parse_time
 
 NAMES_MAX = 6  # of the runs in one sentence
 _CLOSABLE = frozenset(verdict.word for verdict in CLOSABLE)

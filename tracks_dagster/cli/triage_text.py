@@ -12,13 +12,13 @@ from rich.table import Table
 from tracks_dagster.cli.common import print_table
 from tracks_dagster.cli.triage_advice import daemon_told, unkept_told
 from tracks_dagster.core.device_memory import size_words
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.pace import Span, about, told
 from tracks_dagster.core.restart_plan import LATER, NEVER, Planned
 from tracks_dagster.core.triage_signs import Sign
 from tracks_dagster.services.triage.judge import Triage
 from tracks_dagster.services.triage.line import Line
 from tracks_dagster.services.triage.reading import RUNS_MAX
+from tracks_dagster.track.names import attempt_key
 
 if TYPE_CHECKING:
     from tracks_dagster.services.triage.apply import Act

@@ -11,8 +11,8 @@ from tracks_dagster.adapters.home_folder import how_open
 from tracks_dagster.adapters.local_launcher import living_gangs
 from tracks_dagster.cli.daemon_keeper import DaemonKeeper
 from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.wiring import App, build, open_cluster_home, open_dagster_home
 
 LOOK_EVERY_S = 2.0

@@ -12,10 +12,10 @@ from tracks_dagster.cli.common import (
     run_argument,
     why_option,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.evals import waive
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.text.valid_text import check_words
 
 
 @click.command("waive")

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import click
 
-from tracks_dagster.core.redact import HIDDEN, redact
-from tracks_dagster.core.valid_text import REPLACEMENT, valid_text
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.text.redact import HIDDEN, redact
+from tracks_dagster.track.text.valid_text import REPLACEMENT, valid_text
 
 
 class _Words(click.types.StringParamType):

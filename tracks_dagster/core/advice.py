@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.remediation import LEARNING_RATES
-from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 
 _R = TerminationReason
 MIB = 1024**2

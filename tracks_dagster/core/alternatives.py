@@ -9,7 +9,7 @@ import re
 
 from tracks_dagster.core.cause import Cause
 from tracks_dagster.core.guesses import is_led_by_or, other_alternative
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 # Causes that lie outside the program. What software reports of its settings, code or data is not
 # meant: there both parts of "missing or invalid" tell the same cause.

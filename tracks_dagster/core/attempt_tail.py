@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     MOVE,
     AttemptEnded,
     AttemptOpened,
@@ -25,9 +25,9 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     StopRequested,
 )
-from tracks_dagster.core.body_json import body_of
-from tracks_dagster.core.records import Kind, Record
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, Supervision
+from tracks_dagster.track.body_json import body_of
+from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, Supervision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from tracks_dagster.core.bodies import Alert, AttemptOpened, ComputeRequest
-from tracks_dagster.core.names import ALERT_NO_NODE_LEFT, LOCAL
-from tracks_dagster.core.placement import pool_of
-from tracks_dagster.core.pool_state import PoolState, Quarantine
-from tracks_dagster.core.records import canonical_json, format_time
+from tracks_dagster.track.bodies import Alert, AttemptOpened, ComputeRequest
+from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, LOCAL
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.records import canonical_json, format_time
+from tracks_dagster.track.states.pool_state import PoolState, Quarantine
 
 AVOIDED_NODES_MAX = 48  # the newest quarantines; the rule makes 32 at most, persons the others
 AVOIDED_BYTES_MAX = 4500  # a record is at most 16 KiB, and names each node twice

@@ -20,8 +20,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import CheckpointCadence
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 INTERRUPTING_FAMILIES = frozenset({ReasonFamily.CAPACITY, ReasonFamily.HARDWARE})
 # Blocking is recorded to a tenth of a millisecond: what is recorded as 0 counts as this.

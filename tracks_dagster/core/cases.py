@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from tracks_dagster.core.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.core.pods import PodSeen, read_pod
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 RANKS_MAX = 4096  # of one case that are read
 EVENTS_MAX = 1000

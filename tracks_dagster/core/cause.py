@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from tracks_dagster.core.confidence import LEANING, LIKELY, NAMED
 from tracks_dagster.core.literals import required_words
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 
 class Tier(IntEnum):

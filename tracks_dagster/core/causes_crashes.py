@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.core.cause import Cause, Tier, cause
 from tracks_dagster.core.confidence import LIKELY
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tracks_dagster.core.cause import Cause, Tier, cause
 from tracks_dagster.core.causes_data import DATA, RAISES
 from tracks_dagster.core.confidence import LEANING
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason
 

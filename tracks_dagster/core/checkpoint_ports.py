@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from tracks_dagster.core.checkpoints import CheckpointRef
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 class CheckpointReader(Protocol):

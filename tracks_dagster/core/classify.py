@@ -18,8 +18,8 @@ from tracks_dagster.core.confidence import NOTHING
 from tracks_dagster.core.evidence import START_REFUSED_RULE, Evidence, Verdict
 from tracks_dagster.core.finding import LINE_CHARACTERS_MAX, LINES_MAX, Finding, Weight
 from tracks_dagster.core.readable import readable
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
+from tracks_dagster.track.reasons import TerminationReason
 
 CLASSIFIER_VERSION = "4"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, resume_target
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, resume_target
+from tracks_dagster.track.states.run_state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 JOB, JOB_SET = "Job", "JobSet"
 JOB_KINDS = (JOB, JOB_SET)

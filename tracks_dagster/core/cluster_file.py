@@ -17,7 +17,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from tracks_dagster.core import units
 from tracks_dagster.core.cluster import CPU, JOB_KINDS, PULL_POLICIES, ClusterSettings, DeviceClass
 from tracks_dagster.core.cluster_fragments import (
     read_environment,
@@ -39,7 +38,8 @@ from tracks_dagster.core.cluster_nodes import (
     word,
 )
 from tracks_dagster.core.kube_words import DNS_NAME, LABEL_KEY, QUEUE_NAME
-from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
 
 NO_IMAGE = "image is missing: name the image that gangs run, as `image: registry/name:tag`."
 

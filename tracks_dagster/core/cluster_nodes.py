@@ -10,10 +10,18 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracks_dagster.core import units
 from tracks_dagster.core.kube_words import LABEL_KEY, LABEL_VALUE
-from tracks_dagster.core.located import Node, Problem, entries, in_quotes, problem, shown, unknown
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.located import (
+    Node,
+    Problem,
+    entries,
+    in_quotes,
+    problem,
+    shown,
+    unknown,
+)
 
 Read = Callable[[str, Node, list[Problem]], Any]
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.kube_json import mapping, mappings
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 TRAINER = "trainer"  # the template's container that ours is laid over; the first where none has it
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")

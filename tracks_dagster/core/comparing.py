@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.comparing_scores import MetricLine, Score, compare_scores
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

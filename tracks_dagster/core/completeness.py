@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 class Absence(StrEnum):

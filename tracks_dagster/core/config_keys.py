@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.skip_windows import check_windows
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.skip_windows import check_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ChoiceKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsKey:
-    """A list of windows of steps, as `core.skip_windows` reads it."""
+    """A list of windows of steps, as `track.skip_windows` reads it."""
 
     meaning: str
 

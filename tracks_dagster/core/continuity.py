@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

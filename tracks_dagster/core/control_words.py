@@ -10,7 +10,7 @@ from tracks_dagster.core.evidence import (
     SNAPSHOT_QUARANTINED,
     SOURCE_QUARANTINED,
 )
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason
 CONDITION_SKEW_S = 5.0  # a node's clock against the API server's

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from tracks_dagster.core.bodies import DatasetDeclared, SnapshotRef
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.snapshots import PreparedSnapshot
+from tracks_dagster.track.bodies import DatasetDeclared, SnapshotRef
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.snapshots import PreparedSnapshot
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 class Datasets(Protocol):

@@ -12,8 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from tracks_dagster.core.advice import what_to_do
-from tracks_dagster.core.bodies import Debit
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.core.clean_start import (
     NOTHING_WITHHELD,
     CleanStart,
@@ -23,15 +21,10 @@ from tracks_dagster.core.clean_start import (
 )
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.decision_words import joined, plan_words, seqs_of
-from tracks_dagster.core.evals import evals_settled, what_evals_wait_for
 from tracks_dagster.core.evidence import START_REFUSED_RULE
 from tracks_dagster.core.limits import Limit, limits
 from tracks_dagster.core.pauses import backing_off, unproven, weathering
-from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
-from tracks_dagster.core.promotion import promotion_is_settled
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import format_time
 from tracks_dagster.core.refusals import QUARANTINE_LIMIT, cut_off, in_quarantine, without_data
 from tracks_dagster.core.remediation import NothingToChange, Remedied
 from tracks_dagster.core.remedies import remedy
@@ -43,9 +36,16 @@ from tracks_dagster.core.rollback import (
     quarantines,
     rolls_back,
 )
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.spending import is_free
 from tracks_dagster.core.storm import PoolView
+from tracks_dagster.track.bodies import Debit
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.track.states.evals import evals_settled, what_evals_wait_for
+from tracks_dagster.track.states.promotion import promotion_is_settled
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 _R = TerminationReason
 _STOP_CAUSES = {_R.COMPLETED: "step_budget", _R.EARLY_STOPPED: "early_stop"}

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.rollback import Quarantine
+from tracks_dagster.track.bodies import (
     Alert,
     AttemptOpened,
     CheckpointCadence,
@@ -19,10 +20,9 @@ from tracks_dagster.core.bodies import (
     RetryRefused,
     SnapshotRef,
 )
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.rollback import Quarantine
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

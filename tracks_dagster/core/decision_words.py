@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.limits import Limit
 from tracks_dagster.core.remediation import Remedied
 from tracks_dagster.core.rollback import Rollback
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
 NAMED_SEQS_MAX = 10  # in its words

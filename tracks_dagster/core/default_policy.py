@@ -9,7 +9,7 @@ import dataclasses
 
 from tracks_dagster.core.environments import EnvironmentRule
 from tracks_dagster.core.policy import HOUR_S, Remedy, RetryPolicy, RetryRule
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 DAY_S = 24 * HOUR_S
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 NORMAL_QUARTILE = 0.6745  # of the standard normal distribution: makes MAD / 0.6745 its deviation
 WINDOW_STEPS = 64  # losses compared with

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tracks_dagster.core.bodies import Drill, Note
-from tracks_dagster.core.records import Kind, Record
+from tracks_dagster.track.bodies import Drill, Note
+from tracks_dagster.track.records import Kind, Record
 
 BY = "drill"
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from tracks_dagster.core.bodies import Drill
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
 
 GRACE_S_MAX = 3600.0
 STEPS_MAX = 100_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 
 class Ending(StrEnum):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 # The type of the condition by which a gang is given up before it began; whoever supervises closes it.
 CANNOT_START = "GangCannotStart"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
 
 LINES_MAX = 8
 LINE_CHARACTERS_MAX = 400

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from tracks_dagster.core.bodies import SnapshotRef
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 FINGERPRINT_DIGITS = 16
 

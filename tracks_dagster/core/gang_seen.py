@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tracks_dagster.core.kube_json import mapping, mappings, text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 FINAL_PHASES = ("Succeeded", "Failed")
 FINAL_CONDITIONS = ("Complete", "Failed")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 CONDITION = "Hang"  # the type of the supervisor's condition, and its reasons
 NO_STEP = "NoStep"

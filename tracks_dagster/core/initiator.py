@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.exceptions_in_logs import is_raised_by_code
-from tracks_dagster.core.names import EXIT_FENCED
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import parse_time
+from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import parse_time
 
 SHELL_SIGNAL_BASE = 128  # a shell, and Kubernetes, report signal n as exit code 128 + n
 CLOCK_SKEW_S = 30.0  # clocks of nodes differ, and ends are noticed by polling

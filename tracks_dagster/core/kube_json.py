@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.track.records import Json, format_time
 
 
 def mapping(value: Json) -> Mapping[str, Json]:

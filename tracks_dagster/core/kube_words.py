@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from tracks_dagster.core.located import in_quotes, unknown
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.located import in_quotes, unknown
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 OPERATORS = ("Equal", "Exists")

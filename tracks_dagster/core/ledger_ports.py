@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 Row = Mapping[str, Json | datetime]
 

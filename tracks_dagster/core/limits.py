@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import AUTOMATIC, FIRST
 from tracks_dagster.core.policy import HOUR_S, RetryPolicy, RetryRule
 from tracks_dagster.core.progress import Progress, Trust, is_verified
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.spending import Spent, charged, is_free, spendings
+from tracks_dagster.track.bodies import AUTOMATIC, FIRST
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
 

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from tracks_dagster.core.accounting import cursor_from
-from tracks_dagster.core.bodies import CodeVersion
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import RUN_ID, RUN_ID_PATTERN, attempt_key, parse_attempt_key
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
-from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.bodies import CodeVersion
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import RUN_ID, RUN_ID_PATTERN, attempt_key, parse_attempt_key
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.states.accounting import cursor_from
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
 Mark = TypeVar("Mark")
 Marks = Mapping[str, Mark]  # by the source that they come from

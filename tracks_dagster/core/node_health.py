@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.pool_state import NodeState, PoolState, Strike
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.pool_state import NodeState, PoolState, Strike
 
 QUARANTINED_MAX = 32  # by the rule, in one pool: as many as an attempt's record can name
 DOUBLINGS_MAX = 32

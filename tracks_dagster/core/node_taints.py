@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol, runtime_checkable
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 TAINT_KEY = "tracks/quarantine"
 TAINT_EFFECT = "NoSchedule"  # what runs there goes on

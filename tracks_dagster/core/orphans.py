@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
-from tracks_dagster.core.names import attempt_key
+from tracks_dagster.track.names import attempt_key
 
 # A close deletes first and records then; who starts and who closes at once may need minutes.
 ENDED_GRACE = timedelta(minutes=5)

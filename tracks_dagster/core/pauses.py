@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import Alert
 from tracks_dagster.core.limits import backoff_s, fruitless, in_a_row, limits
-from tracks_dagster.core.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.core.policy import RetryPolicy, RetryRule
 from tracks_dagster.core.progress import may_prove_right
-from tracks_dagster.core.records import format_time, sha256_hex
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.core.spending import is_free, unread
 from tracks_dagster.core.storm import PoolView, find_storm, latest_at, pause_ends_at
+from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
+from tracks_dagster.track.records import format_time, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
 AHEAD_S_MAX = 600.0  # an end that lies further ahead was written by a clock that is wrong
 

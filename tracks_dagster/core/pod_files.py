@@ -22,11 +22,11 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
-from tracks_dagster.core.records import Json, canonical_json
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.records import Json, canonical_json
 
 BEAT_EVERY_S = 5.0
 ALIVE_EVERY_S = 15.0

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 IMAGE, UNSCHEDULABLE, QUOTA, CONFIG, MOUNT = "image", "unschedulable", "quota", "config", "mount"
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 EVENTS_MAX = 1000  # of one pod that are read
 OOM_KILLED = "OOMKilled"

@@ -10,19 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.environments import EnvironmentRule
-from tracks_dagster.core.names import (
+from tracks_dagster.core.node_rule import NodeRule
+from tracks_dagster.core.storm import StormRule
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import (
     RETRY_INFRASTRUCTURE,
     RETRY_NUMERICS,
     RETRY_OOM,
     RETRY_PREEMPTED,
     WATCH_ATTEMPTS,
 )
-from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import canonical_json, sha256_hex
-from tracks_dagster.core.storm import StormRule
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import canonical_json, sha256_hex
 
 VERSION_DIGITS = 12
 

@@ -16,13 +16,13 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracks_dagster.core import units
 from tracks_dagster.core.environments import EnvironmentRule
-from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.storm import StormRule
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
 
 Fields = Mapping[str, Any]  # fields of a dataclass, by name
 Read = Callable[[object], Fields]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import RetryPolicy, RetryRule, sensor_of
-from tracks_dagster.core.units import UNITS_S
+from tracks_dagster.track.text.units import UNITS_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

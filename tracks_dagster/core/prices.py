@@ -15,8 +15,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.core import units
-from tracks_dagster.core.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
 
 DEVICES_MAX = 100  # in one table; an organisation has a few
 _KEYS = ("currency", "per_device_hour")

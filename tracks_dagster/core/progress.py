@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 
-from tracks_dagster.core.run_state import CheckpointState
+from tracks_dagster.track.states.run_state import CheckpointState
 
 Trust = Callable[[CheckpointState], bool]
 

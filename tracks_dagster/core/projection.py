@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from tracks_dagster.core.bodies import Alert, Note, PromotionDecided
-from tracks_dagster.core.dataset_state import DatasetState, SnapshotState
 from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.lifecycle import run_status
 from tracks_dagster.core.projection_accounting import accounting_rows, spent_columns
 from tracks_dagster.core.projection_attempts import attempt_row, attempt_views
 from tracks_dagster.core.projection_lineage import node_rows, resume_rows
 from tracks_dagster.core.projection_values import json_text, row_of, time_of
-from tracks_dagster.core.run_state import CheckpointState, Dated, EvalState, RunState
 from tracks_dagster.core.time_facts import micros
+from tracks_dagster.track.bodies import Alert, Note, PromotionDecided
+from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState
+from tracks_dagster.track.states.lifecycle import run_status
+from tracks_dagster.track.states.run_state import CheckpointState, Dated, EvalState, RunState
 
 T = TypeVar("T")
 

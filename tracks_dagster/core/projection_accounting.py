@@ -5,11 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from tracks_dagster.core.bodies import TimeSpent
 from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection_values import row_of
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.time_facts import (
     AttemptFacts,
     Closing,
@@ -19,6 +16,9 @@ from tracks_dagster.core.time_facts import (
     family_of,
     time_facts,
 )
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import RunState
 
 T = TypeVar("T")
 

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.accounting import StepAccount, cursor_from, kept_and_lost
-from tracks_dagster.core.bodies import RunDeclared
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.placement import nodes_of, pool_of
 from tracks_dagster.core.projection_values import json_text, row_of, time_of
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.bodies import RunDeclared
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import nodes_of, pool_of
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.states.accounting import StepAccount, cursor_from, kept_and_lost
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.projection_values import row_of
-from tracks_dagster.core.quarantine_state import QuarantineState, SourceQuarantine
-from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.quarantine_state import QuarantineState, SourceQuarantine
+from tracks_dagster.track.states.run_state import AttemptState
 
 ASKED, RESTORED = "asked", "restored"  # how it is known what an attempt resumes from
 

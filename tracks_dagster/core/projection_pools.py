@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.core.projection import Rows
 from tracks_dagster.core.projection_values import row_of
+from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 
 
 def pool_rows(state: PoolState, before: PoolState | None = None) -> Rows:

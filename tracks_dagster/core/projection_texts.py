@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from tracks_dagster.core.ledger_ports import Row
 from tracks_dagster.core.projection_values import row_of
-from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.core.searching import words_of
-from tracks_dagster.core.track import RUNS
+from tracks_dagster.track.records import Json, Kind, Record
+from tracks_dagster.track.track import RUNS
 
 TEXT_CHARACTERS_MAX = 4000  # of one record; the root of a failure stands at the beginning
 

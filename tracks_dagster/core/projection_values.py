@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.records import Json, canonical_json, parse_time
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.records import Json, canonical_json, parse_time
 
 
 def row_of(**columns: Json | datetime) -> Row:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from tracks_dagster.core.advice import retry_command
 from tracks_dagster.core.decision import Refuse
 from tracks_dagster.core.decision_words import seqs_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 QUARANTINE_LIMIT = "quarantine"  # of a refusal, as in `RetryRefused`
 

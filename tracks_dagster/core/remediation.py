@@ -10,15 +10,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     AttemptPlaced,
     CheckpointCadence,
     ComputeRequest,
     ConfigChange,
 )
-from tracks_dagster.core.placement import nodes_of, pool_of
-from tracks_dagster.core.records import Json, canonical_json
-from tracks_dagster.core.skip_windows import SKIP_WINDOWS, WINDOWS_MAX
+from tracks_dagster.track.placement import nodes_of, pool_of
+from tracks_dagster.track.records import Json, canonical_json
+from tracks_dagster.track.skip_windows import SKIP_WINDOWS, WINDOWS_MAX
 
 
 class Setting(NamedTuple):

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.core.avoidance import own_compute
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.remediation import (
     NothingToChange,
     Remedied,
@@ -23,7 +22,8 @@ from tracks_dagster.core.remediation import (
     save_sooner,
 )
 from tracks_dagster.core.rollback import Rollback
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 def remedy(

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.protection import against_deleting, against_superseding, newest
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.protection import against_deleting, against_superseding, newest
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 KEEP_MAX = 10_000  # of last and of best: more than any run commits
 DELETE_AFTER_S_MAX = 366 * 24 * 3600.0

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 
 from tracks_dagster.core.endings import Ending, ending_named
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
 from tracks_dagster.core.progress import Progress, may_prove_right
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.remediation import NothingToChange
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.core.spending import Spent, charged, spendings
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
 DOUBLINGS_MAX = 20  # 2**20 checkpoints back is further than any run has
 CORRUPTION_DEPTH = 2  # silent corruption may have begun before the checkpoint that is newest

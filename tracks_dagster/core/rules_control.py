@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracks_dagster.core import hangs
-from tracks_dagster.core.bodies import MOVE
 from tracks_dagster.core.confidence import CERTAIN, LEANING, LIKELY, MEASURED, NAMED, STATED
 from tracks_dagster.core.control_words import (
     BEFORE_THE_START,
@@ -34,9 +33,10 @@ from tracks_dagster.core.control_words import (
 )
 from tracks_dagster.core.evidence import CANNOT_START, START_REFUSED, Condition, Evidence, RankEnd
 from tracks_dagster.core.finding import Finding
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import parse_time
 from tracks_dagster.core.rules_scheduler import told_by_schedulers
+from tracks_dagster.track.bodies import MOVE
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import parse_time
 
 _R = TerminationReason
 

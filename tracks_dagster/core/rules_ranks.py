@@ -12,8 +12,8 @@ from tracks_dagster.core.confidence import CERTAIN, LIKELY, MEASURED, SEEN, SILE
 from tracks_dagster.core.evidence import DRAINED, Evidence, LastWord
 from tracks_dagster.core.finding import Finding
 from tracks_dagster.core.initiator import exit_code, initiator, last_line, own, says, signal_of
-from tracks_dagster.core.names import EXIT_DRAINED
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason
 

@@ -37,9 +37,9 @@ from tracks_dagster.core.initiator import (
     signal_of,
     texts,
 )
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.core.rules_restarts import goes_on, works_again
 from tracks_dagster.core.user_rules import UserRules, seen_by
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 LINES_REMEMBERED = 4096  # ranks of a gang, and rules, read many lines more than once
 

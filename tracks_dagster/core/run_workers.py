@@ -17,8 +17,8 @@ from tracks_dagster.core.evidence import Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.core.pod_starts import CONFIG, IMAGE, MOUNT, QUOTA, UNSCHEDULABLE, StartProblem
 from tracks_dagster.core.pods import PodSeen, read_pod
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, parse_time
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, parse_time
 
 _R = TerminationReason
 

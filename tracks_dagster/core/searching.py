@@ -10,7 +10,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 WORD_CHARACTERS_MAX = 64  # longer words are cut, in texts and in questions: indexes bound an entry
 PHRASES_MAX = 32  # of one question

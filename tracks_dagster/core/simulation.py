@@ -13,12 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.accounting import kept_and_lost
-from tracks_dagster.core.bodies import CheckpointCadence, CheckpointDecision
 from tracks_dagster.core.cadence import Exposure
 from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.simulation_attempt import Played, play
 from tracks_dagster.core.simulation_outcome import DONE, Outcome, Toll, outcome
 from tracks_dagster.core.simulation_run import (
@@ -30,6 +26,10 @@ from tracks_dagster.core.simulation_run import (
     seconds,
 )
 from tracks_dagster.core.simulation_world import Costs, Launch, Start, World
+from tracks_dagster.track.bodies import CheckpointCadence, CheckpointDecision
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.run_state import RunState
 
 Decider = Callable[[RunState, datetime], Decision]
 # How often an attempt saves, from what the run's attempts before it went through, oldest first.

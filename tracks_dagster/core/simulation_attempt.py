@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import CheckpointCadence
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.simulation_world import Costs, End, Launch
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.reasons import TerminationReason
 
 SAVES_MAX = 1_000_000  # of one attempt: a day of one save a step of 0.1 s
 

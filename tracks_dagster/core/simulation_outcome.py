@@ -13,9 +13,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.accounting import StepAccount
-from tracks_dagster.core.reasons import TerminationReason
 from tracks_dagster.core.simulation_attempt import Played
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.accounting import StepAccount
 
 FIRST_START = "first_start"  # what the first launch costs is no failure's fault
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.bodies import AUTOMATIC, CheckpointCadence, Debit
 from tracks_dagster.core.cadence import (
     BLOCKING_S_MIN,
     Exposure,
@@ -20,9 +19,10 @@ from tracks_dagster.core.cadence import (
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.simulation import Decider, Pacer
+from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, Debit
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.states.run_state import RunState
 
 FIRST_EVERY_S = 600.0  # while nothing is known of the pool, as `remediation` begins as well
 FIXED_RETRIES = (0, 3, None)  # None: without limit

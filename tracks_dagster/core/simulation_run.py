@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.core.simulation_world import End, Launch
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
@@ -25,14 +27,12 @@ from tracks_dagster.core.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, object_prefix
-from tracks_dagster.core.fingerprints import fingerprint
-from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.records import Json, Kind, Record, format_time, sha256_hex
-from tracks_dagster.core.run_fold import apply
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.simulation_world import End, Launch
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.records import Json, Kind, Record, format_time, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
+from tracks_dagster.track.states.run_fold import apply
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)  # any time: only differences count
 COMMITS_RECORDED_MAX = 32  # of one attempt: a rollback goes back 1, 2 or 4 from where it went wrong

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

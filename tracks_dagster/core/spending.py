@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from tracks_dagster.core.bodies import AUTOMATIC
 from tracks_dagster.core.policy import RetryPolicy, RetryRule
 from tracks_dagster.core.progress import Progress
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
+from tracks_dagster.track.bodies import AUTOMATIC
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track.records import format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

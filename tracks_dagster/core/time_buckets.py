@@ -25,10 +25,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.accounting import StepAccount, StepSpan, step_accounts
-from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.time_facts import (
     AttemptFacts,
     Closing,
@@ -37,6 +33,10 @@ from tracks_dagster.core.time_facts import (
     micros,
     time_facts,
 )
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.accounting import StepAccount, StepSpan, step_accounts
+from tracks_dagster.track.states.run_state import RunState
 
 BUCKETS = (
     "queue",

@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.projection_values import time_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

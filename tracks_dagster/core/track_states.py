@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from functools import partial
 from urllib.parse import unquote
 
-from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import RecordNewer, TrackBroken
-from tracks_dagster.core.pool_state import PoolState
 from tracks_dagster.core.projection import Rows, dataset_rows, run_rows
 from tracks_dagster.core.projection_lineage import quarantine_rows
 from tracks_dagster.core.projection_pools import pool_rows
 from tracks_dagster.core.projection_texts import text_rows
-from tracks_dagster.core.quarantine_state import QuarantineState
-from tracks_dagster.core.records import Record
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS, pool_track
+from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states import dataset_state, pool_state, quarantine_state, run_fold
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.states.quarantine_state import QuarantineState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS, pool_track
 
 TrackState = RunState | DatasetState | PoolState | QuarantineState
 

@@ -14,8 +14,6 @@ from enum import Enum
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.names import EXIT_DRAINED
-from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.triage_signs import (
     RANKS_TOLD_MAX,
     Seen,
@@ -27,6 +25,8 @@ from tracks_dagster.core.triage_signs import (
     rank_signs,
     supervision,
 )
+from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.placement import nodes_of
 
 AS_MEANT = frozenset({0, EXIT_DRAINED})  # exit codes of a rank that ended by itself
 

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.names import LOCAL, attempt_key
 from tracks_dagster.core.pace import about
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import AttemptState
-from tracks_dagster.core.track import log_key, run_track
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.track import log_key, run_track
 
 DAEMON_AGE_S_MAX = 120.0  # its watcher ticks every few seconds; two minutes mean that it is gone
 ID_CHARACTERS = 12  # of a Dagster run's id, in words

@@ -21,12 +21,12 @@ from typing import Any
 
 from tracks_dagster.core.cause import Cause, Tier
 from tracks_dagster.core.confidence import NAMED
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.core.literals import required_words
 from tracks_dagster.core.log_lines import LINE_CHARACTERS
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 RULES_MAX = 200
 PATTERN_CHARACTERS_MAX = 500

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tracks_dagster.core.avoidance import Avoidance, avoid, avoid_sources
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.decision import Decision, Retry
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.placement import pool_of
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.placement import pool_of
 
 WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decision
 

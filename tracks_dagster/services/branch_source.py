@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
 
 
 def source_withdrawn(tracks: Tracks, state: RunState) -> str | None:

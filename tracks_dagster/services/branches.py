@@ -9,15 +9,15 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tracks_dagster.core.bodies import RetentionRule
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at, parse_at
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import RunState, find_at, trainer_of
 from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.runs import RunRequest
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, parse_at
+from tracks_dagster.track.states.run_state import RunState, find_at, trainer_of
 
 _RULE = tuple(each.name for each in fields(RetentionRule))
 

@@ -22,12 +22,12 @@ from tracks_dagster.core.cadence import (
     pool_record,
 )
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.journals import newest_steps
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import RunState
 
 STOP_REQUESTED = "stop_requested"  # the rule of the classifier that found a person's request
 ATTEMPTS_MAX = 10_000  # of the pool, the newest; what it did years ago says little about now

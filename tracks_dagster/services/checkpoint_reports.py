@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracks_dagster.core.names import checkpoint_key
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.run_state import CheckpointState, RunState
+from tracks_dagster.track.names import checkpoint_key
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,23 +12,23 @@ from datetime import datetime
 
 from tracks_dagster.core import hangs
 from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangReport, Orchestrator
-from tracks_dagster.core.bodies import AttemptEnded
-from tracks_dagster.core.body_json import to_json
 from tracks_dagster.core.classify import classifier_version, classify
-from tracks_dagster.core.errors import GangError, UnknownRun
 from tracks_dagster.core.evidence import CANNOT_START, Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.core.fingerprints import fingerprint
 from tracks_dagster.core.initiator import initiator
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.placement import node_of, nodes_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Kind, canonical_json, parse_time, sha256_hex
-from tracks_dagster.core.redact import Redact, redact
 from tracks_dagster.core.rules_control import blamed_rank
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.gathering import Gathered, gather
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptEnded
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import GangError, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import node_of, nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Kind, canonical_json, parse_time, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.redact import Redact, redact
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
 NUMERIC = frozenset({TerminationReason.NAN_LOSS.value, TerminationReason.LOSS_DIVERGENCE.value})

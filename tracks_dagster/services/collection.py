@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.ports import Leftovers
 from tracks_dagster.services.decisive import read_what_decides
 from tracks_dagster.services.pins import branch_of
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.ports import Leftovers
 
 RUNS_MAX = 100  # looked at in one tick; with more runs, the ticks take turns
 TICK_S = 900.0  # how often the schedule ticks; decides whose turn it is

@@ -6,25 +6,25 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.accounting import kept_and_lost
-from tracks_dagster.core.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.core.comparing import Comparison, Side, compare
 from tracks_dagster.core.comparing_scores import Score
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key, parse_attempt_key
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import (
+from tracks_dagster.services.noting import known_attempt
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import attempt_key, parse_attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
+from tracks_dagster.track.states.run_state import (
     AttemptState,
     CheckpointState,
     EvalState,
     RunState,
     trainer_of,
 )
-from tracks_dagster.services.noting import known_attempt
-from tracks_dagster.services.tracks import Tracks
 
 DESCENT_MAX = 10_000  # checkpoints that one side's descent is followed through, branches included
 STEPS_NAMED_MAX = 5  # of a run, those nearest to one that is not there

@@ -10,10 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import fields
 
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.kube_words import (
     DNS_NAME,
     LABEL_KEY,
@@ -21,7 +18,10 @@ from tracks_dagster.core.kube_words import (
     QUEUE_NAME,
     toleration_problems,
 )
-from tracks_dagster.core.located import unknown
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text.located import unknown
 
 LAUNCHERS = (names.LOCAL, names.KUBERNETES)
 ITEMS_MAX = 32  # labels, tolerations: the request stands in a record of at most 16 KiB

@@ -10,14 +10,14 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import CheckpointDecision
-from tracks_dagster.core.checkpoints import manifest_key
-from tracks_dagster.core.errors import CheckpointCorrupt
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.core.retention import ChunkSizes, Deletion, still_asked_for
-from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import manifest_key
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 CHUNKS_IN_RECORD_MAX = 40  # a key is at most about 200 bytes, a record 16 KiB
 FINISHED_AGAIN_MAX = 200  # newest deletions of a run whose bytes are looked after in one pass

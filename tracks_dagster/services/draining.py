@@ -10,18 +10,18 @@ import json
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tracks_dagster.core.bodies import MOVE, StopRequested
-from tracks_dagster.core.errors import InvalidInput, TracksError, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.placement import nodes_of, pool_of
-from tracks_dagster.core.records import Draft, Json, Kind, format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.track import run_track
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.node_decisions import check_length, check_node, keep_off
 from tracks_dagster.services.pool_view import check_pool
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import MOVE, StopRequested
+from tracks_dagster.track.errors import InvalidInput, TracksError, UnknownRun
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.placement import nodes_of, pool_of
+from tracks_dagster.track.records import Draft, Json, Kind, format_time
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.track import run_track
 
 DRAIN_S = 24 * 3600.0  # of the quarantine: a maintenance window
 KNOWN_S = 30 * 86_400.0  # a node on which nothing has run for longer is not known any more

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.bodies import Drill
 from tracks_dagster.core.drills import KINDS, Action
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.names import ALERT_LOSS_SPIKE
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import parse_time
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.receipts import RunReceipts
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.names import ALERT_LOSS_SPIKE
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

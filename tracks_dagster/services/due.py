@@ -11,8 +11,8 @@ from collections.abc import Collection
 from datetime import datetime
 
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.reasons import TerminationReason
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 
 WITHHELD_MAX = 50  # runs that one tick reads to see whether what stood against them was released
 WITHHELD_TURN_S = 60.0  # then the next ones have their turn

@@ -5,10 +5,10 @@ Units stand in the keys, where a value has one.
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import EvalEnded, EvalOpened, PromotionDecided
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.names import checkpoint_key
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
+from tracks_dagster.track.names import checkpoint_key
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 def eval_metadata(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:

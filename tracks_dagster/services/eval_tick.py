@@ -13,14 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.core import evals, names
 from tracks_dagster.core.attempt_ports import Orchestrator, OrchestratorRun
-from tracks_dagster.core.bodies import EvalEnded, EvalOpened, PromotionDecided
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.due import (
     open_run_ids,
     over_with_open_evals,
@@ -43,6 +38,12 @@ from tracks_dagster.services.launch import (
 )
 from tracks_dagster.services.promotion import decide_promotion
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states import evals
+from tracks_dagster.track.states.run_state import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

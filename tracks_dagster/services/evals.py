@@ -1,8 +1,8 @@
 """Evals of a run: open those that are due, run one attempt at one, let one go.
 
-Which are due is `core.evals`'s rule. Every attempt at an eval ends in a record, with metrics or with
-`evaluator_error` and the evaluator's words; the first end counts. While its evaluator has not run a
-line nothing is an end: the attempt stays open and costs nothing.
+Which are due is `track.states.evals`'s rule. Every attempt at an eval ends in a record, with
+metrics or with `evaluator_error` and the evaluator's words; the first end counts. While its
+evaluator has not run a line nothing is an end: the attempt stays open and costs nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core import evals
-from tracks_dagster.core.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
-from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec, Evaluator
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Json, Kind, format_time, parse_time
-from tracks_dagster.core.run_state import EvalState, RunState
 from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Json, Kind, format_time, parse_time
+from tracks_dagster.track.states import evals
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import EvalState, RunState
 
 EVALS_OPENED_MAX = 100  # in one call; a run requires a handful
 METRICS_MAX = 100  # of one eval: they stand in a record of 16 KiB

@@ -11,7 +11,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.archives import (
+from tracks_dagster.services.explain.reading import Break, RunRead, read_run
+from tracks_dagster.services.fsck.tracks import fold_track, read_track
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.archives import (
     ARCHIVE_FORMAT,
     MANIFEST,
     README,
@@ -21,25 +24,22 @@ from tracks_dagster.core.archives import (
     manifest_bytes,
     readme,
 )
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import InvalidInput, TrackBroken, UnknownRun
-from tracks_dagster.core.placement import pool_of
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import sha256_hex
-from tracks_dagster.core.redact import Redact, redact_json
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import (
+from tracks_dagster.track.errors import InvalidInput, TrackBroken, UnknownRun
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.redact import Redact, redact_json
+from tracks_dagster.track.text.valid_text import valid_json
+from tracks_dagster.track.track import (
     QUARANTINES_TRACK,
     dataset_track,
     log_key,
     pool_track,
     run_track,
 )
-from tracks_dagster.core.track_gaps import last_seq
-from tracks_dagster.core.valid_text import valid_json
-from tracks_dagster.services.explain.reading import Break, RunRead, read_run
-from tracks_dagster.services.fsck.tracks import fold_track, read_track
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.track_gaps import last_seq
 
 SOURCES_MAX = 100  # runs that a branch descends from, one from the other
 SHARED_TRACK_BYTES_MAX = 4 * 1024 * 1024  # of a pool's track, or the quarantines': else left out

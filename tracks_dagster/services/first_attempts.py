@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import Alert
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import ALERT_FIRST_ATTEMPT_HELD
-from tracks_dagster.core.records import Kind, Record
 from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD
+from tracks_dagster.track.records import Kind, Record
 
 
 def open_or_tell(tracks: Tracks, run_id: str, *, decided_by: str) -> tuple[Record | None, str]:

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, OrchestratorRun
-from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.redact import Redact
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.journals import journal_prefix, line_time, parse_lines, spent_of
 from tracks_dagster.services.placements import read_places
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.redact import Redact
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
 KEYS_MAX = 4096  # of ranks that ended before their launch had an id

@@ -5,18 +5,18 @@ A record as any other correction, in the person's name; reading the evidence aga
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import AttemptReclassified
 from tracks_dagster.core.confidence import STATED
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.fingerprints import fingerprint
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.nearest import instead
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
-from tracks_dagster.core.records import Draft, Kind, Record
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.closing import find_attempt
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptReclassified
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.nearest import instead
 
 _R = TerminationReason
 

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from tracks_dagster.core import hangs
 from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.core.beats import Beat
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.hangs import Hang, StackDump
-from tracks_dagster.core.records import format_time, sha256_hex
-from tracks_dagster.core.redact import Redact
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import format_time, sha256_hex
+from tracks_dagster.track.text.redact import Redact
 
 
 def judged_beats(report: GangReport) -> Sequence[Beat]:

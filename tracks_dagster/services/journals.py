@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, parse_time
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, parse_time
 
 SEGMENTS_READ_MAX = 8  # to find the newest step: heartbeats alone may fill the newest segment
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.nearest import instead
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.text.nearest import instead
 
 FAMILIES_MAX = 1000  # a trainer of one's own may have any name
 NAMED_MAX = 10

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, OrchestratorRun
-from tracks_dagster.core.evals import HAS_ALL_STEPS, evals_settled
-from tracks_dagster.core.names import LAUNCH_ATTEMPTS, RUN_EVALS, attempt_key
-from tracks_dagster.core.placement import nodes_of
 from tracks_dagster.core.policy import sensor_of
-from tracks_dagster.core.promotion import promotion_is_due
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled
+from tracks_dagster.track.states.promotion import promotion_is_due
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 # Dagster runs of one attempt that died before they started its gang: then something is wrong that
 # another one will not cure (code that does not load, a full disk), and a person has to look.

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.run_state import RunState
 
 ATTEMPTS_MAX = 50  # newest ended attempts that are looked through in one pass
 KEYS_MAX = 10_000  # removed in one pass; the next one goes on

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch
 from tracks_dagster.core.retention import ChunkSizes
-from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, quarantine
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 ROUNDS_MAX = 8  # of reading what was committed while the others were read
 

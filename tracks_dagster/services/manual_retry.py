@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.bodies import AttemptOpened
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import Contended, InvalidInput
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, Kind, Record
 from tracks_dagster.core.rollback import from_onset_on
-from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.core.track import DECISIONS_MAX, run_track
 from tracks_dagster.services.attempt_changes import (
     NO_CHANGES,
     AttemptChanges,
@@ -30,6 +23,13 @@ from tracks_dagster.services.quarantine.clean_starts import resume_or_refuse
 from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
 from tracks_dagster.services.remedying import quarantine_all
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptOpened
+from tracks_dagster.track.errors import Contended, InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, Kind, Record
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})

@@ -5,7 +5,7 @@ A telling, never a source: programs read the records.
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import (
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
     AttemptPlaced,
@@ -24,12 +24,12 @@ from tracks_dagster.core.bodies import (
     RunFinished,
     StopRequested,
 )
-from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.checkpoints import checkpoint_at
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind, Record
-from tracks_dagster.core.visible import one_line
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.text.visible import one_line
 
 
 def sentence(record: Record) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import NodeQuarantined, NodeReleased
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.records import Draft, Kind, Record, format_time
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.records import Draft, Kind, Record, format_time
+from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.text.valid_text import check_words
 
 QUARANTINE_S_MAX = 366 * 86_400.0
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.avoidance import no_node_left
-from tracks_dagster.core.bodies import NodeQuarantined, NodeStruck
 from tracks_dagster.core.decision import Decision, Retry
-from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.node_health import QUARANTINED_MAX, due_quarantine
 from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.placement import nodes_of, pool_of
-from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.records import Draft, Kind, format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import NodeQuarantined, NodeStruck
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.placement import nodes_of, pool_of
+from tracks_dagster.track.records import Draft, Kind, format_time
+from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.track import run_track
 
 # Of a pool inside the window, the newest: a strike costs the same however much has ended there. What is
 # left out shortens the times of all nodes alike, and only their ratios are compared.

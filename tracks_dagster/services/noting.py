@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import Note
-from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Kind, Record
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.valid_text import check_words
 
 
 def note(tracks: Tracks, run_id: str, *, attempt_id: int | None, by: str, text: str) -> Record:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.core.attempt_ports import GangReport, LauncherOf
-from tracks_dagster.core.bodies import RankPlace
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.lifecycle import run_status
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.states.lifecycle import run_status
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
 POLL_S = 0.5
 SETTLED = ("demand", "sigterm", "final")  # triggers of a save that holds every step so far

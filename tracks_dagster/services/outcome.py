@@ -10,17 +10,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
-from tracks_dagster.core.bodies import EvalEnded, EvalOpened
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, StoreError
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, fallback_words, quarantine
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, StoreError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import RunState
 
 WeightsDigest = Callable[[ObjectStore, CheckpointRef], str]  # of all model tensors, verified
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.ports import ObjectStore
 
 
 class OverlayStore:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import sha256_hex
 
 FAMILY = "family"
 TRAINER_BYTES_MAX = 1024 * 1024

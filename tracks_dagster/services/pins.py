@@ -1,21 +1,22 @@
 """Pins: who holds a checkpoint by a record of their own, a person or a run that branched from it.
 
-Evals and promotions need none: what the track says of them holds the checkpoint (`core.protection`).
+Evals and promotions need none: what the track says of them holds the checkpoint
+(`track.states.protection`).
 """
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import CheckpointDecision
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.protection import pins_of
-from tracks_dagster.core.records import Draft, Kind, Record
-from tracks_dagster.core.run_state import CheckpointState, RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.branch_source import withdrawn
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.protection import pins_of
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
+from tracks_dagster.track.track import run_track
 
 UNDECLARED_BRANCH_S_MAX = 24 * 3600.0  # a command that pins for a branch declares it at once
 

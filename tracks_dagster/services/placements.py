@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import AttemptPlaced, RankPlace
-from tracks_dagster.core.errors import TrackBroken
-from tracks_dagster.core.placement import decode_places, places_key
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.bodies import AttemptPlaced, RankPlace
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.placement import decode_places, places_key
+from tracks_dagster.track.ports import ObjectStore
 
 
 def read_places(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.reasons import ReasonFamily
-from tracks_dagster.core.records import format_time
 from tracks_dagster.core.storm import PoolEnd, PoolView
+from tracks_dagster.track.reasons import ReasonFamily
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 
 ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
 

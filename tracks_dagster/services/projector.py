@@ -10,12 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core import track_states
-from tracks_dagster.core.errors import LedgerAhead, LedgerError, RowRefused, StoreError, TrackBroken
 from tracks_dagster.core.ledger_ports import Cursor, Ledger
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Record, sha256_hex
-from tracks_dagster.core.track import DATASETS, POOLS, RUNS, log_key, read_records
 from tracks_dagster.core.track_states import TrackState
+from tracks_dagster.track.errors import (
+    LedgerAhead,
+    LedgerError,
+    RowRefused,
+    StoreError,
+    TrackBroken,
+)
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Record, sha256_hex
+from tracks_dagster.track.track import DATASETS, POOLS, RUNS, log_key, read_records
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew

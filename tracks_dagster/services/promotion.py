@@ -1,7 +1,7 @@
 """Promotions: by the run's own rule once its evals are done, or by a person.
 
-What a promotion needs is `core.promotion`'s rule. By policy a refusal is a record too, so that a run
-says why it was not promoted; a person is told at once, and nothing is written.
+What a promotion needs is `track.states.promotion`'s rule. By policy a refusal is a record too, so
+that a run says why it was not promoted; a person is told at once, and nothing is written.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core import promotion
-from tracks_dagster.core.bodies import PromotionDecided
-from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
-from tracks_dagster.core.evals import final_checkpoint, newest_completed
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import PromotionDecided
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states import promotion
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
+from tracks_dagster.track.states.run_state import RunState
 
 STEPS_NAMED_MAX = 5  # that have an eval, the last ones
 

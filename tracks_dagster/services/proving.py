@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.bodies import Alert
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.decision import Refuse, Wait
-from tracks_dagster.core.errors import CheckpointMismatch, StoreError
-from tracks_dagster.core.names import ALERT_CHECKPOINT_UNREAD, COLLECT_CHECKPOINTS_JOB
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import verify
+from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.errors import CheckpointMismatch, StoreError
+from tracks_dagster.track.names import ALERT_CHECKPOINT_UNREAD, COLLECT_CHECKPOINTS_JOB
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
 
 READ_BYTES_MAX = 256 * 1024 * 1024  # of a checkpoint that a tick reads by itself: a second or two
 

@@ -12,24 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from tracks_dagster.core import names
-from tracks_dagster.core.checkpoints import checkpoint_at
 from tracks_dagster.core.endings import Ending, ending_of
-from tracks_dagster.core.errors import (
-    StoreError,
-    TrackBroken,
-    TrackError,
-    TracksError,
-    UnknownRun,
-)
-from tracks_dagster.core.markdown import bullets, table
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.track import log_key, run_track
-from tracks_dagster.core.track_gaps import last_seq
 from tracks_dagster.services.receipts import Receipt, receipts_of
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.text.markdown import bullets, table
+from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track_gaps import last_seq
 
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
 _DIGEST = re.compile(r"[0-9a-f]{40,}")

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.accounting import StepAccount, kept_and_lost
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.continuity import AttemptLosses, Continuity, continuity
-from tracks_dagster.core.lifecycle import RunStatus, run_status
-from tracks_dagster.core.names import ALERT_SAVE_FAILED
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.services.journals import StepLine, read_steps
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.names import ALERT_SAVE_FAILED
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.accounting import StepAccount, kept_and_lost
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.lifecycle import RunStatus, run_status
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

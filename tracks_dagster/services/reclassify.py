@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import AttemptReclassified
 from tracks_dagster.core.classify import classifier_version, classify
-from tracks_dagster.core.errors import StoreError, TrackError, UnknownRun
 from tracks_dagster.core.evidence import Verdict
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.services.closing import fingerprint_of, record_lines
 from tracks_dagster.services.given_verdict import BY_PERSON
 from tracks_dagster.services.kept_logs import read_evidence
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptReclassified
+from tracks_dagster.track.errors import StoreError, TrackError, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tracks_dagster.core.bodies import CheckpointDecision, SnapshotRef
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.errors import LedgerError, TracksError, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Kind
 from tracks_dagster.core.rollback import Quarantine
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.proving import READ_BYTES_MAX
 from tracks_dagster.services.quarantine.snapshots import consumers, quarantine_snapshot, short_id
 from tracks_dagster.services.retention import collect
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointDecision, SnapshotRef
+from tracks_dagster.track.errors import LedgerError, TracksError, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 QUARANTINES_MAX = 250  # of one call, 8 s of a store that takes 30 ms; the next one goes on
 QUARANTINE_CHARACTERS_MAX = 2000  # of why: a record is at most 16 KiB

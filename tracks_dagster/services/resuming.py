@@ -11,9 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.attempt_ports import ForeseeEnvironment
-from tracks_dagster.core.bodies import AttemptPlaced, Note
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.environments import (
     Difference,
     EnvironmentRule,
@@ -30,13 +27,16 @@ from tracks_dagster.core.evidence import (
     START_REFUSED,
     Condition,
 )
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.branch_source import lost
 from tracks_dagster.services.quarantine.clean_starts import withheld_of
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.quarantine.snapshots import snapshot_withdrawn
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptPlaced, Note
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 NOTE_BY = "supervisor"
 TOLD_MAX = 16  # checkpoints in one note: a record is at most 16 KiB

@@ -11,13 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from tracks_dagster.core.bodies import CheckpointDecision
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.protection import newest
-from tracks_dagster.core.records import Draft, Kind
 from tracks_dagster.core.retention import Deletion, Fate, Judged, judge, judge_one, plan_deletions
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.deletion import (
     FINISHED_AGAIN_MAX,
     decide_deletion,
@@ -29,6 +24,11 @@ from tracks_dagster.services.manifests import Manifests
 from tracks_dagster.services.pins import release_branches
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, verify
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.protection import newest
+from tracks_dagster.track.states.run_state import RunState
 
 DECISIONS_MAX = 500  # of each kind in one pass over one run; the next pass goes on
 PLANS_MAX = 20  # of deletions in one pass; each further one is somebody else's record in between

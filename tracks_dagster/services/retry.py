@@ -9,17 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.bodies import RunFinished
 from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
-from tracks_dagster.core.errors import Contended, RecordTooLarge
-from tracks_dagster.core.placement import pool_of
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Draft, Kind, Record
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.storm import PoolView
-from tracks_dagster.core.track import DECISIONS_MAX, run_track
 from tracks_dagster.services.avoiding import avoid_quarantined
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
@@ -34,6 +27,13 @@ from tracks_dagster.services.remedying import (
 from tracks_dagster.services.too_large import too_large
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.withdrawals import Withdrawals
+from tracks_dagster.track.bodies import RunFinished
+from tracks_dagster.track.errors import Contended, RecordTooLarge
+from tracks_dagster.track.placement import pool_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

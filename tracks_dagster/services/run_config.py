@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tracks_dagster.core.bodies import CheckpointCadence, RetentionRule
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.families import REPORTED, Family, resolve_config
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.valid_text import WORDS_CHARACTERS_MAX
+from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.valid_text import WORDS_CHARACTERS_MAX
 
 RANKS_MAX = 4096
 

@@ -9,9 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.drills import fit_drill, parse_drill
+from tracks_dagster.core.families import Family, find_family
+from tracks_dagster.core.retention import check_rule
+from tracks_dagster.services.avoiding import avoid_now
+from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
+from tracks_dagster.services.own_trainer import trainer_name
+from tracks_dagster.services.pins import pin_source
+from tracks_dagster.services.quarantine.clean_starts import refuse_declaration, resume_or_refuse
+from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
+from tracks_dagster.services.run_config import check_best_metric, checked_cadence, whole_config
+from tracks_dagster.services.snapshots import find_snapshot
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import (
     AttemptOpened,
     CheckpointCadence,
     CodeVersion,
@@ -22,28 +34,16 @@ from tracks_dagster.core.bodies import (
     RetentionRule,
     RunDeclared,
 )
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
-from tracks_dagster.core.drills import fit_drill, parse_drill
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.families import Family, find_family
-from tracks_dagster.core.names import check_run_id
-from tracks_dagster.core.ports import NewUid
-from tracks_dagster.core.records import Draft, Json, Kind, Record, sha256_hex
-from tracks_dagster.core.redact import redact_json
-from tracks_dagster.core.retention import check_rule
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.sample_order import SampleOrder
-from tracks_dagster.core.track import code_diff_key, run_track
-from tracks_dagster.core.valid_text import check_words
-from tracks_dagster.services.avoiding import avoid_now
-from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
-from tracks_dagster.services.own_trainer import trainer_name
-from tracks_dagster.services.pins import pin_source
-from tracks_dagster.services.quarantine.clean_starts import refuse_declaration, resume_or_refuse
-from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
-from tracks_dagster.services.run_config import check_best_metric, checked_cadence, whole_config
-from tracks_dagster.services.snapshots import find_snapshot
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.ports import NewUid
+from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
+from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.redact import redact_json
+from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.track import code_diff_key, run_track
 
 STAGES = ("smoke", "canary", "full")
 DRILLS_MAX = 16

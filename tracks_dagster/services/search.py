@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.searching import Question, excerpt
-from tracks_dagster.core.track import POOLS, RUNS
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.track import POOLS, RUNS
 
 HITS_MAX = 1000  # of one answer
 EVIDENCE_READ_MAX = 200  # objects that one deep search reads, at most 64 KiB of log a rank each

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.run_state import AttemptState
 
 SILENT_S_MIN = 600  # from which on one should look whether the attempt still lives
 

@@ -13,12 +13,8 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median, median_low
 
-from tracks_dagster.core.bodies import CheckpointCadence
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import HOUR_S, RetryPolicy
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.simulation import Pacer, simulate
 from tracks_dagster.core.simulation_compare import ADVISED, OURS, Row
 from tracks_dagster.core.simulation_history import PastAttempt, PastRun, as_it_was, dead_retries
@@ -31,6 +27,10 @@ from tracks_dagster.core.simulation_policies import (
     ours,
     retries_name,
 )
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time
 
 ATTEMPTS_MAX = 100_000  # ended ones of the window, the newest
 

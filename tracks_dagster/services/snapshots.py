@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracks_dagster.core.bodies import SnapshotCommitted, SnapshotRef
 from tracks_dagster.core.data_ports import Datasets
-from tracks_dagster.core.dataset_state import DatasetState, SnapshotState, find_by_prefix
-from tracks_dagster.core.errors import DataRejected, InvalidInput, UnknownRun
-from tracks_dagster.core.names import snapshot_asset
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.snapshots import (
+from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import SnapshotCommitted, SnapshotRef
+from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
+from tracks_dagster.track.names import snapshot_asset
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.snapshots import (
     PreparedSnapshot,
     manifest,
     manifest_key,
     shard_key,
     snapshot_id,
 )
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState, find_by_prefix
 
 
 def validate(datasets: Datasets, dataset: str, source: Path | None = None) -> None:

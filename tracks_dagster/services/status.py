@@ -13,21 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from tracks_dagster.core.accounting import kept_and_lost
-from tracks_dagster.core.checkpoints import checkpoint_at
-from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.lifecycle import RunLifecycle, run_status
-from tracks_dagster.core.names import (
-    ALERT_POOL_STORM,
-    TRAINER_SCRIPT,
-    attempt_key,
-    eval_attempt_key,
-)
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, format_time, parse_time
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.heartbeat import (
     Heartbeat,
     describe_age,
@@ -40,6 +26,20 @@ from tracks_dagster.services.quarantine.descending import read_held
 from tracks_dagster.services.silence import heard_at, silence
 from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import TrackBroken, UnknownRun
+from tracks_dagster.track.names import (
+    ALERT_POOL_STORM,
+    TRAINER_SCRIPT,
+    attempt_key,
+    eval_attempt_key,
+)
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.track import run_track
 
 RUNS_MAX = 200
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, sha256_hex
-from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.services.journals import JournalTail, read_tail
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.track import log_key, run_track
 
 
 def is_enough(store: ObjectStore, row: Mapping[str, Json]) -> bool:

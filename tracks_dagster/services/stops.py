@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tracks_dagster.core.bodies import StopRequested
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Draft, Kind, Record
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import run_track
-from tracks_dagster.core.valid_text import check_words
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import StopRequested
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.track import run_track
 
 Mode = Literal["stop", "drain"]
 

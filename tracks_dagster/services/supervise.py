@@ -22,23 +22,23 @@ from tracks_dagster.core.attempt_ports import (
     GangSpec,
     Orchestrator,
 )
-from tracks_dagster.core.bodies import AttemptSupervised, Note
-from tracks_dagster.core.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.core.evidence import START_FAILED, Condition
 from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
 from tracks_dagster.core.machine import ProcessId
-from tracks_dagster.core.names import LOCAL, attempt_key
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.records import Draft, Kind, format_time
-from tracks_dagster.core.redact import Redact
-from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.core.track import run_track
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
 from tracks_dagster.services.hanging import judged_beats, keep_hang
 from tracks_dagster.services.outside_drills import claim_outside_drill
 from tracks_dagster.services.resuming import check_resume
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import AttemptSupervised, Note
+from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
+from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.records import Draft, Kind, format_time
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.track import run_track
 
 POLL_S = 1.0
 START_AGAIN_S = 10.0  # where the API server or the store could not be asked

@@ -10,15 +10,15 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.bodies import Note
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.orphans import SERVICE, Fate, Orphan, StandingGang, StandingGangs, orphans
-from tracks_dagster.core.records import Json, Kind, format_time, parse_time
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import UPKEEP_S_MAX, Seconds
 from tracks_dagster.services.upkeep import Upkeep
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json, Kind, format_time, parse_time
 
 SWEEP_EVERY = timedelta(minutes=1)
 LOOKED_AT_MAX = 200  # attempts of one sweep whose tracks are read; the next one sees what is left

@@ -7,10 +7,10 @@ made good.
 
 from __future__ import annotations
 
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.node_taints import NodeTaints
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import TracksError
 
 
 def keep_taints(tracks: Tracks, ledger: Ledger, cluster: NodeTaints) -> tuple[str, ...]:

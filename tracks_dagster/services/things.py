@@ -9,14 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.bodies import EvalOpened, PromotionDecided, SnapshotRef
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Thing, ThingKind, checkpoint_name, checkpoint_thing
-from tracks_dagster.core.names import parse_attempt_key
-from tracks_dagster.core.nearest import did_you_mean, instead
-from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.things_by_ledger import (
     AMBIGUOUS_NAMED_MAX,
     find_code,
@@ -25,6 +19,12 @@ from tracks_dagster.services.things_by_ledger import (
     one_of,
 )
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import EvalOpened, PromotionDecided, SnapshotRef
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import parse_attempt_key
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
+from tracks_dagster.track.text.nearest import did_you_mean, instead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import COMMIT_CHARACTERS_MIN, PREFIX_CHARACTERS_MIN
-from tracks_dagster.core.nearest import did_you_mean, instead
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.text.nearest import did_you_mean, instead
 
 KNOWN_MAX = 10_000  # names that the ledger is asked for, to find the nearest
 AMBIGUOUS_NAMED_MAX = 5

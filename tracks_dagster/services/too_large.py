@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tracks_dagster.core.decision import Refuse, Retry
-from tracks_dagster.core.errors import RecordTooLarge
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import RECORD_BYTES_MAX, Draft, canonical_json
-from tracks_dagster.core.run_state import RunState
+from tracks_dagster.track.errors import RecordTooLarge
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import RECORD_BYTES_MAX, Draft, canonical_json
+from tracks_dagster.track.states.run_state import RunState
 
 
 def too_large(

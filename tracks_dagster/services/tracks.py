@@ -14,19 +14,19 @@ import logging
 import threading
 from collections.abc import Callable
 
-from tracks_dagster.core import dataset_state, pool_state, quarantine_state, run_fold
-from tracks_dagster.core.bodies import WORDS, RunDeclared
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import LedgerError, TrackBroken, UnknownRun
-from tracks_dagster.core.nearest import no_run
-from tracks_dagster.core.pool_state import PoolState
-from tracks_dagster.core.ports import Clock, NewUid, ObjectStore
-from tracks_dagster.core.quarantine_state import QuarantineState
-from tracks_dagster.core.records import Draft, Kind, Record
-from tracks_dagster.core.redact import Redact, redact, redact_words
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import (
+from tracks_dagster.track.bodies import WORDS, RunDeclared
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import LedgerError, TrackBroken, UnknownRun
+from tracks_dagster.track.ports import Clock, NewUid, ObjectStore
+from tracks_dagster.track.records import Draft, Kind, Record
+from tracks_dagster.track.states import dataset_state, pool_state, quarantine_state, run_fold
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.states.quarantine_state import QuarantineState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.nearest import no_run
+from tracks_dagster.track.text.redact import Redact, redact, redact_words
+from tracks_dagster.track.track import (
     QUARANTINES_TRACK,
     RUNS,
     Track,
@@ -71,7 +71,7 @@ class Tracks:
     def draft(self, kind: Kind, body: object, *, attempt_id: int | None = None) -> Draft:
         """Return a draft with a fresh uid, its words cleaned of secrets.
 
-        body: one of the dataclasses of `core.bodies`.
+        body: one of the dataclasses of `track.bodies`.
         """
         cleaned = redact_words(to_json(body), WORDS, self.clean)
         return Draft(uid=self.new_uid(), kind=kind, body=cleaned, attempt_id=attempt_id)

@@ -9,14 +9,14 @@ import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import format_time, parse_time
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.due import runs_of_a_person
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import UPKEEP_S_MAX, Seconds, Turns
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.records import format_time, parse_time
+from tracks_dagster.track.track import run_track
 
 REVISIT_EVERY = timedelta(minutes=5)
 SCAN_EVERY = timedelta(days=1)  # a full scan finds tracks that no process of ours has projected

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import CheckpointDecision, CheckpointVerified
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.core.errors import CheckpointCorrupt
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CheckpointDecision, CheckpointVerified
+from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+from tracks_dagster.track.states.run_state import RunState
 
 WHY_CHARACTERS_MAX = 4000  # of a quarantine: a record is at most 16 KiB
 

@@ -10,19 +10,10 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.errors import TracksError
-from tracks_dagster.core.evals import HAS_ALL_STEPS
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Kind
-from tracks_dagster.core.redact import Redact
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
@@ -35,6 +26,15 @@ from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import Seconds, Turns
 from tracks_dagster.services.withdrawals import Withdrawals
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.track import run_track
 
 LINES_MAX = 20  # runs that a skip reason names; a page of Dagster's UI shows it
 LINE_CHARACTERS_MAX = 300

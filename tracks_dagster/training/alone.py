@@ -16,8 +16,10 @@ from importlib.metadata import version
 from pathlib import Path
 
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.bodies import (
+from tracks_dagster.core.classify import classifier_version, classify
+from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,
     CheckpointCadence,
@@ -26,17 +28,13 @@ from tracks_dagster.core.bodies import (
     RunDeclared,
     SnapshotRef,
 )
-from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.checkpoints import resume_target
-from tracks_dagster.core.classify import classifier_version, classify
-from tracks_dagster.core.errors import StoreError, TrackBroken
-from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
-from tracks_dagster.core.fingerprints import fingerprint
-from tracks_dagster.core.names import NO_DATASET
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import (
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import StoreError, TrackBroken
+from tracks_dagster.track.names import NO_DATASET
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import (
     Draft,
     Json,
     Kind,
@@ -46,10 +44,12 @@ from tracks_dagster.core.records import (
     parse_time,
     sha256_hex,
 )
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.sample_order import SampleOrder
-from tracks_dagster.core.track import Track, run_track
+from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import resume_target
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.last_word import last_word_key
 from tracks_dagster.training.launch import draft, utc_now

@@ -34,11 +34,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.core.beats import Phase
-from tracks_dagster.core.errors import Fenced, InvalidInput, TrainingError
-from tracks_dagster.core.names import EXIT_FENCED
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.skip_windows import SKIP_WINDOWS
+from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
+from tracks_dagster.track.names import EXIT_FENCED
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.skip_windows import SKIP_WINDOWS
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
 
 

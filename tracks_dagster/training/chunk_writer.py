@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from blake3 import blake3
 
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.training.manifest import Chunk
 
 WRITERS = 16  # chunks written at once: enough to keep a disk busy while others wait for its fsync

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
 
-from tracks_dagster.core.bodies import Alert, CheckpointCommitted, TimeSpent
-from tracks_dagster.core.errors import Fenced, NonFinite, StoreError, TrainingError
-from tracks_dagster.core.names import ALERT_SAVE_FAILED
-from tracks_dagster.core.records import Draft, Json, Kind
 from tracks_dagster.core.retention import METRIC_NAME_CHARS_MAX
+from tracks_dagster.track.bodies import Alert, CheckpointCommitted, TimeSpent
+from tracks_dagster.track.errors import Fenced, NonFinite, StoreError, TrainingError
+from tracks_dagster.track.names import ALERT_SAVE_FAILED
+from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.launch import Launch
@@ -40,7 +40,7 @@ class Outcome:
     """How a save ended, the same on every rank. All empty: it was committed.
 
     failed: no commit, and training goes on; withdrawn: because a checkpoint whose chunks it names was.
-    ends: name of an error of `core.errors`: training must not go on; failed says why.
+    ends: name of an error of `track.errors`: training must not go on; failed says why.
     """
 
     failed: str = ""

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 from tracks_dagster.adapters.processes import write_json
-from tracks_dagster.core.bodies import Drill
 from tracks_dagster.core.drills import KINDS
-from tracks_dagster.core.errors import StoreUnavailable, TrainingError
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import StoreUnavailable, TrainingError
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.training import faults
 from tracks_dagster.training.claims import claim
 from tracks_dagster.training.launch import Launch

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from tracks_dagster.adapters.processes import this_process
-from tracks_dagster.core import names
-from tracks_dagster.core.bodies import RankPlace
-from tracks_dagster.core.errors import SettingsError
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
-from tracks_dagster.core.redact import secrets_of
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.training.software import THREADS_DEFAULT, code_sha256, platform_name
 
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 
 from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.data_ports import EvalSpec
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.evals import started_key
 from tracks_dagster.core.families import find_family
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, canonical_json, format_time
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, canonical_json, format_time
+from tracks_dagster.track.states.evals import started_key
 from tracks_dagster.training import random_state
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.environment import (

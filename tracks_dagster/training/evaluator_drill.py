@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import uuid
 
-from tracks_dagster.core.bodies import RunDeclared
-from tracks_dagster.core.body_json import body_of, to_json
 from tracks_dagster.core.data_ports import EvalSpec
 from tracks_dagster.core.drill_claims import claim_note, was_claimed
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Kind
-from tracks_dagster.core.track import Track, run_track
+from tracks_dagster.track.bodies import RunDeclared
+from tracks_dagster.track.body_json import body_of, to_json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training.faults import crash
 from tracks_dagster.training.launch import utc_now
 

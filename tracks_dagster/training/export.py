@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.manifest import Manifest, TensorEntry
 from tracks_dagster.training.verifying import digest_weights, read_manifest, read_tensors
 

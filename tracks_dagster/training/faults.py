@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tracks_dagster.adapters.processes import write_json
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.checkpoints import resume_target
-from tracks_dagster.core.errors import DataRejected, StoreUnavailable
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import DataRejected, StoreUnavailable
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import resume_target
 from tracks_dagster.training import memory_cgroup
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.machine import DRILL_CGROUP

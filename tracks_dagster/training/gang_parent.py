@@ -42,11 +42,11 @@ from tracks_dagster.adapters.processes import (
     write_json,
     write_process,
 )
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.body_json import from_json
 from tracks_dagster.core.evidence import Condition
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track import names
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.records import format_time
 from tracks_dagster.training.machine import Machine
 
 EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do

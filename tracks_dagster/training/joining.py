@@ -11,12 +11,12 @@ import torch
 
 from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.beats import Phase
-from tracks_dagster.core.errors import Fenced
 from tracks_dagster.core.evidence import LastWord
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.redact import Redact, redact
+from tracks_dagster.track.errors import Fenced
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.text.redact import Redact, redact
 from tracks_dagster.training import alone
 from tracks_dagster.training.environment import (
     AttemptPlace,
@@ -25,12 +25,7 @@ from tracks_dagster.training.environment import (
     place_to_json,
     read_environment,
 )
-from tracks_dagster.training.last_word import (
-    early_last_word_key,
-    last_word,
-    last_word_key,
-    leave,
-)
+from tracks_dagster.training.last_word import early_last_word_key, last_word, last_word_key, leave
 from tracks_dagster.training.launch import Launch, place, utc_now
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.ranks import Ranks

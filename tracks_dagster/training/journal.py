@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from tracks_dagster.core.errors import StoreError
-from tracks_dagster.core.ports import Clock, ObjectStore
-from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.track.errors import StoreError
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.records import Json, format_time
 
 SHIP_EVERY_S = 2.0
 HEARTBEAT_EVERY_S = 10.0

@@ -16,8 +16,11 @@ from datetime import datetime
 import torch
 import torch.distributed as dist
 
-from tracks_dagster.core.body_json import to_json
-from tracks_dagster.core.errors import (
+from tracks_dagster.core.evidence import DRAINED, LastWord
+from tracks_dagster.core.initiator import CASCADE
+from tracks_dagster.core.own_frames import cut_to
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import (
     CheckpointCorrupt,
     CheckpointMismatch,
     CheckpointWriteFailed,
@@ -29,14 +32,11 @@ from tracks_dagster.core.errors import (
     RankLost,
     StoreError,
 )
-from tracks_dagster.core.evidence import DRAINED, LastWord
-from tracks_dagster.core.initiator import CASCADE
-from tracks_dagster.core.names import EXIT_DRAINED
-from tracks_dagster.core.own_frames import cut_to
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import canonical_json, format_time
-from tracks_dagster.core.redact import Redact, redact
+from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import canonical_json, format_time
+from tracks_dagster.track.text.redact import Redact, redact
 
 LEAVE_S_MAX = 10.0  # how long a rank tries to leave it
 MESSAGE_CHARS_MAX = 2000

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tracks_dagster.core.append import Authority
-from tracks_dagster.core.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
-from tracks_dagster.core.body_json import body_of, from_json, to_json
-from tracks_dagster.core.errors import SettingsError, TrackBroken
-from tracks_dagster.core.placement import compacted, places_key
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Draft, Json, Kind, Record, parse
-from tracks_dagster.core.redact import Redact, redact, redact_words
-from tracks_dagster.core.track import Track, log_key, run_track
-from tracks_dagster.core.trainer_track import TrainerTrack
+from tracks_dagster.track.append import Authority
+from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
+from tracks_dagster.track.body_json import body_of, from_json, to_json
+from tracks_dagster.track.errors import SettingsError, TrackBroken
+from tracks_dagster.track.placement import compacted, places_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Json, Kind, Record, parse
+from tracks_dagster.track.text.redact import Redact, redact, redact_words
+from tracks_dagster.track.track import Track, log_key, run_track
+from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training.environment import (
     AttemptPlace,
     describe_place,

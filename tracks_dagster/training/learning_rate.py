@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
 from tracks_dagster.core.remediation import learning_rate
-from tracks_dagster.core.track import read_records, run_track
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.loading import Fetched
 from tracks_dagster.training.state_dict import Trained

@@ -15,9 +15,9 @@ from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.planner import LoadPlan
 
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training import state_dict
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.manifest import Manifest

@@ -10,11 +10,11 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracks_dagster.core.bodies import Alert
 from tracks_dagster.core.divergence import Diverged, LossWatch, Spike, limits_of
-from tracks_dagster.core.errors import LossDiverged, NonFinite, TracksError
-from tracks_dagster.core.names import ALERT_LOSS_SPIKE
-from tracks_dagster.core.records import Json, Kind
+from tracks_dagster.track.bodies import Alert
+from tracks_dagster.track.errors import LossDiverged, NonFinite, TracksError
+from tracks_dagster.track.names import ALERT_LOSS_SPIKE
+from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.training.launch import Launch
 
 RANKS_NAMED_MAX = 8  # in a message

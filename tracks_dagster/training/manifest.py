@@ -14,8 +14,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
-from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 FORMAT = 2
 CHUNK_BYTES_MAX = 8 * 1024 * 1024

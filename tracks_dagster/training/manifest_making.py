@@ -12,8 +12,8 @@ from typing import Any, cast
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 from torch.distributed.checkpoint.storage import WriteResult
 
-from tracks_dagster.core.checkpoints import object_prefix
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import object_prefix
 from tracks_dagster.training.manifest import (
     MEMBERS,
     Chunk,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tracks_dagster.core.errors import TrainingError
+from tracks_dagster.track.errors import TrainingError
 
 Batch = Any  # a tensor, or a tuple, list or dict of batches
 

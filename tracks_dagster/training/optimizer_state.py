@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from tracks_dagster.core.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 
 NAMES_TOLD_MAX = 5  # of parameters, in a message
 

@@ -2,7 +2,7 @@
 
 A checkpoint holds a place in such a shuffle and not its samples, so another order after an upgrade
 would train some samples twice and others never, unseen. What is here must not change; a better one gets
-a name of its own in `core.sample_order`.
+a name of its own in `track.sample_order`.
 """
 
 from __future__ import annotations

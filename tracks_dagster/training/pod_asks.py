@@ -11,8 +11,8 @@ import signal
 from tracks_dagster.adapters.stack_dumps import dump_stacks
 from tracks_dagster.core import pod_files
 from tracks_dagster.core.pod_files import Ask, SaveAnswer
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.pod_environment import PodEnvironment
 from tracks_dagster.training.rank_files import read_ranks
 

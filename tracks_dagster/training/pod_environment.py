@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracks_dagster.core import names
-from tracks_dagster.core.errors import InvalidInput, SettingsError
-from tracks_dagster.core.redact import secrets_of
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import InvalidInput, SettingsError
+from tracks_dagster.track.text.redact import secrets_of
 
 PORT_MAX = 65535
 

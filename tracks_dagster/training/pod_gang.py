@@ -17,9 +17,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tracks_dagster.adapters.processes import Process, read_json
-from tracks_dagster.core import names
 from tracks_dagster.core.evidence import Condition
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track import names
+from tracks_dagster.track.records import format_time
 from tracks_dagster.training import rank_files
 from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
 from tracks_dagster.training.pod_environment import PodEnvironment

@@ -18,9 +18,9 @@ from tracks_dagster.core import pod_files
 from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.pod_files import PodBeat, PodEnd
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.machine import Machine
 from tracks_dagster.training.pod_environment import PodEnvironment
 from tracks_dagster.training.rank_files import RankSeen, log_tail

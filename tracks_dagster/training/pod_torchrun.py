@@ -1,7 +1,7 @@
 """torchrun's own machinery, in the process of the pod: the pods meet, and each starts its ranks.
 
 Static rendezvous: the store of the first pod, at a name that is known beforehand. No restarts: a
-restarted rank 0 would be another launch (`core.append`). Runs in a thread beside the main one, where
+restarted rank 0 would be another launch (`track.append`). Runs in a thread beside the main one, where
 torch takes no signal handlers: of its own, it would end a rank 30 s after SIGTERM, in the middle of
 a save. This is the only module of the pod that imports torch.
 """

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 RECENT_MAX = 64  # losses kept
 

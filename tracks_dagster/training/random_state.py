@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import torch
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 
 def capture() -> Json:

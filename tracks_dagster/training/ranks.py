@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from tracks_dagster.core.errors import Fenced, RankLost, TrainingError
-from tracks_dagster.core.records import Json, canonical_json
+from tracks_dagster.track.errors import Fenced, RankLost, TrainingError
+from tracks_dagster.track.records import Json, canonical_json
 
 # For any collective. The last resort where nobody watches, so above every limit of `core.hangs`: the
 # ranks would give up, each for a reason of its own, while one of them evaluates, and no stack be kept.

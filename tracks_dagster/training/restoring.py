@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.bodies import CheckpointDecision
-from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.errors import CheckpointCorrupt, CheckpointMismatch, TrackBroken
-from tracks_dagster.core.records import Draft, Json, Kind, Record
-from tracks_dagster.core.track import read_records, run_track
+from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, TrackBroken
+from tracks_dagster.track.records import Draft, Json, Kind, Record
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.loading import Fetched, fetch

@@ -2,7 +2,7 @@
 
 The epochs' permutations, one after the other, form an endless stream of sample indices, cut into
 blocks of the global batch B: block b (1-based) is the positions [(b-1)·B, b·B). Step s takes block s,
-or, behind `skip_windows`, the s-th block that these leave (`core.skip_windows`); rank r takes its r-th
+or, behind `skip_windows`, the s-th block that these leave (`track.skip_windows`); rank r takes its r-th
 contiguous slice. So the order does not depend on world size, micro-batch, loader workers or how far a
 loader prefetched, and the cursor after step s is the end of its block: nothing has to be saved to
 resume. Blocks are left out where the stream has them, over the end of an epoch as well: what is
@@ -17,10 +17,10 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json, sha256_hex
-from tracks_dagster.core.sample_order import SampleOrder, find_order
-from tracks_dagster.core.skip_windows import block_of, skipped_blocks
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.sample_order import SampleOrder, find_order
+from tracks_dagster.track.skip_windows import block_of, skipped_blocks
 from tracks_dagster.training.permutations import (
     FeistelPermutation,
     Indices,

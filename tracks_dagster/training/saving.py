@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
-from tracks_dagster.core.bodies import TimeSpent
-from tracks_dagster.core.errors import (
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.errors import (
     CheckpointWriteFailed,
     Fenced,
     NonFinite,
     TracksError,
     TrainingError,
 )
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training import random_state
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks

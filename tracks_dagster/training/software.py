@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
-from tracks_dagster.core.records import Json, canonical_json, sha256_hex
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
 

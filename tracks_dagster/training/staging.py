@@ -13,7 +13,7 @@ from typing import cast
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteItem
 
-from tracks_dagster.core.errors import TrainingError
+from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.layout import Layout, lay_out
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import AttemptRestored
-from tracks_dagster.core.errors import CheckpointMismatch
-from tracks_dagster.core.records import Json, Kind
+from tracks_dagster.track.bodies import AttemptRestored
+from tracks_dagster.track.errors import CheckpointMismatch
+from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.training import random_state
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.chunk_writer import KnownChunks

@@ -21,8 +21,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from tracks_dagster.core.errors import CheckpointMismatch, TrainingError
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.track.records import Json
 from tracks_dagster.training import optimizer_state
 from tracks_dagster.training.manifest import Manifest, TensorEntry
 from tracks_dagster.training.state_tree import Tensors, put_together, take_apart

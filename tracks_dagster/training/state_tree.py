@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tracks_dagster.core.errors import TrainingError
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.track.records import Json
 
 Tensors = dict[str, torch.Tensor]
 

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from tracks_dagster.core.beats import Phase
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.loss_guard import LossGuard
 from tracks_dagster.training.progress import Best, Progress

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tracks_dagster.core.beats import Phase
-from tracks_dagster.core.errors import (
+from tracks_dagster.track.errors import (
     CheckpointWriteFailed,
     LossDiverged,
     NonFinite,

@@ -24,8 +24,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from tracks_dagster.core.errors import CheckpointCorrupt
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.manifest import Chunk, Manifest, Piece, Shard, TensorEntry
 

@@ -20,10 +20,10 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import NonFinite, TrainingError
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.track.errors import NonFinite, TrainingError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.training.chunk_writer import KnownChunks, store_chunks
 from tracks_dagster.training.manifest import Chunk, Manifest
 from tracks_dagster.training.manifest_making import Moment, StoredPiece, make_manifest

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 
-from tracks_dagster.core.bodies import TimeSpent
+from tracks_dagster.track.bodies import TimeSpent
 
 
 class TimeBook:

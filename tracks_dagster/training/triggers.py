@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from tracks_dagster.core.bodies import CheckpointCadence
+from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.training.stop_signal import StopSignal
 
 

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from blake3 import blake3
 
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.errors import CheckpointCorrupt
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import canonical_json, sha256_hex
+from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.training.manifest import Chunk, Manifest, Shard, TensorEntry, parse_manifest
 
 CHUNKS_CACHED_MAX = 4  # while reading tensor by tensor: neighbours share a chunk

@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tracks_dagster.adapters.datasets.documents import Document
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
 
 TRAINING_BYTES_MAX = 6_000_000
 HELDOUT_BYTES_MAX = 500_000

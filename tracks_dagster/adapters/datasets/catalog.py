@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracks_dagster.core.bodies import DatasetDeclared
-from tracks_dagster.core.errors import UnknownRun
-from tracks_dagster.core.snapshots import PreparedSnapshot
+from tracks_dagster.track.bodies import DatasetDeclared
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.snapshots import PreparedSnapshot
 
 Prepare = Callable[[Path, str, Path | None], PreparedSnapshot]  # (folder, dataset, own source)
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import duckdb
 import polars as pl
 
-from tracks_dagster.core.records import sha256_hex
-from tracks_dagster.core.snapshots import Column, PreparedSnapshot, ShardFile
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.snapshots import Column, PreparedSnapshot, ShardFile
 
 ROWS = "snapshot_rows"  # the table of what goes into shards; `position` counts from 0
 ROW_GROUP_ROWS = 65_536

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import duckdb
 
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 SUFFIXES = (".csv", ".parquet")
 MISSING = ("", "NA", "NaN", "nan")  # how tables spell that there is no value

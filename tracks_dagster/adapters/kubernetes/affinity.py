@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tracks_dagster.adapters.kubernetes.merging import merged
 from tracks_dagster.core.cluster import HOSTNAME
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -25,8 +25,8 @@ from tracks_dagster.core.pod_files import (
     save_key,
     stacks_key,
 )
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.text.redact import Redact
 
 # Pods look every ASK_EVERY_S, dump within 5 s, and put what they have.
 STACKS_S_MAX = ASK_EVERY_S + 10.0

@@ -13,16 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tracks_dagster.adapters.kubernetes.reads import (
-    EVENTS,
-    GONE,
-    Listed,
-    ReadFailed,
-    Reads,
-    Wanted,
-)
+from tracks_dagster.adapters.kubernetes.reads import EVENTS, GONE, Listed, ReadFailed, Reads, Wanted
 from tracks_dagster.core.kube_json import mapping, text, version_order
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 WATCH_S_MIN, WATCH_S_MAX = 180, 240  # below the five minutes that a version is good for
 # A server that sends bookmarks does so every minute; a half-open connection is found by silence.

@@ -21,8 +21,8 @@ from kubernetes.config import ConfigException
 from kubernetes.config.kube_config import KubeConfigMerger
 
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import GangError, GangUnreachable, SettingsError
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import GangError, GangUnreachable, SettingsError
+from tracks_dagster.track.records import Json
 
 CONNECT_S_MAX = 10.0
 READ_S_MAX = 30.0  # between two bytes of a reply; the API server's own limit for a request is 60 s

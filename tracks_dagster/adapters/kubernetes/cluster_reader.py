@@ -22,7 +22,7 @@ from tracks_dagster.core.cluster_needs import (
     references,
 )
 from tracks_dagster.core.kube_json import mapping, mappings, text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 VERSION = "/version"
 PAGE_OBJECTS = 500

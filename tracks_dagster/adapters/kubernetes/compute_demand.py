@@ -10,9 +10,9 @@ import math
 from dataclasses import dataclass
 
 from tracks_dagster.adapters.kubernetes.job_names import NODES_MAX
-from tracks_dagster.core.bodies import ComputeRequest
 from tracks_dagster.core.cluster import CPU, ClusterSettings, DeviceClass
-from tracks_dagster.core.located import unknown
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.text.located import unknown
 
 CPUS = "cpu"  # the resource
 

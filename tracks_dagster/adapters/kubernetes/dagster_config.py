@@ -20,8 +20,8 @@ from tracks_dagster.adapters.dagster_instance import instance_config
 from tracks_dagster.adapters.kubernetes import pod_security
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_store import why_unreachable
-from tracks_dagster.core.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT
+from tracks_dagster.track.records import Json
 
 RUNS_MAX = 500  # at once, of all kinds: supervisors are small
 ATTEMPTS_MAX = 450  # of these, so that evals and snapshots always find a place

@@ -12,7 +12,7 @@ from tracks_dagster.adapters.kubernetes import dagster_config
 from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import SettingsError
+from tracks_dagster.track.errors import SettingsError
 
 
 def open_cluster_home(

@@ -19,10 +19,10 @@ from tracks_dagster.adapters.kubernetes.pod_lives import (
     life_of,
     unreachable,
 )
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import Condition
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Clock
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import Clock
 
 KILL_S_MAX = 40.0  # more than OVERDUE_S: a pod that does not go by then is unreachable
 KILL_GRACE_S = 1  # the shortest that still waits for the kubelet's word

@@ -13,8 +13,8 @@ from tracks_dagster.adapters.kubernetes.job_names import ANNOTATION_ATTEMPT, gan
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests, Object, Query
 from tracks_dagster.core.cluster import JOB, JOB_SET
 from tracks_dagster.core.kube_json import mapping, mappings, text
-from tracks_dagster.core.names import LABEL_APP, MANAGED_BY, attempt_key
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, attempt_key
+from tracks_dagster.track.records import Json
 
 EVENTS_MAX = 50  # of one object; the API server forgets them within an hour
 _PATHS = {JOB: "/apis/batch/v1/{}/jobs", JOB_SET: "/apis/jobset.x-k8s.io/v1alpha2/{}/jobsets"}

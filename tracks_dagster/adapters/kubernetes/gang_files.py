@@ -15,8 +15,6 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tracks_dagster.core.body_json import from_json, to_json
-from tracks_dagster.core.errors import StoreError, TrackBroken
 from tracks_dagster.core.pod_files import (
     PodBeat,
     PodEnd,
@@ -26,8 +24,10 @@ from tracks_dagster.core.pod_files import (
     end_key,
     gang_prefix,
 )
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import canonical_json
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import StoreError, TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import canonical_json
 
 BEAT_READ_S = 5.0  # as often as pods write them
 HEARD_S = 45.0  # beyond that a pod, which puts a beat every ALIVE_EVERY_S, may not reach the store

@@ -14,12 +14,12 @@ from tracks_dagster.adapters.kubernetes.homes import variables_of
 from tracks_dagster.adapters.kubernetes.job_board import JobState, state_of
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
 from tracks_dagster.adapters.kubernetes.places import Place
-from tracks_dagster.core import names
 from tracks_dagster.core.cluster import JOB
 from tracks_dagster.core.gang_seen import JobStory
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Clock, ObjectStore
-from tracks_dagster.core.records import format_time
+from tracks_dagster.track import names
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.records import format_time
 
 JOB_LOOK_S = 5.0  # while no watch shows the Job: it has just begun, or may not see any
 

@@ -11,9 +11,9 @@ from kubernetes.client import ApiClient
 from tracks_dagster.adapters.kubernetes.gang_api import GangApi
 from tracks_dagster.adapters.kubernetes.places import Place
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.ports import Clock, ObjectStore
-from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.start_budget import StartBudget
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.text.redact import Redact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from tracks_dagster.adapters.kubernetes.places import Place
 from tracks_dagster.adapters.kubernetes.pod_lives import life_of, unreachable
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import Clock, ObjectStore
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import Clock, ObjectStore
 
 NEVER_S = 10.0  # how old the answer may be that a gang never was
 KNOWN_MAX = 8192  # gangs without a Job that are remembered

@@ -13,10 +13,10 @@ from enum import Enum
 
 from tracks_dagster.adapters.kubernetes.gang_api import GangApi, attempt_of
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.kube_json import mapping, mappings
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json
 
 BOARD_S = 4.0  # how old an answer may be; a sensor ticks every 5 s
 _FINAL = frozenset({"Complete", "Completed", "Failed"})  # of a Job, and of a JobSet

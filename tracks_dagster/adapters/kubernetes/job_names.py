@@ -8,8 +8,8 @@ are labels of DNS, of 63 characters at most.
 from __future__ import annotations
 
 from tracks_dagster.core.cluster import JOB_SET
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import (
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import (
     LABEL_APP,
     LABEL_ATTEMPT,
     LABEL_RUN,
@@ -17,7 +17,7 @@ from tracks_dagster.core.names import (
     attempt_key,
     check_run_id,
 )
-from tracks_dagster.core.records import sha256_hex
+from tracks_dagster.track.records import sha256_hex
 
 ANNOTATION_ATTEMPT = "tracks/attempt"  # the attempt's key, exact
 MEMBER = "gang"  # the one replicated job of a JobSet

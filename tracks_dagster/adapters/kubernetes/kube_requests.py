@@ -27,8 +27,8 @@ from tracks_dagster.adapters.kubernetes.client import (
     is_passing,
 )
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import GangUnreachable
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import GangUnreachable
+from tracks_dagster.track.records import Json
 
 Query = Sequence[tuple[str, str]]
 Object = dict[str, Json]

@@ -43,14 +43,14 @@ from tracks_dagster.adapters.kubernetes.starting import start_gang
 from tracks_dagster.adapters.kubernetes.sweeping import Sweeping
 from tracks_dagster.adapters.kubernetes.watched_gang import WatchedGang
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.bodies import RankPlace
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.errors import GangError, GangUnreachable, StoreError, StoreUnavailable
 from tracks_dagster.core.hangs import StackDump
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.orphans import StandingGang
-from tracks_dagster.core.ports import Clock, ObjectStore
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.errors import GangError, GangUnreachable, StoreError, StoreUnavailable
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.text.redact import Redact
 
 DRAIN_AGAIN_S = (
     10.0  # a drain is asked for every second; pods that were being made may have missed it

@@ -25,7 +25,7 @@ from tracks_dagster.adapters.kubernetes.change_stream import REFUSED
 from tracks_dagster.adapters.kubernetes.reads import LOGS, ReadFailed, Reads
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.core.gang_ends import tail
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.text.redact import Redact
 
 LOG_READS_PER_S = 2.0  # of one gang, beside those at once
 LOG_EVERY_S = 5.0  # of one pod, at the most

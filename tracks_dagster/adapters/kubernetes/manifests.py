@@ -18,9 +18,9 @@ from tracks_dagster.adapters.kubernetes.pod_template import pod_template, read_p
 from tracks_dagster.adapters.kubernetes.template_rules import QUEUE_LABEL
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import JOB, JOB_SET, ClusterSettings
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json
 
 JOB_SET_API = "jobset.x-k8s.io/v1alpha2"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 
 def merged(below: Json, above: Json) -> Json:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from tracks_dagster.adapters.kubernetes.gang_files import GangFiles, Started
 from tracks_dagster.adapters.kubernetes.pod_evidence import read_evidence
-from tracks_dagster.core.errors import GangError
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.ports import ObjectStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

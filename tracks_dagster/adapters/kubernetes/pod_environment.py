@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from tracks_dagster.adapters.kubernetes.compute_demand import Demand, threads
 from tracks_dagster.adapters.kubernetes.job_names import job_name, pod_host
 from tracks_dagster.adapters.kubernetes.merging import by_key
-from tracks_dagster.core import names
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.records import Json
+from tracks_dagster.track import names
+from tracks_dagster.track.records import Json
 
 WORK = "/var/tracks"  # an emptyDir: what a pod writes there goes with it
 MASTER_PORT = 29500  # torchrun's own default

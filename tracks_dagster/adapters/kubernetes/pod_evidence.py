@@ -13,13 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from tracks_dagster.core.errors import StoreError
 from tracks_dagster.core.gang_ends import tail
 from tracks_dagster.core.gang_fold import GangFold
 from tracks_dagster.core.gang_seen import GangSeen
 from tracks_dagster.core.gang_sightings import Line
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, canonical_json
+from tracks_dagster.track.errors import StoreError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, canonical_json
 
 PUT_EVERY_S = (
     1.0  # one segment a second at the most; the first line after a quiet time goes at once

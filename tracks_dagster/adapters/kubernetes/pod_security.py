@@ -6,7 +6,7 @@ as another. A template, or `run_worker` of the settings, may say more or less.
 
 from __future__ import annotations
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 POD: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -25,8 +25,8 @@ from tracks_dagster.adapters.kubernetes.template_rules import (
 )
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import GIB, ClusterSettings
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json
 
 MODULE = "tracks_dagster.training.pod"
 SHARED_MEMORY = "/dev/shm"

@@ -23,7 +23,6 @@ from tracks_dagster.adapters.kubernetes.log_tails import LogTails
 from tracks_dagster.adapters.kubernetes.pod_evidence import EvidenceWriter, read_lines
 from tracks_dagster.adapters.kubernetes.reads import EVENTS, JOBS, PODS, Listed, Reads, Wanted
 from tracks_dagster.adapters.kubernetes.watch_pace import Pace
-from tracks_dagster.core.errors import StoreError
 from tracks_dagster.core.gang_fold import PODS_MAX, GangFold
 from tracks_dagster.core.gang_seen import GangSeen, JobStory, PodStory
 from tracks_dagster.core.gang_sightings import (
@@ -41,9 +40,10 @@ from tracks_dagster.core.gang_sightings import (
     same_sight,
 )
 from tracks_dagster.core.kube_json import mapping, text, version_order
-from tracks_dagster.core.ports import Clock, ObjectStore
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.errors import StoreError
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.text.redact import Redact
 
 STOP_S_MAX = 10.0
 LAST_LOGS_S = 3.0  # at a stop, for logs of pods that have just ended

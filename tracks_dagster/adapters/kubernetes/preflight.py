@@ -12,8 +12,8 @@ from collections.abc import Callable
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_store import why_unreachable
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.names import KUBERNETES
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import KUBERNETES
 
 
 def gang_check(load: Callable[[], ClusterSettings]) -> Callable[[GangSpec], None]:

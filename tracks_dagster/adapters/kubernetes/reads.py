@@ -20,9 +20,9 @@ from kubernetes.config import ConfigException
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.kube_json import mapping, mappings, text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import Json
 
 CONNECT_S = 10.0
 LIST_S = 60.0  # for a reply that begins

@@ -16,7 +16,7 @@ from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.gang_ends import conditions, deciding_pod, rank_ends
 from tracks_dagster.core.gang_seen import GangSeen
 from tracks_dagster.core.pod_files import PodBeat, PodEnd
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 KERNEL_LINES_MAX = 200  # of all pods together
 POD_PROBLEM = "PodProblem"  # the type of the condition that says what a pod wrote of itself

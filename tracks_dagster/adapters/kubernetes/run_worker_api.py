@@ -16,7 +16,7 @@ from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests, Objec
 from tracks_dagster.adapters.kubernetes.log_tails import split_line
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.kube_json import mapping, mappings, text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 # dagster-k8s labels so what its run launcher starts, and nothing else.
 RUN_WORKERS = "app.kubernetes.io/component=run_worker"

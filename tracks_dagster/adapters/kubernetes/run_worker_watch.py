@@ -16,9 +16,9 @@ from http import HTTPStatus
 
 from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS
 from tracks_dagster.adapters.kubernetes.run_worker_api import LABEL_DAGSTER_RUN, RunWorkerApi
-from tracks_dagster.core.errors import GangError, TracksError
 from tracks_dagster.core.kube_json import mapping, text
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.errors import GangError, TracksError
+from tracks_dagster.track.records import Json
 
 WINDOW_S = 10  # of one watch; then `between` is called and the watch resumes without a gap
 CHANGES_MAX = 50  # kept of one run's pods: the oldest goes

@@ -9,19 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from tracks_dagster.adapters.kubernetes.gang_api import (
-    GangApi,
-    attempt_of,
-    gang_name,
-    uid_of,
-)
+from tracks_dagster.adapters.kubernetes.gang_api import GangApi, attempt_of, gang_name, uid_of
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.kube_json import mapping, text, time_text
-from tracks_dagster.core.names import parse_attempt_key
 from tracks_dagster.core.orphans import SERVICE, StandingGang
-from tracks_dagster.core.records import parse_time
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import parse_attempt_key
+from tracks_dagster.track.records import parse_time
 
 
 class Sweeping:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from tracks_dagster.adapters.kubernetes.affinity import REQUIRED
 from tracks_dagster.adapters.kubernetes.pod_environment import OWN
-from tracks_dagster.core.names import LABEL_APP
-from tracks_dagster.core.records import Json
-from tracks_dagster.core.redact import secrets_of
+from tracks_dagster.track.names import LABEL_APP
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.redact import secrets_of
 
 TRAINER = "trainer"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"

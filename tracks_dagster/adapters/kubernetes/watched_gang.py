@@ -21,11 +21,11 @@ from tracks_dagster.adapters.kubernetes.pod_lives import OVERDUE_S, boot_id_of, 
 from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
 from tracks_dagster.adapters.kubernetes.report import Known, report
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.errors import GangError, StoreError
 from tracks_dagster.core.evidence import CANNOT_START, Condition
 from tracks_dagster.core.gang_seen import GangSeen, PodStory
-from tracks_dagster.core.names import attempt_key
 from tracks_dagster.core.start_budget import cannot_start
+from tracks_dagster.track.errors import GangError, StoreError
+from tracks_dagster.track.names import attempt_key
 
 CAUGHT_UP_S_MAX = 15.0  # for the watch to have read what there is, logs too
 STORED_S_MAX = 30.0  # for the store to have what was seen, before it is let go here

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from tracks_dagster.core.records import format_time, parse_time
+from tracks_dagster.track.records import format_time, parse_time
 
 
 class UtcTime(TypeDecorator[datetime]):

@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError, Statement
 from sqlalchemy.pool import NullPool, Pool, QueuePool
 
 from tracks_dagster.adapters.ledger.sqlite_reading import Reading, to_read
-from tracks_dagster.core.errors import LedgerError, RowRefused, SettingsError
+from tracks_dagster.track.errors import LedgerError, RowRefused, SettingsError
 
 CONNECT_S_MAX = 10  # for a Postgres to answer
 BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite file

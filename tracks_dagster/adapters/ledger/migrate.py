@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from tracks_dagster.adapters.ledger.engine import place, transaction
 from tracks_dagster.adapters.ledger.reader_role import make_reader
-from tracks_dagster.core.errors import LedgerError
+from tracks_dagster.track.errors import LedgerError
 
 HEAD = "0008"  # the newest migration; a test compares it with the folder
 VERSION_TABLE = "ledger_version"  # not alembic's own name: Dagster's stands in the same database

@@ -17,10 +17,10 @@ from tracks_dagster.adapters.ledger.column_types import UtcTime, as_utc
 from tracks_dagster.adapters.ledger.engine import make_engine, transaction
 from tracks_dagster.adapters.ledger.tables import metadata, track_cursors
 from tracks_dagster.adapters.ledger.text_search import search_statement
-from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.ledger_ports import Cursor, Row
-from tracks_dagster.core.records import Json
 from tracks_dagster.core.track_states import owned_rows, owner_columns
+from tracks_dagster.track.errors import LedgerError
+from tracks_dagster.track.records import Json
 
 _COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
 _TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)}

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from tracks_dagster.core.errors import LedgerError
+from tracks_dagster.track.errors import LedgerError
 
 Seen = tuple[tuple[int, int] | None, ...]  # (modified at in ns, bytes) of the file and of its WAL
 

@@ -14,8 +14,8 @@ from tracks_dagster.adapters.stores.archive import ArchiveStore, is_archive
 from tracks_dagster.adapters.stores.format_file import check_format, make_format
 from tracks_dagster.adapters.stores.local import LocalStore, make_root
 from tracks_dagster.adapters.stores.probe import probe_conditions
-from tracks_dagster.core.errors import SettingsError, StoreUnsuitable
-from tracks_dagster.core.ports import Leftovers, ObjectStore
+from tracks_dagster.track.errors import SettingsError, StoreUnsuitable
+from tracks_dagster.track.ports import Leftovers, ObjectStore
 
 
 class Store(ObjectStore, Leftovers, Protocol):

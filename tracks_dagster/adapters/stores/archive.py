@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from tracks_dagster.adapters.stores.unpacking import unpack
-from tracks_dagster.core.archives import (
+from tracks_dagster.track.archives import (
     MANIFEST,
     MEMBER_BYTES_MAX,
     MEMBERS_MAX,
@@ -29,8 +29,8 @@ from tracks_dagster.core.archives import (
     ArchiveManifest,
     parse_manifest,
 )
-from tracks_dagster.core.errors import InvalidInput, StoreUnsuitable
-from tracks_dagster.core.ports import LEFTOVER_AGE_S
+from tracks_dagster.track.errors import InvalidInput, StoreUnsuitable
+from tracks_dagster.track.ports import LEFTOVER_AGE_S
 
 Add = Callable[[str, bytes], None]  # (name of a member, its bytes)
 

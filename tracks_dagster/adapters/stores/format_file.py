@@ -10,9 +10,9 @@ import json
 import uuid
 from contextlib import suppress
 
-from tracks_dagster.core.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import canonical_json
+from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import canonical_json
 
 FORMAT_KEY = "format.json"
 FORMAT = 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from tracks_dagster.core.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput
 
 KEY_BYTES_MAX = 900  # S3 takes 1024, its prefix included
 

@@ -26,9 +26,9 @@ from pathlib import Path
 
 from tracks_dagster.adapters.stores.durable import sync_folder, write_new
 from tracks_dagster.adapters.stores.keys import check_key, is_key, is_part
-from tracks_dagster.core.errors import StoreUnavailable, StoreUnsuitable
-from tracks_dagster.core.ports import LEFTOVER_AGE_S
-from tracks_dagster.core.private_files import file_mode
+from tracks_dagster.track.errors import StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.ports import LEFTOVER_AGE_S
+from tracks_dagster.track.text.private_files import file_mode
 
 PARTIAL_FOLDER = "~partial"  # "~" is in no key, so nothing in it is ever listed
 FOLDERS_MAX = 10_000  # remembered by one store object, about 2 MB

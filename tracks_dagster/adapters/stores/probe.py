@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import secrets
 
-from tracks_dagster.core.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
-from tracks_dagster.core.ports import ObjectStore
+from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.ports import ObjectStore
 
 PROBE_PREFIX = "probe/"
 PROBE_TRIES_MAX = 3  # probes whose reply was lost before the store counts as down

@@ -16,14 +16,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from tracks_dagster.core.archives import (
+from tracks_dagster.track.archives import (
     MEMBER_BYTES_MAX,
     MEMBERS_MAX,
     NAME_CHARACTERS_MAX,
     NAMES_CHARACTERS_MAX,
     TOTAL_BYTES_MAX,
 )
-from tracks_dagster.core.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
+from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
 
 COPY_BYTES = 1024 * 1024  # at a time
 HEADER_BYTES_MAX = 8 * 1024  # of what tar says of one file beside its bytes: a long name

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracks_dagster.core.continuity import Continuity
-from tracks_dagster.core.records import Kind, Record
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.explain.explanation import Resumed
 from tracks_dagster.services.narrate import sentence
+from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.states.run_state import AttemptState
 
 
 def explain_began(

@@ -8,12 +8,12 @@ from __future__ import annotations
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.core.own_frames import newest_own_frame
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.services.explain.explanation import Ended
 from tracks_dagster.services.explain.ranks import rank_ends
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.run_state import AttemptState
 
 TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import CodeVersion, ConfigChange, Debit
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.completeness import Completeness
 from tracks_dagster.core.continuity import Continuity
 from tracks_dagster.core.prices import Money
-from tracks_dagster.core.records import Json
 from tracks_dagster.services.explain.reading import Break
+from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,11 @@ from urllib.parse import quote
 
 from tracks_dagster.core.endings import Ending, ending_of
 from tracks_dagster.core.lineage import attempt_thing
-from tracks_dagster.core.names import ATTEMPT_PARTITIONS, NO_DATASET, attempt_key
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.run_state import AttemptState, RunState
-from tracks_dagster.core.track import code_diff_key
 from tracks_dagster.services.explain.explanation import Reference, UiLink
+from tracks_dagster.track.names import ATTEMPT_PARTITIONS, NO_DATASET, attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.track import code_diff_key
 
 NODES_MAX = 4  # of a gang, that are looked up by name
 

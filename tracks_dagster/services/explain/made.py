@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.bodies import EvalRequirement
-from tracks_dagster.core.checkpoints import CheckpointRef
-from tracks_dagster.core.evals import attempts_at, final_checkpoint, is_completed
 from tracks_dagster.core.prices import NO_TABLE, Money, Prices
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import AttemptTime
 from tracks_dagster.core.time_facts import accelerator_of
 from tracks_dagster.services.explain.explanation import CheckpointMade, Cost, EvalDone
 from tracks_dagster.services.receipts import Receipt, RunReceipts
+from tracks_dagster.track.bodies import EvalRequirement
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.evals import attempts_at, final_checkpoint, is_completed
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:

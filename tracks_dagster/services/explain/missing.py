@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracks_dagster.core.completeness import Completeness, Seen, completeness
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.receipts import Receipt
+from tracks_dagster.track.states.run_state import RunState
 
 
 def score(state: RunState, receipt: Receipt, evidence_problem: str | None) -> Completeness:

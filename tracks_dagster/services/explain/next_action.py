@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Record, format_time
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.explain.explanation import CountedRecord, Next
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.receipts import RunReceipts
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Record, format_time
+from tracks_dagster.track.states.run_state import AttemptState
 
 NOT_KNOWN = "not known"  # what the record breaks before
 

@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
-from tracks_dagster.core.records import Json, format_time
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.records import Json, format_time
 
 _SQL = Path(__file__).parent
 COUNT_SQL, PICK_SQL = _SQL / "random_failed_count.sql", _SQL / "random_failed_pick.sql"

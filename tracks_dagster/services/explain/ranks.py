@@ -10,14 +10,14 @@ import json
 import signal
 from collections.abc import Iterator
 
-from tracks_dagster.core.body_json import from_json
-from tracks_dagster.core.errors import TrackBroken
 from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.core.initiator import initiator
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
-from tracks_dagster.core.redact import redact
-from tracks_dagster.core.run_state import AttemptState
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.redact import redact
 
 RANKS_MAX = 8  # the earliest to end; the evidence has all of them
 LATE_MAX = 4

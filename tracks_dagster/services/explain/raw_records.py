@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from tracks_dagster.core.errors import UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Json, format_time, sha256_hex
 from tracks_dagster.services.explain.reading import Break, read_run
 from tracks_dagster.services.kept_logs import CHANGED
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.records import Json, format_time, sha256_hex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

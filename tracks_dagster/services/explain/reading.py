@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core import run_fold
-from tracks_dagster.core.errors import RecordNewer, TrackBroken
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.records import Record
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import RESTORE, UPGRADE, check_cursor, read_track
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import run_track
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

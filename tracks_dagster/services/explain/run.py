@@ -10,16 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.bodies import RankPlace, TimeSpent
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.clean_start import CleanStart
-from tracks_dagster.core.errors import TrackBroken, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import ALERT_SAVE_FAILED, attempt_key
-from tracks_dagster.core.ports import ObjectStore
 from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.records import Kind, format_time
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.core.time_buckets import RunTime, run_buckets
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.explain.began import explain_began
@@ -56,6 +49,13 @@ from tracks_dagster.services.quarantine.descending import next_start, not_known
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import RankPlace, TimeSpent
+from tracks_dagster.track.errors import TrackBroken, UnknownRun
+from tracks_dagster.track.names import ALERT_SAVE_FAILED, attempt_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 ATTEMPTS_TOLD_MAX = 12  # of a run, the newest, each in full; the history names all of them
 

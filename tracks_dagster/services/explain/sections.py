@@ -9,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.names import NO_DATASET
 from tracks_dagster.core.prices import Money
-from tracks_dagster.core.track import code_diff_key
-from tracks_dagster.core.visible import one_line
 from tracks_dagster.services.explain.bucket_words import bucket_label
 from tracks_dagster.services.explain.explanation import (
     AttemptExplanation,
@@ -22,6 +19,9 @@ from tracks_dagster.services.explain.explanation import (
     Stretch,
     Where,
 )
+from tracks_dagster.track.names import NO_DATASET
+from tracks_dagster.track.text.visible import one_line
+from tracks_dagster.track.track import code_diff_key
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
 RANKS_MAX = 16  # that are told one by one

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracks_dagster.core.bodies import ConfigChange
-from tracks_dagster.core.records import Json, format_time
-from tracks_dagster.core.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.core.skip_windows import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.services.explain.explanation import DataSeen, Tried
 from tracks_dagster.services.receipts import Receipt
+from tracks_dagster.track.bodies import ConfigChange
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 
 
 def explain_tried(state: RunState, attempt: AttemptState) -> Tried:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from tracks_dagster.core.archives import MANIFEST, STORE, ArchiveManifest
-from tracks_dagster.core.errors import ArchiveNewer, StoreUnsuitable
-from tracks_dagster.core.records import sha256_hex
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
+from tracks_dagster.track.archives import MANIFEST, STORE, ArchiveManifest
+from tracks_dagster.track.errors import ArchiveNewer, StoreUnsuitable
+from tracks_dagster.track.records import sha256_hex
 
 AGAIN = (
     "Ask for the archive again, and compare its sha256 with the one that `tracks export` printed"

@@ -9,12 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import LedgerError
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Record
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.core.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.fsck.journals import check_journals
@@ -33,6 +28,11 @@ from tracks_dagster.services.fsck.objects import (
 )
 from tracks_dagster.services.fsck.sources import Sources
 from tracks_dagster.services.fsck.tracks import check_cursor, fold_track, read_track, track_names
+from tracks_dagster.track.errors import LedgerError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.run_state import RunState
 
 TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
 

@@ -10,10 +10,10 @@ import json
 import re
 from collections.abc import Iterator
 
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.run_state import AttemptState, RunState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.journals import read_steps
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 _OFFSET = re.compile(r"[0-9]{1,18}")
 RESTORE = "Restore the object from a backup or the bucket's versions if the steps matter"

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tracks_dagster.core.errors import LedgerError, TrackBroken
 from tracks_dagster.core.ledger_ports import Cursor, Ledger, Row
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, Record, format_time
 from tracks_dagster.core.track_states import owned_rows, rows_of
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import fold_track, has_records
+from tracks_dagster.track.errors import LedgerError, TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, Record, format_time
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME_US_MAX = 2**57  # some 4500 years: what is beyond was no time

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
-from tracks_dagster.core.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.errors import CheckpointError
-from tracks_dagster.core.evals import result_key
-from tracks_dagster.core.placement import places_key
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, sha256_hex
-from tracks_dagster.core.run_state import RunState, trainer_of
-from tracks_dagster.core.track import run_track
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import fold_track, read_track
+from tracks_dagster.track.errors import CheckpointError
+from tracks_dagster.track.placement import places_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.evals import result_key
+from tracks_dagster.track.states.run_state import RunState, trainer_of
+from tracks_dagster.track.track import run_track
 
 VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
 IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key

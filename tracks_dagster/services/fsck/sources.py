@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.checkpoints import checkpoint_at
-from tracks_dagster.core.dataset_state import DatasetState
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.track import dataset_track, run_track
 from tracks_dagster.core.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import RESTORE, fold_track, read_track
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import dataset_track, run_track
 
 
 class Sources:

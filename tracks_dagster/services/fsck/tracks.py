@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tracks_dagster.core import track_states
-from tracks_dagster.core.errors import RecordNewer, TrackBroken
 from tracks_dagster.core.ledger_ports import Cursor
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Record, sha256_hex
-from tracks_dagster.core.track import DATASETS, POOLS, RUNS, log_key, read_record
-from tracks_dagster.core.track_gaps import last_seq
 from tracks_dagster.core.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
+from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Record, sha256_hex
+from tracks_dagster.track.track import DATASETS, POOLS, RUNS, log_key, read_record
+from tracks_dagster.track.track_gaps import last_seq
 
 LINEAGE = "lineage/"
 

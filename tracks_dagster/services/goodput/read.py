@@ -22,7 +22,6 @@ from importlib.resources import files
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.ledger_views import select_as_of, without_comments
 from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.time_buckets import BUCKETS, HOLDING
 from tracks_dagster.core.time_facts import EPOCH, micros
 from tracks_dagster.services.goodput.values import (
@@ -34,6 +33,7 @@ from tracks_dagster.services.goodput.values import (
     Retrying,
 )
 from tracks_dagster.services.known_families import check_family
+from tracks_dagster.track.records import Json, format_time
 
 GROUPS_MAX = 40  # groups that are shown
 _READ_MAX = 1_000_000  # groups that are summed up: as many as there are reasons, teams, weeks

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.errors import InvalidInput
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Thing, ThingKind
-from tracks_dagster.core.records import format_time
 from tracks_dagster.services.lineage.descent import Descendants, Group, descendants
 from tracks_dagster.services.quarantine.decisions import SOURCES
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.things import find_exact
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import format_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

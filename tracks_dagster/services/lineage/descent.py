@@ -14,8 +14,6 @@ from pathlib import Path
 
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Consumed, ThingKind, checkpoint_name
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.time_facts import micros
 from tracks_dagster.services.lineage.consumed import (
     ALWAYS,
@@ -25,6 +23,8 @@ from tracks_dagster.services.lineage.consumed import (
     newest_consumed,
 )
 from tracks_dagster.services.things import Exact, as_it_was
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json, format_time
 
 NAMED_MAX = 10  # of each kind
 RUNS_MAX = 100  # whose clean attempts and checkpoints are named: those reached last

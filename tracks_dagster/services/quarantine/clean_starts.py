@@ -3,13 +3,13 @@ anything (an attempt, a branch, an eval, a promotion)."""
 
 from __future__ import annotations
 
-from tracks_dagster.core.bodies import CodeVersion, SnapshotRef
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.core.clean_start import NothingClean, Withheld, clean_start
-from tracks_dagster.core.errors import InvalidInput
-from tracks_dagster.core.run_state import RunState
 from tracks_dagster.services.quarantine.quarantines import Marks, Quarantines
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
 
 
 def withheld_of(quarantines: Quarantines, state: RunState) -> Withheld:

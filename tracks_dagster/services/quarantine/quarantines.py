@@ -18,9 +18,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 
-from tracks_dagster.core import dataset_state, quarantine_state, run_fold
-from tracks_dagster.core.bodies import CodeVersion, SnapshotRef
-from tracks_dagster.core.checkpoints import CheckpointRef
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import (
     Thing,
@@ -31,14 +28,17 @@ from tracks_dagster.core.lineage import (
     is_code,
     ran_a_step,
 )
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.placement import nodes_of
-from tracks_dagster.core.quarantine_state import SourceQuarantine
-from tracks_dagster.core.records import Record
-from tracks_dagster.core.run_state import AttemptState, CheckpointState, RunState
-from tracks_dagster.core.track import QUARANTINES_TRACK, dataset_track, run_track
 from tracks_dagster.services.things import Exact, as_it_was, find_exact
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states import dataset_state, quarantine_state, run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.quarantine_state import SourceQuarantine
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
+from tracks_dagster.track.track import QUARANTINES_TRACK, dataset_track, run_track
 
 ID_CHARACTERS = 12  # of a snapshot's id in a name
 WHY_CHARACTERS_MAX = 300  # of a quarantine's why in a sentence, which stands in a record

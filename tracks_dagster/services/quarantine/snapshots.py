@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.bodies import SnapshotDecision, SnapshotRef
-from tracks_dagster.core.dataset_state import DatasetState, SnapshotState, find_by_prefix
-from tracks_dagster.core.errors import InvalidInput, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.records import Draft, Json, Kind, Record
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.bodies import SnapshotDecision, SnapshotRef
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Draft, Json, Kind, Record
+from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState, find_by_prefix
 
 NAMED_MAX = 10  # of each kind of consumer: a refusal is one record of at most 16 KiB
 ID_CHARACTERS = 12  # of a snapshot's id in a sentence

@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tracks_dagster.core.checkpoints import CheckpointRef, checkpoint_at
-from tracks_dagster.core.run_state import CheckpointState, RunState
 from tracks_dagster.services.explain.explanation import Stretch
 from tracks_dagster.services.explain.stretches import members
 from tracks_dagster.services.receipts import RunReceipts
 from tracks_dagster.services.report.loss_curve import colour
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 WIDTH, ROW, TOP, BOTTOM = 720, 30, 40, 34
 LEFT, RIGHT = 176, 28  # for the names, and half of the last label

@@ -13,10 +13,6 @@ from html import escape
 from pathlib import Path
 from string import Template
 
-from tracks_dagster.core.checkpoints import checkpoint_at
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.run_state import RunState
-from tracks_dagster.core.visible import visible
 from tracks_dagster.services.explain.explanation import AttemptExplanation, RunExplanation
 from tracks_dagster.services.explain.glossary import used_words
 from tracks_dagster.services.explain.run import (
@@ -36,6 +32,10 @@ from tracks_dagster.services.report.rich_lines import rich
 from tracks_dagster.services.report.tables import attempt_rows, record_rows
 from tracks_dagster.services.report.timeline import timeline
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.visible import visible
 
 TEMPLATE = Path(__file__).with_name("report.html")
 STYLE = Path(__file__).with_name("report.css")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from tracks_dagster.core.records import Record
 from tracks_dagster.services.explain.explanation import Stretch
 from tracks_dagster.services.explain.stretches import members
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.receipts import RunReceipts
 from tracks_dagster.services.report.loss_curve import colour
 from tracks_dagster.services.report.timeline import name_of
+from tracks_dagster.track.records import Record
 
 RECORDS_MAX = 1000  # the newest
 

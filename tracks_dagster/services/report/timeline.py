@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from html import escape
 
-from tracks_dagster.core.records import parse_time
-from tracks_dagster.core.run_state import AttemptState
 from tracks_dagster.services.explain.explanation import Stretch
 from tracks_dagster.services.explain.stretches import members
 from tracks_dagster.services.receipts import RunReceipts
 from tracks_dagster.services.report.loss_curve import colour
+from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.states.run_state import AttemptState
 
 BARS_MAX = 200  # of one row; more are one bar from the first to the last
 MANY = "soft"  # the class of such a bar

@@ -14,8 +14,6 @@ from pathlib import Path
 from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.reasons import ReasonFamily, TerminationReason
-from tracks_dagster.core.records import Json, format_time
 from tracks_dagster.core.review import (
     EndedAttempt,
     Matter,
@@ -27,6 +25,8 @@ from tracks_dagster.core.review import (
     day_bounds,
     in_order,
 )
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
+from tracks_dagster.track.records import Json, format_time
 
 ROWS_MAX = 50  # of a list; what is left out is counted
 FAILURES_MAX = 10  # attempts named for one reason

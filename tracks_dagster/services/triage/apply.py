@@ -10,13 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.attempt_ports import LauncherOf, OrchestratorRun
-from tracks_dagster.core.bodies import Note
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.errors import TracksError
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.records import Json, Kind
-from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.restart_plan import NOW, Planned
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.core.user_rules import UserRules
@@ -29,6 +25,10 @@ from tracks_dagster.services.retry import settle
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.triage.judge import Triage
 from tracks_dagster.services.triage.line import Line
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.records import Json, Kind
+from tracks_dagster.track.text.redact import Redact
 
 CLOSED, OPENED, LEFT, FAILED = "closed", "opened", "left", "failed"
 WORDS_MAX = 1000  # characters of a sentence in a note, which is a record of at most 16 KiB

@@ -10,9 +10,9 @@ import threading
 import time
 
 from tracks_dagster.core.attempt_ports import GangReport, LauncherOf
-from tracks_dagster.core.errors import GangError, SettingsError, TracksError
-from tracks_dagster.core.names import LOCAL
-from tracks_dagster.core.redact import Redact
+from tracks_dagster.track.errors import GangError, SettingsError, TracksError
+from tracks_dagster.track.names import LOCAL
+from tracks_dagster.track.text.redact import Redact
 
 ANSWERS_S_MAX = (
     5.0  # of a launcher that asks others, until it answers once: that serves all its gangs

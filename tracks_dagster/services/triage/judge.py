@@ -12,18 +12,9 @@ from datetime import datetime
 
 from tracks_dagster.core.attempt_ports import GangReport, LauncherOf, Machine
 from tracks_dagster.core.device_memory import Devices, OrphanMemory, orphan_memory, size_words
-from tracks_dagster.core.evals import HAS_ALL_STEPS
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.lifecycle import FINISHED_AS
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.names import attempt_key
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import format_time
-from tracks_dagster.core.redact import Redact
 from tracks_dagster.core.restart_plan import Planned
-from tracks_dagster.core.run_state import AttemptState
-from tracks_dagster.core.track import log_key, run_track
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen, Sign
 from tracks_dagster.services.heartbeat import read_heartbeat
@@ -32,6 +23,15 @@ from tracks_dagster.services.triage.gangs import Gangs
 from tracks_dagster.services.triage.line import Line, line_of
 from tracks_dagster.services.triage.reading import RunRead, find_runs, read_runs
 from tracks_dagster.services.triage.room import Asked, find_room, kept_by_nobody, propose
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS
+from tracks_dagster.track.states.lifecycle import FINISHED_AS
+from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.track import log_key, run_track
 
 OVER = frozenset(state.value for state in FINISHED_AS.values())
 FINAL = "final"  # the trigger of the save after the last step

@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracks_dagster.core.attempt_ports import GangReport
-from tracks_dagster.core.bodies import ComputeRequest
-from tracks_dagster.core.evals import HAS_ALL_STEPS
 from tracks_dagster.core.pace import Pace, Span, mean_step, measure, time_for
-from tracks_dagster.core.reasons import TerminationReason
-from tracks_dagster.core.records import Json, format_time, parse_time
 from tracks_dagster.core.triage import Judged, Verdict
 from tracks_dagster.core.triage_signs import Sign
 from tracks_dagster.services.triage.cells import MEMORY_METRIC, cell_signs
 from tracks_dagster.services.triage.reading import RunRead
 from tracks_dagster.services.triage.steps import committed_step, last_step
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 
 _STANDINGS = {
     Verdict.ALIVE: "running",

@@ -15,17 +15,17 @@ from itertools import groupby
 from pathlib import Path
 
 from tracks_dagster.core.attempt_tail import Tail, fold_tail
-from tracks_dagster.core.bodies import StopRequested
-from tracks_dagster.core.errors import LedgerError, StoreError, TrackBroken, UnknownRun
 from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.lifecycle import RunLifecycle
-from tracks_dagster.core.nearest import no_run
 from tracks_dagster.core.pace import STEPS_MAX
-from tracks_dagster.core.ports import ObjectStore
-from tracks_dagster.core.records import Json, Kind, Record, parse
-from tracks_dagster.core.track import RUNS, check_chain, log_key, read_records, run_track
 from tracks_dagster.services.journals import JournalTail, read_tail
 from tracks_dagster.services.known_families import check_family
+from tracks_dagster.track.bodies import StopRequested
+from tracks_dagster.track.errors import LedgerError, StoreError, TrackBroken, UnknownRun
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, Kind, Record, parse
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.text.nearest import no_run
+from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records, run_track
 
 RUNS_MAX = 200
 ATTEMPTS_MAX = 3  # the newest ones: an attempt that took no step tells no pace, one before it may

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.device_memory import Devices, OrphanMemory
-from tracks_dagster.core.names import LOCAL
 from tracks_dagster.core.restart_plan import NOW, SLOT, Candidate, Device, Occupant, Planned, plan
 from tracks_dagster.core.triage import Verdict
 from tracks_dagster.services.triage.line import Line
+from tracks_dagster.track.names import LOCAL
 
 GPU = "gpu"  # the kind of an accelerator
 CPU = "cpu"  # the device class, and the accelerator, of a run without one

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from tracks_dagster.core.records import Json
+from tracks_dagster.track.records import Json
 
 Config = Mapping[str, Json]
 Sample = tuple[torch.Tensor, torch.Tensor]  # what goes into the model, and what should come out

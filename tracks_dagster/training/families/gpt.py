@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tracks_dagster.core.errors import DataRejected
 from tracks_dagster.core.remediation import ACTIVATION_CHECKPOINTING
+from tracks_dagster.track.errors import DataRejected
 from tracks_dagster.training.families.family import Config, Measured, Sample, Samples
 
 BYTE_VALUES = 256

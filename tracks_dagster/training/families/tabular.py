@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tracks_dagster.core.errors import DataRejected
+from tracks_dagster.track.errors import DataRejected
 from tracks_dagster.training.families.family import Config, Measured, Sample, Samples
 
 LABEL = "late"

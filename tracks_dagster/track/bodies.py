@@ -1,0 +1,672 @@
+"""What the body of each kind of record holds, as frozen dataclasses.
+
+`body_json` turns them into JSON and back. Times inside bodies are text as `records.format_time` writes
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+
+# The fields that hold words: of a person, of a log, of an exception. They are cleaned of secrets before
+# they are stored; every other text names something.
+WORDS = frozenset(
+    {
+        "why",
+        "by",
+        "text",
+        "intent",
+        "owner",
+        "team",
+        "decision",
+        "decided_by",
+        "closed_by",
+        "message",
+    }
+    | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
+    | {"avoided_nodes", "checks"}
+)
+
+# --- what a run is made of ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRef:
+    """One committed snapshot of a dataset; `snapshot_id` is the sha256 of its manifest's bytes."""
+
+    dataset: str
+    snapshot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeVersion:
+    """Where the code stood. `branch` is None on a detached HEAD; all None outside a checkout.
+
+    diff_sha256: of the stored diff (`track.code_diff_key`) of what the commit lacks, where it is kept.
+    """
+
+    git_commit: str | None
+    branch: str | None
+    dirty: bool | None
+    package_version: str
+    diff_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeRequest:
+    """What an attempt asks a launcher for.
+
+    ranks: processes, one device each. pool: the compute pool to run in; None: the launcher's own.
+    What follows concerns a cluster, and overrides what its settings say. ranks_per_node: processes of
+    each pod, a divisor of `ranks`; memory_bytes, cpus: of each pod; node_selector: labels of a node;
+    tolerations: as in a pod's spec; topology_key: the node label of which all pods have to share one
+    value; queue: Kueue's local queue.
+    """
+
+    launcher: str = "local"
+    ranks: int = 1
+    device_class: str = "cpu"
+    memory_bytes: int | None = None
+    excluded_nodes: tuple[str, ...] = ()
+    pool: str | None = None
+    ranks_per_node: int = 1
+    cpus: float | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Json], ...] = ()
+    priority_class: str | None = None
+    topology_key: str | None = None
+    queue: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCadence:
+    """Save every N steps or T seconds, whichever comes first; None switches one of the two off."""
+
+    every_steps: int | None = None
+    every_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRule:
+    """Which checkpoints are kept when nothing pins them; all the others are superseded.
+
+    keep_last: the newest K, 1 or more; keep_best: the best K by the commit's own `metric`
+    (direction "min" or "max"), 0 or more; milestone_every_steps: every step that it divides, None for
+    none. delete_after_s: seconds from the supersede decision to the deletion, 0 or more.
+    """
+
+    keep_last: int = 3
+    keep_best: int = 1
+    metric: str = "loss"
+    direction: str = "min"
+    milestone_every_steps: int | None = None
+    delete_after_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalRequirement:
+    """An eval that must be done, or waived in words, before the run is over."""
+
+    suite: str
+    suite_version: str
+    snapshot: SnapshotRef
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionRule:
+    """Give `alias` to the final checkpoint when `metric` of `suite` meets `threshold`.
+
+    direction: "min" (metric at most threshold) or "max" (at least).
+    """
+
+    alias: str
+    suite: str
+    metric: str
+    direction: str
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drill:
+    """A fault played on purpose. step: 1-based step it fires at (0: before the first).
+
+    rank: whom it concerns, None: as its kind has it; how: of a hang; steps: how many a spike takes.
+    """
+
+    kind: str
+    step: int
+    grace_s: float = 30.0
+    micro_batch_max: int | None = None
+    rank: int | None = None
+    how: str = ""
+    steps: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDeclared:
+    """`run_declared`: the whole intent of a training run, before its first attempt.
+
+    config: flat, JSON scalars and the list of `skip_windows`;
+    `micro_batch × accumulation × ranks == global_batch`.
+    trainer: "family" for the shipped families, else the key of the stored script.
+    estimated_device_s: device seconds that an undisturbed run is expected to take.
+    branched_from: the checkpoint of another run that this one goes on from; pinned in that run's
+    track, as "branch:<run_id>", before this record was written.
+    sample_order: of the samples from step 0 on; what resumes goes on in the order of its checkpoint.
+    """
+
+    run_id: str
+    model_family: str
+    config: Mapping[str, Json]
+    snapshot: SnapshotRef
+    code: CodeVersion
+    owner: str
+    team: str
+    stage: str
+    intent: str
+    compute: ComputeRequest
+    cadence: CheckpointCadence
+    estimated_device_s: float
+    evals: tuple[EvalRequirement, ...] = ()
+    promotion: PromotionRule | None = None
+    drills: tuple[Drill, ...] = ()
+    trainer: str = "family"
+    retention: RetentionRule = RetentionRule()
+    branched_from: CheckpointRef | None = None
+    sample_order: str = SampleOrder.SORTED.value
+
+
+# --- an attempt -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Debit:
+    """What an opened attempt costs. amount is 0 for what is free, with `why`."""
+
+    reason: str
+    amount: float
+    fingerprint: str | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigChange:
+    """One changed key of the config, and why."""
+
+    key: str
+    before: Json
+    after: Json
+    why: str
+
+
+FIRST = "first"
+AUTOMATIC = "retry"  # the cause of an attempt that the policy opened; a person's is never a debit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptOpened:
+    """`attempt_opened`: decision, debit and remediation in one record.
+
+    cause: FIRST, AUTOMATIC (then the debit is there) or "manual_retry".
+    decided_by: the sensor's or the person's name. decision: one or two sentences; counted_seqs: the
+    records that the decision counted.
+    config: the whole config of this attempt, as remedied. cadence: how often it saves, as remedied;
+    None: as the run was declared.
+    allows_environment_change: a person lets it resume with other libraries than those that wrote the
+    checkpoint; a retry from the same checkpoint keeps that.
+    avoided_nodes: those of `compute.excluded_nodes` that are excluded for this attempt alone, because
+    they were in quarantine when it was opened, each with the reason.
+    trainer: the key of the script that it runs, which a person gave; None: as the run was declared.
+    """
+
+    cause: str
+    decided_by: str
+    decision: str
+    config: Mapping[str, Json]
+    compute: ComputeRequest
+    snapshot: SnapshotRef
+    resume: CheckpointRef | None
+    debit: Debit | None = None
+    remediation: tuple[ConfigChange, ...] = ()
+    counted_seqs: tuple[int, ...] = ()
+    policy_version: str = ""
+    allows_environment_change: bool = False
+    cadence: CheckpointCadence | None = None
+    avoided_nodes: Mapping[str, str] = field(default_factory=dict)
+    trainer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSupervised:
+    """`attempt_supervised`: a Dagster run claims the attempt; only the newest claim may act.
+
+    pid, pid_started, boot_id: the claiming process, as of `RankPlace`; None where it was not recorded.
+    """
+
+    dagster_run_id: str
+    host: str
+    pid: int | None = None
+    pid_started: float | None = None
+    boot_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlace:
+    """Where one rank runs. `device` is "cpu" or the GPU's UUID; `pid_started` tells pids apart.
+
+    pod: its name on Kubernetes, where pid and boot_id are those that the rank sees in its container.
+    """
+
+    rank: int
+    node: str
+    pid: int
+    pid_started: float
+    boot_id: str
+    device: str
+    accelerator: str
+    pod: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlaced:
+    """`attempt_placed`: rank 0 of a launch has its gang together. At most one per attempt.
+
+    ranks: by rank; of a gang too large for a record only rank 0's. Then pod_nodes tells the node of
+    each pod, and places_sha256 names the object with all places (`track.placement`).
+    environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
+    code; digest: sha256 of them.
+    """
+
+    launch_id: str
+    world_size: int
+    ranks: tuple[RankPlace, ...]
+    image: str | None
+    environment: Mapping[str, Json]
+    environment_sha256: str
+    pod_nodes: tuple[str, ...] = ()
+    places_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRestored:
+    """`attempt_restored`: what the launch really restored; `step` is 0 when it began afresh.
+
+    fallback_why is set when that differs from what the attempt was opened with.
+    """
+
+    launch_id: str
+    step: int
+    checkpoint: CheckpointRef | None
+    cursor: int
+    fallback_why: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeSpent:
+    """Seconds of a launch from its first step on, by rank 0's monotonic clock; no second counts twice.
+
+    steps_s: from a step's data to its report, the exchange between ranks included; data_s: waiting for
+    data; saving_s: training stood still for a save; eval_s: evaluations inside the loop.
+    """
+
+    steps_s: float = 0.0
+    data_s: float = 0.0
+    saving_s: float = 0.0
+    eval_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted:
+    """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
+
+    cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window.
+    trigger: "interval", "time", "demand" (the script or SIGUSR1 asked), "sigterm" or "final".
+    total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
+    spent: what the launch had spent when the committed step was done, before this save.
+    """
+
+    launch_id: str
+    ref: CheckpointRef
+    cursor: int
+    epoch: int
+    trigger: str
+    total_bytes: int
+    written_bytes: int
+    blocking_s: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    spent: TimeSpent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded:
+    """`attempt_ended`: the verdict, what it rests on, and what was measured.
+
+    evidence_key, evidence_sha256: the stored evidence; lines: what decided, shortened.
+    device_seconds: ranks times seconds, from each rank's start to its end.
+    steps_run: steps finished by this attempt; last_step: the last of them, None when there is none.
+    first_line_ran: whether any rank ran its first line (an attempt without is free).
+    onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
+    blamed_node: the node of the rank that failed first, or that was booted anew; None: not known.
+    spent: what the launch had spent by the newest line of its journal that tells it; last_stepped_at:
+    when its last step was done.
+    """
+
+    reason: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    classifier_version: str
+    evidence_key: str
+    evidence_sha256: str
+    device_seconds: float
+    accelerator: str
+    started_at: str | None
+    finished_at: str | None
+    last_step: int | None
+    first_line_ran: bool
+    root_message: str
+    fingerprint: str
+    closed_by: str
+    cursor_from: int | None = None
+    cursor_to: int | None = None
+    onset_step: int | None = None
+    blamed_node: str | None = None
+    spent: TimeSpent | None = None
+    last_stepped_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptReclassified:
+    """`attempt_reclassified`: a later reading of an ended attempt; the debit moves with it."""
+
+    reason: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    classifier_version: str
+    evidence_sha256: str
+    why: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRefused:
+    """`retry_refused`: no automatic retry; names the limit and the records that exhausted it.
+
+    limit: "reason", "fingerprint", "device_hours", "never_started", "remediation" where nothing is
+    left to change, "branch" where what the run branched from may not be resumed from any more,
+    "snapshot" where the snapshot that it trains on is quarantined, "quarantine" where its code or all
+    that it could resume from descends from a source that a person put in quarantine, "checkpoint"
+    where one that decides cannot be read by this version, or "record" where what was decided fits no
+    record.
+    """
+
+    reason: str
+    limit: str
+    decision: str
+    counted_seqs: tuple[int, ...]
+    what_to_do: str
+    decided_by: str
+    policy_version: str = ""
+
+
+MOVE = "move"  # the mode of a stop that empties a node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """`stop_requested`: mode "stop" ends the run, "drain" only the open attempt, and the run waits for
+    a person; MOVE ends the open attempt, and the run goes on elsewhere by itself."""
+
+    by: str
+    why: str
+    mode: str
+
+
+# --- checkpoints ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDecision:
+    """`checkpoint_quarantined`, `_superseded`, `_deleted`, `_pinned`, `_unpinned`.
+
+    pin: who holds it, for pins only: "hold:<person>" or "branch:<run_id>". Evals and promotions pin
+    by their own records.
+    chunks: keys that a deletion removes, beside the manifest. Where they are too many for a record,
+    the object chunks_key lists them as a JSON array; its name holds its sha256.
+    is_passed_over: of a quarantine, that a rollback only leaves it behind: nothing is known to be
+    wrong with it, and a run that branched from it before may go on.
+    """
+
+    manifest_sha256: str
+    by: str
+    why: str
+    pin: str | None = None
+    chunks: tuple[str, ...] = ()
+    chunks_key: str | None = None
+    is_passed_over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointVerified:
+    """`checkpoint_verified`: every byte was read and had the hash that the manifest names.
+
+    A fact about bytes that never change, appended like a note. total_bytes: how many were read.
+    """
+
+    manifest_sha256: str
+    by: str
+    total_bytes: int
+
+
+# --- evals, promotion, the rest -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalOpened:
+    """`eval_opened`: one attempt at one eval. eval_id is "<suite>@<step>", number is 1-based."""
+
+    eval_id: str
+    number: int
+    checkpoint: CheckpointRef
+    suite: str
+    suite_version: str
+    snapshot: SnapshotRef
+    seed: int
+    decision: str
+    decided_by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalEnded:
+    """`eval_ended`: "completed" with metrics, or a termination reason with its evidence."""
+
+    eval_id: str
+    number: int
+    reason: str
+    metrics: Mapping[str, float]
+    sample_count: int
+    environment: Mapping[str, Json]
+    environment_sha256: str
+    started_at: str
+    finished_at: str
+    device_seconds: float
+    message: str = ""
+    dagster_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalWaived:
+    """`eval_waived`: a person lets a required eval go, in words."""
+
+    suite: str
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionDecided:
+    """`promotion_decided`: everything that the decision rests on; promoted False is a refusal.
+
+    is_withheld: refused while a source in quarantine stood against it, so decided again once none does.
+    """
+
+    alias: str
+    promoted: bool
+    checkpoint: CheckpointRef
+    eval_id: str
+    eval_number: int
+    suite: str
+    suite_version: str
+    snapshot: SnapshotRef
+    seed: int
+    environment_sha256: str
+    metrics: Mapping[str, float]
+    metric: str
+    direction: str
+    threshold: float
+    decided_by: str
+    why: str
+    is_withheld: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """`note`: words of a person or a part; data: what a program may want of it."""
+
+    by: str
+    text: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """`alert`: something that a person should look at, once."""
+
+    rule: str
+    text: str
+    data: Mapping[str, Json] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """`run_finished`: stop_cause is converged, step_budget, early_stop, cost_stop or user."""
+
+    stop_cause: str
+    why: str
+    decided_by: str
+    final: CheckpointRef | None
+
+
+# --- a dataset's track ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetDeclared:
+    """`dataset_declared`: what the dataset is, once."""
+
+    dataset: str
+    description: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotCommitted:
+    """`snapshot_committed`: a snapshot that passed its checks.
+
+    snapshot_id: sha256 of the manifest's stored bytes; manifest_key: where they lie;
+    logical_sha256: of the rows' values in order, stable over Parquet writers.
+    """
+
+    dataset: str
+    snapshot_id: str
+    manifest_key: str
+    row_count: int
+    total_bytes: int
+    shard_count: int
+    logical_sha256: str
+    source: str
+    checks: tuple[str, ...]
+    dagster_run_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotDecision:
+    """`snapshot_quarantined`, `snapshot_released`."""
+
+    snapshot_id: str
+    by: str
+    why: str
+
+
+# --- a compute pool's track -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStruck:
+    """`node_struck`: an attempt ended for a fault of the node that its first failed rank ran on.
+
+    struck_at: when the attempt ended. exposure_s: for how long attempts that ended inside the policy's
+    window had run on the node, this one included; pool_exposure_s: the same over all nodes of the
+    pool; pool_node_count: how many nodes these were.
+    """
+
+    pool: str
+    node: str
+    run_id: str
+    attempt_id: int
+    reason: str
+    struck_at: str
+    exposure_s: float
+    pool_exposure_s: float
+    pool_node_count: int
+    why: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeQuarantined:
+    """`node_quarantined`: no attempt is opened onto the node before `until_at`.
+
+    counted_seqs: the strikes that a rule counted; empty for what a person decided.
+    """
+
+    pool: str
+    node: str
+    until_at: str
+    by: str
+    why: str
+    counted_seqs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReleased:
+    """`node_released`: a person ends the node's quarantine; strikes before it count no more."""
+
+    pool: str
+    node: str
+    by: str
+    why: str
+
+
+# --- the track of quarantines ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceDecision:
+    """`source_quarantined`, `source_released`: a person's word on what may not be built upon.
+
+    source: exactly one thing, as `core.lineage` writes it: `checkpoint:<manifest sha256>`,
+    `attempt:RUN/aNN`, `node:NAME` or `code:COMMIT`. called: the same as people name it.
+    """
+
+    source: str
+    called: str
+    by: str
+    why: str

@@ -1,0 +1,176 @@
+"""Names that several layers must agree on: jobs, sensors, partition sets, tags, environment, keys.
+
+Sensors may not import assets, so they name jobs and partitions by these strings.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tracks_dagster.track.errors import InvalidInput
+
+# A run's id, to be used in larger patterns: 1 to 40 characters, a dot only between two others. So it
+# is never a hidden file, never leads out of a folder, and never holds the "..." that Dagster refuses.
+RUN_ID = r"[a-z0-9-](?:[a-z0-9-]|\.(?=[a-z0-9-])){0,39}"
+RUN_ID_PATTERN = re.compile(RUN_ID)
+_ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
+
+# Launchers, as `ComputeRequest.launcher` names them
+NO_DATASET = "none"  # of a script outside an attempt, which reads data by itself
+LOCAL = "local"
+KUBERNETES = "kubernetes"
+
+# Dagster jobs
+TRAIN_ATTEMPT_JOB = "train_attempt"
+EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
+# Where its launchpad is in the UI; the location's name is workspace.yaml's.
+LAUNCHPAD = "/locations/tracks_dagster/jobs/declare_training_run/playground"
+DECLARE_TRAINING_RUN_JOB = "declare_training_run"
+RETRAINING_JOB = "retrain_on_newest_snapshot"
+COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
+REVIEW_JOB = "review_incidents"
+
+# Dagster schedules
+COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"
+REVIEW_DAILY = "review_every_day"
+
+# Dagster sensors
+RETRY_PREEMPTED = "retry_preempted"
+RETRY_OOM = "retry_oom"
+RETRY_NUMERICS = "retry_numerics"
+RETRY_INFRASTRUCTURE = "retry_infrastructure"
+WATCH_ATTEMPTS = "watch_attempts"
+LAUNCH_ATTEMPTS = "launch_attempts"
+RUN_EVALS = "run_evals"
+
+# Rules of alerts that others count
+ALERT_SAVE_FAILED = "save_failed"
+ALERT_POOL_STORM = "pool_storm"
+ALERT_RETRY_STORM = "retry_storm"
+ALERT_LOSS_SPIKE = "loss_spike"
+ALERT_CHECKPOINT_UNREAD = "checkpoint_unread"
+ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
+ALERT_NO_NODE_LEFT = "no_node_left"
+
+# Dagster partition sets (dynamic)
+ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
+CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
+EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>
+
+# Dagster assets without partitions
+PROMOTIONS = "promotions"
+
+# Dagster assets with a partition a day
+INCIDENT_REVIEW = "incident_review"
+
+# Dagster asset checks
+ENDED_AS_MEANT = "ended_as_meant"  # of each attempt
+
+# Dagster run tags
+TAG_TRAINING_RUN = "tracks/training_run_id"
+TAG_ATTEMPT = "tracks/attempt"  # the attempt's partition key
+TAG_EVAL = "tracks/eval"  # one attempt at an eval: <run_id>/<eval_id>/<number>
+TAG_REASON = "tracks/termination_reason"
+TAG_ENDING = "tracks/ending"  # failure, interruption or as_meant, as `core.endings` has it
+TAG_LAUNCH = "tracks/launch"  # what the launch of a Dagster run met, in words
+TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
+TAG_PARENT_RUN = (
+    "dagster/parent_run_id"  # Dagster's own: it shows runs that name a root as its group
+)
+TAG_ROOT_RUN = "dagster/root_run_id"
+TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
+TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is
+
+# The launcher's environment for a rank, besides torchrun's own variables
+ENV_STORE = "TRACKS_STORE"
+ENV_RUN_ID = "TRACKS_RUN_ID"
+ENV_ATTEMPT_ID = "TRACKS_ATTEMPT_ID"
+ENV_OPENED_SEQ = "TRACKS_OPENED_SEQ"
+ENV_WORK = "TRACKS_WORK"  # the gang's folder on this machine
+ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
+ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
+ENV_POD = "TRACKS_POD"
+ENV_POD_UID = "TRACKS_POD_UID"
+
+# And for a pod, which starts the ranks of one node
+ENV_INDEX = "JOB_COMPLETION_INDEX"  # Kubernetes' own, in every pod of an Indexed Job
+ENV_TRAINER = "TRACKS_TRAINER"  # TRAINER_FAMILY or TRAINER_SCRIPT
+ENV_TRAINER_KEY = "TRACKS_TRAINER_KEY"  # of the script in the store
+ENV_NODES = "TRACKS_NODES"
+ENV_RANKS_PER_NODE = "TRACKS_RANKS_PER_NODE"
+ENV_MASTER_ADDR = "TRACKS_MASTER_ADDR"
+ENV_MASTER_PORT = "TRACKS_MASTER_PORT"
+ENV_TERMINATION_GRACE_S = "TRACKS_TERMINATION_GRACE_S"
+TRAINER_FAMILY, TRAINER_SCRIPT = "family", "script"
+
+# Labels and annotations of what a gang is on Kubernetes
+LABEL_APP = "app.kubernetes.io/managed-by"  # always MANAGED_BY
+MANAGED_BY = "tracks-dagster"
+LABEL_RUN = "tracks/training-run-id"
+LABEL_ATTEMPT = "tracks/attempt-id"
+
+# Exit code of a local gang's parent
+EXIT_STARTED_BEFORE = 3  # the attempt has had its gang; the caller adopts what there is
+
+# Exit codes of a rank
+EXIT_DRAINED = 75  # SIGTERM was obeyed: the step was finished and saved (EX_TEMPFAIL)
+EXIT_FENCED = 76  # the launch gave way to a newer one
+
+
+def attempt_key(run_id: str, attempt_id: int) -> str:
+    """Return the partition key of an attempt, `<run_id>/a<NN>` with at least two digits."""
+    return f"{run_id}/a{attempt_id:02d}"
+
+
+def parse_attempt_key(key: str) -> tuple[str, int]:
+    """Return (run_id, attempt_id) of an attempt's key.
+
+    Raises InvalidInput for anything else.
+    """
+    match = _ATTEMPT_KEY.fullmatch(key)
+    if match is None:
+        raise InvalidInput(f"{key!r} names no attempt; write RUN/aNN, for example my-run/a02.")
+    return match["run_id"], int(match["number"])
+
+
+def checkpoint_key(run_id: str, attempt_id: int, step: int) -> str:
+    """Return the partition key of a checkpoint."""
+    return f"{attempt_key(run_id, attempt_id)}/step-{step}"
+
+
+def snapshot_asset(dataset: str) -> str:
+    """Return the asset that makes the snapshots of a dataset; Dagster takes no "-" in its name."""
+    return dataset.replace("-", "_")
+
+
+def eval_key(run_id: str, eval_id: str) -> str:
+    """Return the partition key of an eval; `eval_id` is `<suite>@<step>`."""
+    return f"{run_id}/{eval_id}"
+
+
+def parse_eval_key(key: str) -> tuple[str, str]:
+    """Return (run_id, eval_id) of an eval's key.
+
+    Raises InvalidInput for anything else.
+    """
+    run_id, separator, eval_id = key.partition("/")
+    if not separator or "@" not in eval_id or not RUN_ID_PATTERN.fullmatch(run_id):
+        raise InvalidInput(
+            f"{key!r} names no eval; write RUN/SUITE@STEP, for example my-run/heldout-loss@40."
+        )
+    return run_id, eval_id
+
+
+def eval_attempt_key(run_id: str, eval_id: str, number: int) -> str:
+    """Return the key of one attempt at an eval: its Dagster run key and tag."""
+    return f"{eval_key(run_id, eval_id)}/{number}"
+
+
+def check_run_id(run_id: str) -> str:
+    """Return `run_id` if it can name a training run; raises InvalidInput otherwise."""
+    if not RUN_ID_PATTERN.fullmatch(run_id):
+        raise InvalidInput(
+            f"{run_id!r} cannot name a training run: use 1 to 40 of a-z, 0-9, '-' and '.', "
+            "each '.' between two of the others."
+        )
+    return run_id

@@ -1,0 +1,107 @@
+"""How a training run stands, in one word and a sentence, by its track alone.
+
+What only the daemon knows (a sensor that is switched off) and what only clocks know (a backoff) is
+not here: a decision that is due counts as running, whoever has to make it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS, unsettled
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+
+class RunLifecycle(StrEnum):
+    """The states of a run, as `status`, the ledger and the outcome name them."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+
+
+FINISHED_AS = {
+    "converged": RunLifecycle.SUCCEEDED,
+    "step_budget": RunLifecycle.SUCCEEDED,
+    "early_stop": RunLifecycle.SUCCEEDED,
+    "cost_stop": RunLifecycle.CANCELLED,
+    "user": RunLifecycle.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """state: a `RunLifecycle`; why: a sentence for people, with what to do when that is theirs."""
+
+    state: str
+    why: str
+
+
+def run_status(state: RunState) -> RunStatus:
+    """Return how the run stands."""
+    if state.finished is not None:
+        # A stop cause of a newer version is shown as what it is: not known to be a success.
+        lifecycle = FINISHED_AS.get(state.finished.stop_cause, RunLifecycle.CANCELLED)
+        return _status(lifecycle, state.finished.why)
+    attempt = state.last_attempt
+    if attempt is None:
+        return _status(RunLifecycle.RUNNING, _before_the_first(state))
+    if attempt.is_open:
+        return _status(RunLifecycle.RUNNING, _doing(attempt))
+    return _between_attempts(state, attempt)
+
+
+def _before_the_first(state: RunState) -> str:
+    """Tell what is due before there is an attempt; the newest word on why it is held back holds."""
+    stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
+    if stop is not None:
+        asked = f"{stop.body.by} asked to stop ({stop.body.why})"
+        return f"Declared; {asked}: the run is about to be finished."
+    held = [
+        alert.body.text for alert in state.alerts if alert.body.rule == ALERT_FIRST_ATTEMPT_HELD
+    ]
+    return held[-1] if held else "Declared; its first attempt is about to be opened."
+
+
+def _doing(attempt: AttemptState) -> str:
+    name = f"Attempt {attempt.attempt_id}"
+    if attempt.restored is not None:
+        return f"{name} is training from step {attempt.restored.step} on."
+    if attempt.placed is not None:
+        return f"{name} is restoring."
+    if attempt.claims:
+        return f"{name} is starting its gang."
+    return f"{name} is opened and waits for a supervisor."
+
+
+def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
+    """Tell what is due, and from whom, after the newest attempt has ended."""
+    ended = f"Attempt {attempt.attempt_id} ended as {attempt.reason}"
+    stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
+    if stop is not None:
+        asked = f"{stop.body.by} asked to stop ({stop.body.why})"
+        return _status(RunLifecycle.RUNNING, f"{ended}; {asked}: the run is about to be finished.")
+    if attempt.reason in HAS_ALL_STEPS:
+        return _status(RunLifecycle.RUNNING, f"{ended}; {_due_at_the_end(state)}.")
+    if state.refusal is not None:
+        refusal = state.refusal.body
+        return _status(RunLifecycle.REFUSED, f"{refusal.decision} {refusal.what_to_do}")
+    is_held = state.stop_for(attempt) is not None and not state.is_moved(attempt)
+    if attempt.reason is TerminationReason.USER_CANCELLED or is_held:
+        how = f'`tracks retry {state.run_id} --why "…"` goes on from its newest checkpoint'
+        return _status(RunLifecycle.WAITING, f"{ended}, as a person asked; {how}.")
+    return _status(RunLifecycle.RUNNING, f"{ended}; the decision about a retry is due.")
+
+
+def _due_at_the_end(state: RunState) -> str:
+    suites = ", ".join(required.suite for required in unsettled(state))
+    return f"evals are due: {suites}" if suites else "promotion and the run's finish are due"
+
+
+def _status(lifecycle: RunLifecycle, why: str) -> RunStatus:
+    return RunStatus(state=lifecycle.value, why=why)

@@ -1,0 +1,193 @@
+"""The health of a compute pool's nodes: a pure fold over the records of the pool's track.
+
+A quarantine ends by the clock, without a record: whoever asks says what time it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased, NodeStruck
+from tracks_dagster.track.body_json import body_of
+from tracks_dagster.track.errors import InvalidDecision, TrackBroken
+from tracks_dagster.track.records import Draft, Kind, Record, parse_time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strike:
+    """One `node_struck`. struck_at: when its attempt ended."""
+
+    seq: int
+    at: datetime
+    struck_at: datetime
+    body: NodeStruck
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One `node_released`."""
+
+    seq: int
+    at: datetime
+    body: NodeReleased
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """One `node_quarantined`. release: the first one after it, None where nobody released the node."""
+
+    seq: int
+    at: datetime
+    until_at: datetime
+    body: NodeQuarantined
+    release: Release | None = None
+
+    @property
+    def is_by_rule(self) -> bool:
+        """Whether strikes led to it, not a person."""
+        return bool(self.body.counted_seqs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """A node with its strikes, quarantines and releases, each in the order of the track."""
+
+    node: str
+    strikes: tuple[Strike, ...] = ()
+    quarantines: tuple[Quarantine, ...] = ()
+    releases: tuple[Release, ...] = ()
+
+    def quarantine_at(self, now: datetime) -> Quarantine | None:
+        """Return the quarantine that holds at `now`, or None. The newest decision counts."""
+        if not self.quarantines:
+            return None
+        newest = self.quarantines[-1]
+        return newest if newest.release is None and now < newest.until_at else None
+
+    @property
+    def released_seq(self) -> int:
+        """The newest release; what stands before it counts no more. -1 where there is none."""
+        return self.releases[-1].seq if self.releases else -1
+
+    @property
+    def standing(self) -> tuple[Strike, ...]:
+        """The strikes that no release has forgiven."""
+        return tuple(strike for strike in self.strikes if strike.seq > self.released_seq)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """A pool's nodes, the one named first first. `head` is the last record folded."""
+
+    head: Record
+    pool: str
+    nodes: tuple[NodeState, ...] = ()
+
+    def node(self, name: str) -> NodeState | None:
+        """Return the node of that name, or None when no record names it."""
+        return next((node for node in self.nodes if node.node == name), None)
+
+    def has_struck(self, run_id: str, attempt_id: int) -> bool:
+        """Whether that attempt's end is a strike already."""
+        return any(
+            (strike.body.run_id, strike.body.attempt_id) == (run_id, attempt_id)
+            for node in self.nodes
+            for strike in node.strikes
+        )
+
+    def quarantined_at(self, now: datetime) -> tuple[Quarantine, ...]:
+        """Return the quarantines that hold at `now`, the newest decision first."""
+        found = [q for node in self.nodes if (q := node.quarantine_at(now)) is not None]
+        return tuple(sorted(found, key=lambda quarantine: -quarantine.seq))
+
+
+def fold(records: Iterable[Record], state: PoolState | None = None) -> PoolState | None:
+    """Return the state after `records`, going on from `state`; None for an empty track."""
+    for record in records:
+        state = apply(state, record)
+    return state
+
+
+def apply(state: PoolState | None, record: Record) -> PoolState:
+    """Return the state after one more record; raises TrackBroken for one that cannot stand there."""
+    match record.kind:
+        case Kind.NODE_STRUCK:
+            struck = body_of(NodeStruck, record)
+            at = _time(record, struck.struck_at)
+            strike = Strike(seq=record.seq, at=record.at, struck_at=at, body=struck)
+            before = _node(state, struck.node)
+            return _with(state, record, struck.pool, _struck(state, before, strike))
+        case Kind.NODE_QUARANTINED:
+            body = body_of(NodeQuarantined, record)
+            until_at = _time(record, body.until_at)
+            decided = Quarantine(seq=record.seq, at=record.at, until_at=until_at, body=body)
+            before = _node(state, body.node)
+            after = replace(before, quarantines=(*before.quarantines, decided))
+            return _with(state, record, body.pool, after)
+        case Kind.NODE_RELEASED:
+            released = body_of(NodeReleased, record)
+            release = Release(seq=record.seq, at=record.at, body=released)
+            return _with(
+                state, record, released.pool, _released(_node(state, released.node), release)
+            )
+        case Kind.NOTE | Kind.ALERT if state is not None:
+            return replace(state, head=record)
+        case _:
+            raise TrackBroken(
+                f"Record {record.seq} ({record.kind}) does not belong there in a compute pool's track."
+            )
+
+
+def check(state: PoolState | None, pool: str, draft: Draft) -> Draft:
+    """Return `draft` if it may be the next record of `pool`'s track; raises InvalidDecision."""
+    named = draft.body.get("pool")
+    if draft.kind in _OF_NODES and named != pool:
+        raise InvalidDecision(f"Cannot append {draft.kind}: it is of pool {named!r}, not {pool!r}.")
+    if draft.kind not in _OF_NODES and state is None:
+        raise InvalidDecision(f"Cannot append {draft.kind}: no record names pool {pool!r} yet.")
+    return draft
+
+
+_OF_NODES = frozenset({Kind.NODE_STRUCK, Kind.NODE_QUARANTINED, Kind.NODE_RELEASED})
+
+
+def _node(state: PoolState | None, name: str) -> NodeState:
+    found = state.node(name) if state is not None else None
+    return found or NodeState(node=name)
+
+
+def _struck(state: PoolState | None, before: NodeState, strike: Strike) -> NodeState:
+    """Return the node with one strike more; an attempt strikes once, a repeated record is none."""
+    if state is not None and state.has_struck(strike.body.run_id, strike.body.attempt_id):
+        return before
+    return replace(before, strikes=(*before.strikes, strike))
+
+
+def _released(before: NodeState, release: Release) -> NodeState:
+    quarantines = tuple(
+        quarantine if quarantine.release is not None else replace(quarantine, release=release)
+        for quarantine in before.quarantines
+    )
+    return replace(before, quarantines=quarantines, releases=(*before.releases, release))
+
+
+def _with(state: PoolState | None, record: Record, pool: str, node: NodeState) -> PoolState:
+    if state is None:
+        return PoolState(head=record, pool=pool, nodes=(node,))
+    if state.pool != pool:
+        raise TrackBroken(
+            f"Record {record.seq} ({record.kind}) is of pool {pool!r} in the track of {state.pool!r}."
+        )
+    if state.node(node.node) is None:
+        return replace(state, head=record, nodes=(*state.nodes, node))
+    nodes = tuple(node if each.node == node.node else each for each in state.nodes)
+    return replace(state, head=record, nodes=nodes)
+
+
+def _time(record: Record, text: str) -> datetime:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise TrackBroken(f"Record {record.seq} ({record.kind}) cannot be read: {error}") from error

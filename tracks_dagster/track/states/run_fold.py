@@ -1,0 +1,301 @@
+"""The state of a training run as a pure fold over the records of its track.
+
+Fold a prefix to get what was known then. A record that the state before it does not allow is a
+TrackBroken naming it; what was folded up to there still holds. `check` is the same rule asked before
+an append, so that no writer of ours puts such a record there; there `protection` has its say too. A
+reader takes a decision that broke those rules as it stands: what was deleted is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+from tracks_dagster.track.bodies import (
+    AUTOMATIC,
+    Alert,
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    AttemptReclassified,
+    AttemptRestored,
+    AttemptSupervised,
+    EvalEnded,
+    EvalOpened,
+    EvalWaived,
+    Note,
+    PromotionDecided,
+    RetryRefused,
+    RunDeclared,
+    RunFinished,
+    StopRequested,
+)
+from tracks_dagster.track.body_json import body_of
+from tracks_dagster.track.errors import InvalidDecision, RecordNewer, TrackBroken
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Json, Kind, Record
+from tracks_dagster.track.states.checkpoint_fold import (
+    commit,
+    decide_checkpoint,
+    objection_to_ref,
+    verified,
+    verify,
+)
+from tracks_dagster.track.states.protection import objection_to
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    Dated,
+    EvalState,
+    RunState,
+    Supervision,
+)
+
+B = TypeVar("B")
+
+AFTER_FINISH = frozenset(
+    {
+        Kind.NOTE,
+        Kind.ALERT,
+        Kind.EVAL_OPENED,
+        Kind.EVAL_ENDED,
+        Kind.EVAL_WAIVED,
+        Kind.PROMOTION_DECIDED,
+        Kind.CHECKPOINT_VERIFIED,
+        Kind.CHECKPOINT_QUARANTINED,
+        Kind.CHECKPOINT_SUPERSEDED,
+        Kind.CHECKPOINT_DELETED,
+        Kind.CHECKPOINT_PINNED,
+        Kind.CHECKPOINT_UNPINNED,
+        Kind.ATTEMPT_RECLASSIFIED,
+    }
+)
+
+
+def fold(records: Iterable[Record], state: RunState | None = None) -> RunState | None:
+    """Return the state after `records`, going on from `state`; None for an empty track.
+
+    Raises TrackBroken at the first record that the state before it does not allow.
+    """
+    for record in records:
+        state = apply(state, record)
+    return state
+
+
+def apply(state: RunState | None, record: Record) -> RunState:
+    """Return the state after one more record."""
+    problem = _objection(state, record.kind, record.attempt_id, record.body)
+    if problem is not None:
+        raise TrackBroken(f"Record {record.seq} ({record.kind}) cannot stand there: {problem}.")
+    if state is None:
+        declared = body_of(RunDeclared, record)
+        return RunState(head=record, declared=declared, declared_at=record.at)
+    return replace(_APPLIERS[record.kind](state, record), head=record)
+
+
+def check(state: RunState | None, draft: Draft) -> Draft:
+    """Return `draft` if `state` allows it as the next record.
+
+    Raises InvalidDecision otherwise.
+    """
+    problem = _objection(state, draft.kind, draft.attempt_id, draft.body)
+    if problem is None and state is not None:
+        problem = objection_to(state, draft.kind, draft.body)
+    if problem is not None:
+        raise InvalidDecision(f"Cannot append {draft.kind}: {problem}.")
+    return draft
+
+
+def _objection(
+    state: RunState | None, kind: Kind, attempt_id: int | None, body: Mapping[str, Json]
+) -> str | None:
+    """Say why a record of this kind may not come next, or None."""
+    if (state is None) != (kind is Kind.RUN_DECLARED):
+        return "the first record of a run, and only the first, is run_declared"
+    if state is None:
+        return None
+    if kind not in _APPLIERS:
+        return f"{kind} does not belong to a run's track"
+    if state.finished is not None and kind not in AFTER_FINISH:
+        return f"the run was finished ({state.finished.stop_cause})"
+    current = state.open_attempt
+    if kind is Kind.ATTEMPT_OPENED:
+        if current is not None:
+            return f"attempt {current.attempt_id} is still open"
+        if attempt_id != len(state.attempts) + 1:
+            return f"the next attempt is {len(state.attempts) + 1}, not {attempt_id}"
+        if body.get("cause") == AUTOMATIC and body.get("debit") is None:
+            return "an automatic retry names its debit, of amount 0 where it is free"
+        return None
+    if kind is Kind.RUN_FINISHED:
+        return None if current is None else f"attempt {current.attempt_id} is still open"
+    if kind in _OF_THE_OPEN_ATTEMPT:
+        launch_id = body.get("launch_id")
+        if current is None or current.attempt_id != attempt_id:
+            return f"attempt {attempt_id} is not the open one"
+        if kind is Kind.ATTEMPT_PLACED and current.placed is not None:
+            return f"attempt {attempt_id} was placed by launch {current.placed.launch_id}"
+        if kind in _OF_THE_PLACED_LAUNCH and (
+            current.placed is None or current.placed.launch_id != launch_id
+        ):
+            return f"launch {launch_id} is not the one that was placed"
+        if kind is Kind.CHECKPOINT_COMMITTED:
+            return objection_to_ref(state.run_id, current.attempt_id, launch_id, body.get("ref"))
+        return None
+    if kind in (Kind.ATTEMPT_RECLASSIFIED, Kind.RETRY_REFUSED):
+        attempt = state.attempt(attempt_id or 0)
+        return None if attempt and attempt.ended else f"attempt {attempt_id} has not ended"
+    return None
+
+
+_OF_THE_OPEN_ATTEMPT = frozenset(
+    {
+        Kind.ATTEMPT_SUPERVISED,
+        Kind.ATTEMPT_PLACED,
+        Kind.ATTEMPT_RESTORED,
+        Kind.CHECKPOINT_COMMITTED,
+        Kind.ATTEMPT_ENDED,
+    }
+)
+_OF_THE_PLACED_LAUNCH = frozenset({Kind.ATTEMPT_RESTORED, Kind.CHECKPOINT_COMMITTED})
+
+
+def _open(state: RunState, record: Record) -> RunState:
+    attempt = AttemptState(
+        attempt_id=len(state.attempts) + 1,
+        opened=body_of(AttemptOpened, record),
+        opened_seq=record.seq,
+        opened_at=record.at,
+    )
+    return replace(state, attempts=(*state.attempts, attempt))
+
+
+def _with_attempt(state: RunState, attempt: AttemptState) -> RunState:
+    index = attempt.attempt_id - 1
+    return replace(state, attempts=(*state.attempts[:index], attempt, *state.attempts[index + 1 :]))
+
+
+def _attempt_of(state: RunState, record: Record) -> AttemptState:
+    attempt = state.attempt(record.attempt_id or 0)
+    if attempt is None:
+        raise TrackBroken(
+            f"Record {record.seq} speaks of attempt {record.attempt_id}; none opened."
+        )
+    return attempt
+
+
+def _supervise(state: RunState, record: Record) -> RunState:
+    attempt = _attempt_of(state, record)
+    claim = Supervision(seq=record.seq, at=record.at, body=body_of(AttemptSupervised, record))
+    return _with_attempt(state, replace(attempt, claims=(*attempt.claims, claim)))
+
+
+def _place(state: RunState, record: Record) -> RunState:
+    placed = body_of(AttemptPlaced, record)
+    attempt = _attempt_of(state, record)
+    return _with_attempt(
+        state, replace(attempt, placed=placed, placed_seq=record.seq, placed_at=record.at)
+    )
+
+
+def _restore(state: RunState, record: Record) -> RunState:
+    restored = body_of(AttemptRestored, record)
+    attempt = _attempt_of(state, record)
+    state = _with_attempt(state, replace(attempt, restored=restored, restored_at=record.at))
+    if restored.checkpoint is None:
+        return state
+    return verified(state, restored.checkpoint.manifest_sha256, record)
+
+
+def _end(state: RunState, record: Record) -> RunState:
+    ended = body_of(AttemptEnded, record)
+    _check_reason(record, ended.reason)
+    attempt = _attempt_of(state, record)
+    return _with_attempt(
+        state, replace(attempt, ended=ended, ended_seq=record.seq, ended_at=record.at)
+    )
+
+
+def _reclassify(state: RunState, record: Record) -> RunState:
+    reading = body_of(AttemptReclassified, record)
+    _check_reason(record, reading.reason)
+    attempt = _attempt_of(state, record)
+    state = _with_attempt(
+        state, replace(attempt, reclassified=reading, reclassified_seq=record.seq)
+    )
+    told = _dated(AttemptReclassified, record)
+    return replace(state, reclassifications=(*state.reclassifications, told))
+
+
+def _check_reason(record: Record, reason: str) -> None:
+    if reason not in _REASONS:
+        raise RecordNewer(
+            f"Record {record.seq} ({record.kind}) names the reason {reason!r}, which this version does "
+            f"not know: a newer one wrote it, on {record.at:%Y-%m-%dT%H:%M:%SZ}. Update this checkout; "
+            "the records before it still hold."
+        )
+
+
+_REASONS = frozenset(reason.value for reason in TerminationReason)
+
+
+def _open_eval(state: RunState, record: Record) -> RunState:
+    opened = body_of(EvalOpened, record)
+    evaluation = EvalState(opened=opened, opened_seq=record.seq, opened_at=record.at)
+    return replace(state, evals=(*state.evals, evaluation))
+
+
+def _end_eval(state: RunState, record: Record) -> RunState:
+    ended = body_of(EvalEnded, record)
+
+    def closed(evaluation: EvalState) -> EvalState:
+        same = (evaluation.opened.eval_id, evaluation.opened.number) == (
+            ended.eval_id,
+            ended.number,
+        )
+        if not same or evaluation.ended is not None:
+            return evaluation  # the first end counts; a repeated one changes nothing
+        return replace(evaluation, ended=ended, ended_seq=record.seq, ended_at=record.at)
+
+    return replace(state, evals=tuple(closed(e) for e in state.evals))
+
+
+def _dated(body: type[B], record: Record) -> Dated[B]:
+    return Dated(
+        seq=record.seq,
+        at=record.at,
+        attempt_id=record.attempt_id,
+        body=body_of(body, record),
+    )
+
+
+def _finish(state: RunState, record: Record) -> RunState:
+    return replace(state, finished=body_of(RunFinished, record), finished_at=record.at)
+
+
+_APPLIERS: dict[Kind, Callable[[RunState, Record], RunState]] = {
+    Kind.ATTEMPT_OPENED: _open,
+    Kind.ATTEMPT_SUPERVISED: _supervise,
+    Kind.ATTEMPT_PLACED: _place,
+    Kind.ATTEMPT_RESTORED: _restore,
+    Kind.CHECKPOINT_COMMITTED: commit,
+    Kind.ATTEMPT_ENDED: _end,
+    Kind.ATTEMPT_RECLASSIFIED: _reclassify,
+    Kind.RETRY_REFUSED: lambda s, r: replace(s, refusals=(*s.refusals, _dated(RetryRefused, r))),
+    Kind.STOP_REQUESTED: lambda s, r: replace(s, stops=(*s.stops, _dated(StopRequested, r))),
+    Kind.CHECKPOINT_VERIFIED: verify,
+    Kind.CHECKPOINT_QUARANTINED: decide_checkpoint,
+    Kind.CHECKPOINT_SUPERSEDED: decide_checkpoint,
+    Kind.CHECKPOINT_DELETED: decide_checkpoint,
+    Kind.CHECKPOINT_PINNED: decide_checkpoint,
+    Kind.CHECKPOINT_UNPINNED: decide_checkpoint,
+    Kind.EVAL_OPENED: _open_eval,
+    Kind.EVAL_ENDED: _end_eval,
+    Kind.EVAL_WAIVED: lambda s, r: replace(s, waivers=(*s.waivers, _dated(EvalWaived, r))),
+    Kind.PROMOTION_DECIDED: lambda s, r: replace(
+        s, promotions=(*s.promotions, _dated(PromotionDecided, r))
+    ),
+    Kind.NOTE: lambda s, r: replace(s, notes=(*s.notes, _dated(Note, r))),
+    Kind.ALERT: lambda s, r: replace(s, alerts=(*s.alerts, _dated(Alert, r))),
+    Kind.RUN_FINISHED: _finish,
+}

@@ -1,0 +1,302 @@
+"""What is known of a training run, its attempts, checkpoints and evals: plain values.
+
+`run_fold` makes them of the records of a track; nothing else does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, TypeVar
+
+from tracks_dagster.track.bodies import (
+    MOVE,
+    Alert,
+    AttemptEnded,
+    AttemptOpened,
+    AttemptPlaced,
+    AttemptReclassified,
+    AttemptRestored,
+    AttemptSupervised,
+    CheckpointCommitted,
+    CheckpointDecision,
+    EvalEnded,
+    EvalOpened,
+    EvalWaived,
+    Note,
+    PromotionDecided,
+    RetryRefused,
+    RunDeclared,
+    RunFinished,
+    StopRequested,
+)
+from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
+
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervision:
+    """One claim of an attempt by a Dagster run."""
+
+    seq: int
+    at: datetime
+    body: AttemptSupervised
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptState:
+    """All that the track says of one attempt."""
+
+    attempt_id: int
+    opened: AttemptOpened
+    opened_seq: int
+    opened_at: datetime
+    claims: tuple[Supervision, ...] = ()
+    placed: AttemptPlaced | None = None
+    placed_seq: int | None = None
+    placed_at: datetime | None = None
+    restored: AttemptRestored | None = None
+    restored_at: datetime | None = None
+    ended: AttemptEnded | None = None
+    ended_seq: int | None = None
+    ended_at: datetime | None = None
+    reclassified: AttemptReclassified | None = None
+    reclassified_seq: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the attempt has not ended."""
+        return self.ended is None
+
+    @property
+    def reason(self) -> TerminationReason | None:
+        """The newest reading of why it ended; None while it is open."""
+        if self.ended is None:
+            return None
+        newest = self.reclassified.reason if self.reclassified else self.ended.reason
+        return TerminationReason(newest)
+
+    @property
+    def fingerprint(self) -> str | None:
+        """The fingerprint of its failure, by the newest reading."""
+        if self.ended is None:
+            return None
+        return self.reclassified.fingerprint if self.reclassified else self.ended.fingerprint
+
+    @property
+    def resumed_from(self) -> CheckpointRef | None:
+        """The checkpoint that it restored; before it has, the one that it was opened with."""
+        return self.restored.checkpoint if self.restored is not None else self.opened.resume
+
+    @property
+    def resumed_step(self) -> int:
+        """The step it really began from: what was restored, else what was asked for, else 0."""
+        if self.restored is not None:
+            return self.restored.step
+        return self.opened.resume.step if self.opened.resume else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointState:
+    """One committed checkpoint and what was decided about it since; the first time of each counts.
+
+    verified_at: when every byte of it was first read and matched. quarantined_seq, deleted_seq: of the
+    record that decided it. is_passed_over: quarantined, but only because rollbacks left it behind.
+    deletion: the decision that named the chunks that go. pins: who holds it by a record of their own;
+    `protection` adds the rest.
+    """
+
+    seq: int
+    at: datetime
+    body: CheckpointCommitted
+    verified_at: datetime | None = None
+    quarantined_at: datetime | None = None
+    superseded_at: datetime | None = None
+    deleted_at: datetime | None = None
+    deletion: CheckpointDecision | None = None
+    quarantined_seq: int | None = None
+    is_passed_over: bool = False
+    deleted_seq: int | None = None
+    pins: frozenset[str] = frozenset()
+
+    @property
+    def quarantined(self) -> bool:
+        """Whether it was decided that nobody may resume from it."""
+        return self.quarantined_at is not None
+
+    @property
+    def superseded(self) -> bool:
+        """Whether retention has let go of it."""
+        return self.superseded_at is not None
+
+    @property
+    def deleted(self) -> bool:
+        """Whether its deletion was decided; its bytes may be gone or going."""
+        return self.deleted_at is not None
+
+    @property
+    def ref(self) -> CheckpointRef:
+        """Its public reference."""
+        return self.body.ref
+
+    @property
+    def is_resumable(self) -> bool:
+        """Committed (superseded or not), neither quarantined nor deleted."""
+        return not self.quarantined and not self.deleted
+
+    @property
+    def withdrawn_at(self) -> datetime | None:
+        """When it was first quarantined or deleted; None while it is resumable."""
+        return min(filter(None, (self.quarantined_at, self.deleted_at)), default=None)
+
+    @property
+    def holds_for_branches(self) -> bool:
+        """Whether a run that branched from it before may go on: its bytes are there and believed."""
+        return not self.deleted and (not self.quarantined or self.is_passed_over)
+
+    @property
+    def status(self) -> str:
+        """One word for people: committed, superseded, quarantined or deleted."""
+        if self.deleted:
+            return "deleted"
+        if self.quarantined:
+            return "quarantined"
+        return "superseded" if self.superseded else "committed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalState:
+    """One attempt at one eval."""
+
+    opened: EvalOpened
+    opened_seq: int
+    opened_at: datetime
+    ended: EvalEnded | None = None
+    ended_seq: int | None = None
+    ended_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dated(Generic[B]):
+    """A body with the seq and the time of its record."""
+
+    seq: int
+    at: datetime
+    attempt_id: int | None
+    body: B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """A training run as its track tells it. `head` is the last record folded."""
+
+    head: Record
+    declared: RunDeclared
+    declared_at: datetime
+    attempts: tuple[AttemptState, ...] = ()
+    checkpoints: tuple[CheckpointState, ...] = ()
+    evals: tuple[EvalState, ...] = ()
+    waivers: tuple[Dated[EvalWaived], ...] = ()
+    promotions: tuple[Dated[PromotionDecided], ...] = ()
+    refusals: tuple[Dated[RetryRefused], ...] = ()
+    stops: tuple[Dated[StopRequested], ...] = ()
+    notes: tuple[Dated[Note], ...] = ()
+    alerts: tuple[Dated[Alert], ...] = ()
+    reclassifications: tuple[Dated[AttemptReclassified], ...] = ()
+    finished: RunFinished | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The training run's id."""
+        return self.declared.run_id
+
+    @property
+    def open_attempt(self) -> AttemptState | None:
+        """The attempt that has not ended, if there is one; only the newest can be open."""
+        if self.attempts and self.attempts[-1].is_open:
+            return self.attempts[-1]
+        return None
+
+    @property
+    def last_attempt(self) -> AttemptState | None:
+        """The newest attempt."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def resumable(self) -> list[CheckpointRef]:
+        """What `resume_target` may choose from."""
+        return [c.ref for c in self.checkpoints if c.is_resumable]
+
+    @property
+    def resumes_from(self) -> CheckpointRef | None:
+        """What the next attempt resumes from: the run's own `resume_target`, else what it branched
+        from, else nothing (it starts afresh). Whether the source's run still offers that checkpoint
+        is told by that run's track."""
+        own = self.resumable
+        return resume_target(own) if own else self.declared.branched_from
+
+    @property
+    def refusal(self) -> Dated[RetryRefused] | None:
+        """The refusal that stands: made after the newest attempt ended."""
+        if not self.refusals or not self.attempts or self.attempts[-1].is_open:
+            return None
+        newest = self.refusals[-1]
+        return newest if newest.attempt_id == self.attempts[-1].attempt_id else None
+
+    def attempt(self, attempt_id: int) -> AttemptState | None:
+        """Return the attempt of that id, or None."""
+        if 1 <= attempt_id <= len(self.attempts):
+            return self.attempts[attempt_id - 1]
+        return None
+
+    def checkpoint(self, manifest_sha256: str) -> CheckpointState | None:
+        """Return the committed checkpoint with that manifest, or None."""
+        return next((c for c in self.checkpoints if c.ref.manifest_sha256 == manifest_sha256), None)
+
+    def stop_for(self, attempt: AttemptState) -> Dated[StopRequested] | None:
+        """Return the stop that concerns `attempt`: asked for after it, and before the next, opened.
+
+        One that leaves the run to a person comes before one that only moves it.
+        """
+        following = self.attempt(attempt.attempt_id + 1)
+        until = following.opened_seq if following else self.head.seq + 1
+        asked = [stop for stop in self.stops if attempt.opened_seq < stop.seq < until]
+        return min(asked, key=lambda stop: (stop.body.mode == MOVE, stop.seq), default=None)
+
+    def is_moved(self, attempt: AttemptState) -> bool:
+        """Whether the attempt was asked to leave its node, and nothing more: the run goes on."""
+        stop = self.stop_for(attempt)
+        return stop is not None and stop.body.mode == MOVE
+
+
+def trainer_of(state: RunState, attempt: AttemptState) -> str:
+    """Return what `attempt` runs: "family", or the key of its stored script."""
+    return attempt.opened.trainer or state.declared.trainer
+
+
+def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:
+    """Return the resumable checkpoint of `step`, of the newest attempt that has one, or of that one.
+
+    Raises UnknownRun naming the steps that there are.
+    """
+    found = [
+        c
+        for c in state.checkpoints
+        if c.is_resumable and c.ref.step == step and attempt_id in (None, c.ref.attempt_id)
+    ]
+    if not found:
+        there = sorted(
+            {(c.ref.step, c.ref.attempt_id) for c in state.checkpoints if c.is_resumable}
+        )
+        steps = ", ".join(f"{step} (attempt {attempt})" for step, attempt in there) or "none"
+        of = "" if attempt_id is None else f" by attempt {attempt_id}"
+        raise UnknownRun(
+            f"{state.run_id} has no checkpoint of step {step}{of} that can be read; it has: {steps}. "
+            f"`tracks checkpoints list {state.run_id}` shows what became of the others."
+        )
+    return max(found, key=lambda c: c.ref.attempt_id)

@@ -1,0 +1,1 @@
+"""Text and values from outside: made valid, readable and free of secrets."""

@@ -1,0 +1,153 @@
+"""Values that a person writes into a settings file: durations, sizes, counts, shares, words.
+
+Each reader takes the parsed value and returns what the code works with, or raises ValueError in words
+that name the value, what is valid and an example. A duration has a unit, always: 24 is nobody's guess.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+from tracks_dagster.track.text.located import shown, unknown
+
+T = TypeVar("T")
+Reader = Callable[[object], T]
+
+NONE = "none"  # takes a limit away; an empty value could as well be one that was forgotten
+COUNT_MAX = 1_000_000
+NUMBER_MAX = 1_000_000.0
+DURATION_S_MAX = 3650 * 86_400.0  # ten years; a time minus more than that may be none
+STEPS_MAX = 10**12  # no training run has more
+
+UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+DURATION_WORDS = f"a number and its unit ({', '.join(UNITS_S)})"  # m could be minutes or months
+UNITS_BYTES = {
+    **{name: 1024**power for power, name in enumerate(("B", "KiB", "MiB", "GiB", "TiB"))},
+    **{name: 1024**power for power, name in enumerate(("Ki", "Mi", "Gi", "Ti"), start=1)},
+}
+SIZE_BYTES_MAX = 1024**5  # a PiB; no pod has more memory
+
+_AMOUNT = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-zµ%]*)")
+
+
+def duration_s(value: object) -> float:
+    """Return seconds: "90s", "5min", "1.5 h", "7d", "2w"."""
+    number, unit = _amount(value, "a duration", "24h")
+    if unit not in UNITS_S:
+        problem = f"has the unit {unit!r}" if unit else "has no unit"
+        raise ValueError(f"{shown(value)} {problem}; {_durations('24h')}")
+    seconds = number * UNITS_S[unit]
+    if seconds > DURATION_S_MAX:
+        raise ValueError(f"{shown(value)} is more than ten years.")
+    return seconds
+
+
+def window(value: object) -> tuple[float | None, int | None]:
+    """Return (seconds, steps), one of them None: "24h", or "10000 steps"."""
+    number, unit = _amount(value, "a window", "24h, or 10000 steps")
+    if unit not in ("step", "steps"):
+        return duration_s(value), None
+    if number > STEPS_MAX:
+        raise ValueError(
+            f"{shown(value)} is more than {STEPS_MAX} steps; none takes the window away."
+        )
+    if number != int(number) or number < 1:
+        raise ValueError(f"{shown(value)} is no number of steps; write for example 10000 steps.")
+    return None, int(number)
+
+
+def size_bytes(value: object) -> int:
+    """Return whole bytes, 1 or more: "1GiB", "512 MiB", or as a manifest has it, "1.5Gi"."""
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if match is None or match["unit"] not in UNITS_BYTES:
+        raise ValueError(
+            f"{shown(value)} is no size; write a number and its unit (KiB, MiB, GiB, TiB), for "
+            "example 16GiB."
+        )
+    found = float(match["number"]) * UNITS_BYTES[match["unit"]]
+    if not 1 <= found <= SIZE_BYTES_MAX:
+        raise ValueError(f"{shown(value)} is out of range; write 1B to 1024TiB.")
+    return int(found)
+
+
+def whole_seconds(value: object) -> int:
+    """Return a duration of whole seconds, 1 or more: "90s", "2min"."""
+    seconds = duration_s(value)
+    if seconds != int(seconds) or seconds < 1:
+        raise ValueError(f"{shown(value)} is no whole number of seconds; write for example 90s.")
+    return int(seconds)
+
+
+def count(value: object) -> int:
+    """Return a whole number from 0 on."""
+    if type(value) is not int or not 0 <= value <= COUNT_MAX:
+        raise ValueError(f"{shown(value)} is no count; write a whole number, 0 to {COUNT_MAX}.")
+    return value
+
+
+def number(value: object) -> float:
+    """Return a number from 0 on."""
+    if type(value) not in (int, float) or not 0 <= value <= NUMBER_MAX:  # type: ignore[operator]
+        raise ValueError(
+            f"{shown(value)} is no number from 0 to {NUMBER_MAX:g}; write for example 1.5."
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+def share(value: object) -> float:
+    """Return 0 to 1: 0.5, or "50%"."""
+    found = value if type(value) in (int, float) else None
+    if isinstance(value, str):
+        amount, unit = _amount(value, "a share", "0.5, or 50%")
+        found = amount / 100 if unit == "%" else None
+    if found is None or not 0.0 <= found <= 1.0:  # type: ignore[operator]
+        raise ValueError(f"{shown(value)} is no share; write 0 to 1, or 0% to 100%.")
+    return float(found)  # type: ignore[arg-type]
+
+
+def flag(value: object) -> bool:
+    """Return true or false."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is neither true nor false.")
+    return value
+
+
+def name(value: object) -> str:
+    """Return a word that is not empty."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError(
+            f"{shown(value)} is no name; write a word, in quotes if it looks like a number."
+        )
+    return value
+
+
+def one_of(what: str, valid: dict[str, T]) -> Reader[T]:
+    """Return a reader of the words of `valid`."""
+
+    def read(value: object) -> T:
+        if not isinstance(value, str) or value not in valid:
+            raise ValueError(unknown(what, str(value), list(valid)))
+        return valid[value]
+
+    return read
+
+
+def or_none(read: Reader[T]) -> Reader[T | None]:
+    """Return a reader that takes the word "none" as well."""
+    return lambda value: None if value == NONE else read(value)
+
+
+def _amount(value: object, what: str, example: str) -> tuple[float, str]:
+    """Return (number, unit); the unit is empty where there is none."""
+    match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None
+    if isinstance(value, int | float) and type(value) is not bool and value >= 0:
+        return float(min(value, DURATION_S_MAX)), ""
+    if match is None:
+        raise ValueError(f"{shown(value)} is no {what.partition(' ')[2]}; {_durations(example)}")
+    return float(match["number"]), match["unit"]
+
+
+def _durations(example: str) -> str:
+    return f"write {DURATION_WORDS}, for example {example}."

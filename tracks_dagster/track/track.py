@@ -1,0 +1,309 @@
+"""A track in an object store: read it, and append to it by the rules of `append`.
+
+The effects are thin: every step is one get or one create of `<track>/log/<seq:012d>.json`. Records
+never change, so what was read once is kept; a reader asks only for what comes after. How a gang
+appends, which can be fenced, is `trainer_track`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator
+
+from tracks_dagster.track.append import Claim, Create, Created, Done, Outcome, Reply, Request, Walk
+from tracks_dagster.track.errors import (
+    Contended,
+    OutcomeUnknown,
+    RecordNewer,
+    StoreUnavailable,
+    TrackBroken,
+)
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.records import Draft, Record, parse
+from tracks_dagster.track.track_gaps import last_seq, lost_record
+
+TRIES_AT_ONE_SEQ_MAX = 8  # creations whose outcome stays open before the store counts as down
+BACKOFF_S_MIN = 0.1  # before the second creation at one seq, doubled before each one after it
+BACKOFF_S_MAX = 2.0  # so that 8 tries last at most 7.1 s: a burst of 503s ends, a grace does not
+DECISIONS_MAX = 64  # places lost in a row before a decision gives up; each is another's success
+RECORDS_MAX = 1_000_000  # no track is ever that long; a bound for the reading loop
+
+
+Sleep = Callable[[float], None]  # seconds
+
+
+def log_key(track: str, seq: int) -> str:
+    """Return the key of the record `seq` of `track`."""
+    return f"{track}/log/{seq:012d}.json"
+
+
+def run_track(run_id: str) -> str:
+    """Return the name of a training run's track."""
+    return f"{RUNS}{run_id}"
+
+
+def dataset_track(name: str) -> str:
+    """Return the name of a dataset's track."""
+    return f"{DATASETS}{name}"
+
+
+def pool_track(name: str) -> str:
+    """Return the name of a compute pool's track.
+
+    What a key cannot hold is written as =XX: `kubernetes/h100` is `pools/kubernetes=2Fh100`.
+    """
+    kept = _NOT_IN_A_KEY.sub(lambda m: "".join(f"={b:02X}" for b in m[0].encode()), name)
+    return f"{POOLS}{kept}"
+
+
+_NOT_IN_A_KEY = re.compile(r"[^A-Za-z0-9_@-]")
+RUNS = "runs/"
+
+
+def code_diff_key(run_id: str, sha256: str) -> str:
+    """Return where the diff of the code that a run was declared with stands."""
+    return f"{RUNS}{run_id}/code/{sha256}.diff"
+
+
+DATASETS = "datasets/"
+POOLS = "pools/"
+QUARANTINES_TRACK = "lineage/quarantines"  # the only one of its kind
+
+
+class Track:
+    """One track. Made for several processes, and safe for several threads of one: what was read is
+    replaced by a longer list, never changed, and no thread waits for another's store."""
+
+    def __init__(
+        self, store: ObjectStore, name: str, *, now: Clock, sleep: Sleep = time.sleep
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._now = now
+        self._sleep = sleep
+        self._records: list[Record] = []
+        self._is_whole = False  # nothing lies behind a gap: asked before the first append
+
+    @property
+    def known(self) -> list[Record]:
+        """The records read so far, in order."""
+        return self._records
+
+    def refresh(self) -> list[Record]:
+        """Read what was appended since, and return all records.
+
+        Raises TrackBroken when a record does not parse or does not chain to the one before.
+        """
+        records = self._records
+        found: list[Record] = []
+        try:
+            for record in read_records(
+                self._store, self.name, after=records[-1] if records else None
+            ):
+                found.append(record)
+        finally:  # what comes before a broken record holds
+            records = self._keep([*records, *found]) if found else records
+        return records
+
+    def note(self, draft: Draft) -> Record:
+        """Append a note, alert or eval's end: it carries no attempt's authority and always lands.
+
+        Safe to repeat with the same draft: its uid is found again. Raises TrackBroken, as all that
+        appends, when records lie behind a gap.
+        """
+        self.refresh()
+        self._check_whole()
+        records = self._records
+        if (landed := next((r for r in records if r.uid == draft.uid), None)) is not None:
+            return landed
+        done = self._drive(
+            Walk(
+                draft=draft,
+                at=self._now(),
+                seq=len(records),
+                prev_sha256=records[-1].sha256 if records else None,
+            )
+        )
+        return done.record
+
+    def decide(self, choose: Callable[[list[Record]], Draft | None]) -> Record | None:
+        """Append what `choose` makes of all records, at exactly the seq after the last of them.
+
+        `choose` is asked again after every lost place; None means that nothing is left to do.
+        Raises Contended when the place was lost 64 times in a row.
+        """
+        for _ in range(DECISIONS_MAX):
+            records = self.refresh()
+            draft = choose(records)
+            if draft is None:
+                return None
+            self._check_whole()
+            claim = Claim(
+                draft=draft,
+                at=self._now(),
+                seq=len(records),
+                prev_sha256=records[-1].sha256 if records else None,
+            )
+            done = self._drive(claim)
+            if done.outcome is Outcome.APPENDED:
+                return done.record
+        raise Contended(
+            f"A decision for {self.name} lost its place {DECISIONS_MAX} times in a row; "
+            "nothing was written, the next tick decides again."
+        )
+
+    def append_after(self, head: Record, draft: Draft) -> Record | None:
+        """Append a decision right after `head`, the newest record that it was made on.
+
+        None when another record came first: then nothing was written. Reads nothing that is known.
+        """
+        self._check_whole()
+        known = self._records
+        claim = Claim(draft=draft, at=self._now(), seq=head.seq + 1, prev_sha256=head.sha256)
+        done = self._drive(claim)
+        if done.outcome is not Outcome.APPENDED:
+            return None
+        if len(known) == done.record.seq:
+            self._keep([*known, done.record])
+        return done.record
+
+    def _check_whole(self) -> None:
+        """Raise TrackBroken when records lie behind a gap: an append would fill it with another past.
+
+        Once in a process and track; a list decides nothing but this refusal.
+        """
+        if self._is_whole:
+            return
+        last = last_seq(self._store, self.name)
+        if last >= len(self._records) and last >= len(self.refresh()):
+            raise lost_record(self.name, len(self._records), last)
+        self._is_whole = True
+
+    def _keep(self, records: list[Record]) -> list[Record]:
+        """Remember what was read, unless another thread read more meanwhile; return it."""
+        if len(records) > len(self._records):
+            self._records = records
+        return records
+
+    def _drive(self, machine: Walk | Claim) -> Done:
+        return drive(self._store, self.name, machine, sleep=self._sleep)
+
+
+def read_records(store: ObjectStore, name: str, *, after: Record | None = None) -> Iterator[Record]:
+    """Yield the records of a track, or those that follow `after`, checking the chain as they come."""
+    previous = after
+    for seq in range(after.seq + 1 if after else 0, RECORDS_MAX):
+        data = store.get(log_key(name, seq))
+        if data is None:
+            return
+        previous = _read(name, previous.sha256 if previous is not None else None, data, seq)
+        yield previous
+
+
+def check_chain(name: str, previous: Record | None, record: Record) -> None:
+    """Raise TrackBroken unless `record` names the sha256 of the record before it."""
+    expected = previous.sha256 if previous is not None else None
+    _check_follows(name, record.seq, expected, record.prev_sha256)
+
+
+def read_record(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
+    """Return the record that `data` stores after one of that sha256.
+
+    Raises RecordNewer where only the chain could be checked, and holds; else TrackBroken.
+    """
+    try:
+        record = parse(data, seq=seq)
+    except RecordNewer as error:
+        _check_follows(name, seq, prev_sha256, error.prev_sha256)
+        raise
+    _check_follows(name, seq, prev_sha256, record.prev_sha256)
+    return record
+
+
+def _read(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
+    """Return the record; TrackBroken and RecordNewer name the track and what to ask next."""
+    try:
+        return read_record(name, prev_sha256, data, seq)
+    except TrackBroken as error:
+        run_id = name.removeprefix(RUNS)
+        held = f": `tracks explain {run_id}` tells them" if name != run_id else ""
+        before = f"{error} The records of {name} before it still hold{held}"
+        if isinstance(error, RecordNewer):
+            raise RecordNewer(f"{before}.") from error
+        raise TrackBroken(
+            f"{before}; `tracks fsck` tells what is wrong and what to restore."
+        ) from error
+
+
+def _check_follows(name: str, seq: int, expected: str | None, found: str | None) -> None:
+    if found != expected:
+        raise TrackBroken(
+            f"The chain of {name} breaks at record {seq}: it follows {found}, the record before it "
+            f"is {expected}. One of the two was edited after it was written."
+        )
+
+
+def drive(
+    store: ObjectStore,
+    name: str,
+    machine: Walk | Claim,
+    *,
+    met: Callable[[Record], None] = lambda record: None,
+    sleep: Sleep = time.sleep,
+) -> Done:
+    """Run an append to its end; `met` is told of every record on the way, its own included.
+
+    A creation is read back at once, and repeated after a pause when it left nothing. No pause
+    stands elsewhere: a store repeats by itself what may be repeated without asking.
+    Raises StoreUnavailable when the outcome at one seq is still open after 8 tries, TrackBroken at
+    a record that does not follow the one before it.
+    """
+    tries, tried_seq = 0, machine.seq
+    for _ in range(RECORDS_MAX):
+        request = machine.request
+        if request.seq != tried_seq:
+            tries, tried_seq = 0, request.seq
+        tries += isinstance(request, Create)
+        if tries > TRIES_AT_ONE_SEQ_MAX:
+            break
+        if isinstance(request, Create) and tries > 1:
+            sleep(backoff_s(machine.draft.uid, tries - 1))
+        reply = _perform(store, name, request)
+        record = None
+        if isinstance(reply, bytes):
+            record = _read(name, machine.prev_sha256, reply, request.seq)
+        state = machine.advance(reply)
+        if isinstance(state, Done):
+            if state.outcome is not Outcome.TAKEN:
+                met(state.record)
+            return state
+        if record is not None:
+            met(record)
+        machine = state
+    raise StoreUnavailable(
+        f"Cannot append to {name}: after {TRIES_AT_ONE_SEQ_MAX} tries the store has not said "
+        f"whether record {tried_seq} was created. It may stand in the track; the same append, "
+        "repeated, finds it."
+    )
+
+
+def backoff_s(uid: str, tries: int) -> float:
+    """Return the seconds between creation `tries` (1-based) at one seq and the one after it.
+
+    0.1, 0.2, 0.4 … up to 2 s, less up to a half by a hash of `uid`: two writers whose conditional
+    writes got in each other's way (a 409 for both) do not meet again.
+    """
+    full_s = min(BACKOFF_S_MIN * 2.0 ** (tries - 1), BACKOFF_S_MAX)
+    return full_s * (1 - zlib.crc32(f"{uid}/{tries}".encode()) / 2**33)
+
+
+def _perform(store: ObjectStore, name: str, request: Request) -> Reply:
+    key = log_key(name, request.seq)
+    if isinstance(request, Create):
+        try:
+            return Created.YES if store.create(key, request.data) else Created.TAKEN
+        except OutcomeUnknown:
+            return Created.UNKNOWN
+    return store.get(key)

@@ -14,8 +14,8 @@ from benchmarks.history_others import other_tracks
 from benchmarks.history_plan import AttemptPlan, Fleet, RunPlan, launch_id
 from benchmarks.history_tracks import run_tracks
 from benchmarks.history_written import Written
-from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.services.journals import journal_prefix
+from tracks_dagster.stores import open_store
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.track import log_key
 

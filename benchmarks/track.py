@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Draft, Kind

@@ -24,8 +24,8 @@ from botocore.config import Config
 from botocore.exceptions import ConnectionClosedError, ReadTimeoutError
 
 from tests.s3_faults import BUCKET, PREFIX, Answer, Asked, FaultySchedule, Wrong
-from tracks_dagster.adapters.stores import s3 as s3_module
-from tracks_dagster.adapters.stores.s3 import S3Store
+from tracks_dagster.stores import s3 as s3_module
+from tracks_dagster.stores.s3 import S3Store
 
 READ_TIMEOUT_S = 0.3  # of the SDK on the wire; a reply of this server takes a few milliseconds
 SILENCE_S_MAX = 10.0  # how long a reply is held back when the client does not give up

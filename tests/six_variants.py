@@ -21,8 +21,8 @@ from tracks_dagster.core.device_memory import Devices
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.triage.judge import Sources
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time

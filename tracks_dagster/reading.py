@@ -34,7 +34,7 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
 
     Raises NothingYet where home and store are still to be made, else what `build` raises.
     """
-    from tracks_dagster.adapters.stores import open_store
+    from tracks_dagster.stores import open_store
 
     check_home(settings.home)
     places = (settings.home, Path(settings.store_url))
@@ -61,8 +61,8 @@ def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
 
     Raises as `open_store_to_read`.
     """
-    from tracks_dagster.services.overlay import OverlayStore
     from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.stores.overlay import OverlayStore
 
     store = OverlayStore(open_store_to_read(settings))
     clean = partial(redact, secrets=settings.secrets)

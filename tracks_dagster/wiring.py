@@ -112,9 +112,9 @@ def build(settings: Settings) -> App:
     from tracks_dagster.adapters.datasets.catalog import ShippedDatasets
     from tracks_dagster.adapters.ledger import open_ledger
     from tracks_dagster.adapters.local_evaluator import LocalEvaluator
-    from tracks_dagster.adapters.stores import open_store
     from tracks_dagster.services.projector import Projector
     from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.stores import open_store
 
     check_home(settings.home)
     if settings.postgres_url is not None:

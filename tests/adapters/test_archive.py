@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters.stores import open_store, try_store
-from tracks_dagster.adapters.stores.archive import ArchiveStore, write_archive
+from tracks_dagster.stores import open_store, try_store
+from tracks_dagster.stores.archive import ArchiveStore, write_archive
 from tracks_dagster.track.archives import (
     ARCHIVE_FORMAT,
     MANIFEST,

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters.stores import unpacking
-from tracks_dagster.adapters.stores.archive import ArchiveStore, write_archive
+from tracks_dagster.stores import unpacking
+from tracks_dagster.stores.archive import ArchiveStore, write_archive
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
 
 Member = tuple[tarfile.TarInfo, bytes]
@@ -207,7 +207,7 @@ def test_a_disk_that_is_full_is_told_as_the_disk_and_not_as_the_archive(
 def test_nothing_is_exported_that_could_not_be_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tracks_dagster.adapters.stores import archive
+    from tracks_dagster.stores import archive
 
     for bound, value, why in (
         ("MEMBERS_MAX", 1, "at most 1 files"),

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters.stores import durable, local, open_store
-from tracks_dagster.adapters.stores.local import PARTIAL_FOLDER, LocalStore
+from tracks_dagster.stores import durable, local, open_store
+from tracks_dagster.stores.local import PARTIAL_FOLDER, LocalStore
 from tracks_dagster.track.errors import SettingsError, StoreUnavailable, StoreUnsuitable
 
 PROCESSES = 4
@@ -75,7 +75,7 @@ def test_a_listing_looks_into_no_folder_beside_its_prefix(
 
 WRITER = """
 import sys
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.stores import open_store
 store = open_store(sys.argv[1], probe=False)
 for number in range(1_000_000):
     store.put("key", bytes([number % 256]) * 1_000_000)
@@ -333,7 +333,7 @@ def test_a_disk_without_inodes_is_told_as_that_and_not_as_full(tmp_path: Path) -
     mounted = tmp_path / "small"
     mounted.mkdir()
     script = (
-        "import sys; from tracks_dagster.adapters.stores.local import LocalStore, make_root\n"
+        "import sys; from tracks_dagster.stores.local import LocalStore, make_root\n"
         "from pathlib import Path; make_root(Path(sys.argv[1]))\n"
         "store = LocalStore(Path(sys.argv[1]))\n"
         "for n in range(99): store.put(f'a/{n}', b'')\n"

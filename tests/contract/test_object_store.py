@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 

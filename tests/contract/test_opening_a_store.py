@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore, Fault
-from tracks_dagster.adapters.stores import open_store, try_store
-from tracks_dagster.adapters.stores.format_file import check_format, make_format
-from tracks_dagster.adapters.stores.probe import PROBE_TRIES_MAX, probe_conditions
+from tracks_dagster.stores import open_store, try_store
+from tracks_dagster.stores.format_file import check_format, make_format
+from tracks_dagster.stores.probe import PROBE_TRIES_MAX, probe_conditions
 from tracks_dagster.track.errors import StoreUnavailable, StoreUnsuitable
 
 

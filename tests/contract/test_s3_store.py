@@ -8,8 +8,8 @@ import boto3
 import pytest
 
 from tests.s3_double import Misbehaviour, S3Double, s3_double
-from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.adapters.stores import s3 as s3_module
+from tracks_dagster.stores import open_store
+from tracks_dagster.stores import s3 as s3_module
 from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.bodies import BEGIN
 from tests.histories import Grown
 from tests.pools import HOUR_S, POOL, PoolHistory
-from tracks_dagster.adapters.stores.keys import is_key
+from tracks_dagster.stores.keys import is_key
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidDecision, TrackBroken

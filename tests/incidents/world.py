@@ -34,12 +34,12 @@ from tracks_dagster.services.eval_tick import EvalTick, tick_evals
 from tracks_dagster.services.evals import run_eval
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.journals import journal_prefix
 from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     AttemptRestored,
     AttemptSupervised,

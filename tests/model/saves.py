@@ -16,8 +16,8 @@ from pathlib import Path
 
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.model.recording import Made, Named, Op, Opened, Synced, Told, Trace
-from tracks_dagster.adapters.stores import open_store
-from tracks_dagster.adapters.stores.local import PARTIAL_FOLDER
+from tracks_dagster.stores import open_store
+from tracks_dagster.stores.local import PARTIAL_FOLDER
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from botocore.httpsession import URLLib3Session
 
-from tracks_dagster.adapters.stores import local
+from tracks_dagster.stores import local
 
 BEFORE, WITHIN, AFTER = "before", "within", "after"
 ON_PATHS = ("open", "mkdir", "link", "replace", "rename", "unlink", "rmdir", "scandir", "stat")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tests.real.checkpoint_life import Life
-from tracks_dagster.adapters.stores.durable import write_new
-from tracks_dagster.adapters.stores.local import LocalStore
 from tracks_dagster.services import retention
+from tracks_dagster.stores.durable import write_new
+from tracks_dagster.stores.local import LocalStore
 
 
 def commit_before_manifest(life: Life) -> None:

@@ -18,8 +18,8 @@ from tests.real.kill_switch import KillSwitch
 from tests.real.planted_faults import PLANTED
 from tests.real.said import Said, SayingStore
 from tests.real.survivors import not_resumed, problems, unclean
-from tracks_dagster.adapters.stores import Store, open_store
-from tracks_dagster.adapters.stores.local import PARTIAL_FOLDER
+from tracks_dagster.stores import Store, open_store
+from tracks_dagster.stores.local import PARTIAL_FOLDER
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.run_fold import fold
 from tracks_dagster.track.states.run_state import RunState

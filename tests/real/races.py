@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.bodies import ended, placed
 from tests.histories import History
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.stores import open_store
 from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json

@@ -25,7 +25,7 @@ from tests.training.faulted_blocks import (
     play_one,
     play_side_by_side,
 )
-from tracks_dagster.adapters.stores.s3 import S3Store
+from tracks_dagster.stores.s3 import S3Store
 from tracks_dagster.track.append import Done, Reply, Walk
 from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable
 from tracks_dagster.track.records import parse

@@ -11,7 +11,6 @@ import pytest
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, SequentialUids
 from tests.histories import History
-from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.services.launch import plan_launches
@@ -19,6 +18,7 @@ from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import AT_ONCE_MAX, PART_S_MAX
 from tracks_dagster.services.watch import Tick, settle_open_runs, survey
+from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
 from tracks_dagster.track.ports import ObjectStore
 

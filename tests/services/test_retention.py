@@ -14,7 +14,6 @@ from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.services import deletion
 from tracks_dagster.services import retention as service
 from tracks_dagster.services.collection import FINISHED_S_MAX, TICK_S, collect_all, due_runs
-from tracks_dagster.services.overlay import OverlayStore
 from tracks_dagster.services.pins import (
     find_held,
     hold_of,
@@ -26,6 +25,7 @@ from tracks_dagster.services.pins import (
 from tracks_dagster.services.retention import Collected, collect
 from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import quarantine, verify
+from tracks_dagster.stores.overlay import OverlayStore
 from tracks_dagster.track.bodies import CheckpointDecision, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind

@@ -15,12 +15,12 @@ from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
 from tracks_dagster.services.explain.text import attempt_text, run_text
 from tracks_dagster.services.heartbeat import write_launches
-from tracks_dagster.services.journals import read_tail
 from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.silence import SILENT_S_MIN
 from tracks_dagster.services.status import RunLine, read_status, reads_what_waits
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.stores.journals import read_tail
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import Alert, PromotionRule
 from tracks_dagster.track.errors import UnknownRun

@@ -31,7 +31,7 @@ from tests.training.checkpoints import weights_of
 from tests.training.damage import DAMAGES, Target, damage, edit_record, mixed_manifest
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import TrackBroken

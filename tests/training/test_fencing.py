@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.gangs import TrainingRun
-from tracks_dagster.adapters.stores import open_store
+from tracks_dagster.stores import open_store
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.records import Kind
 

@@ -59,7 +59,7 @@ def _home(settings: Settings) -> Finding:
 
 
 def _store(settings: Settings) -> Finding:
-    from tracks_dagster.adapters.stores import try_store
+    from tracks_dagster.stores import try_store
 
     check, path = "store", local_path(settings.store_url)
     if path is not None and not os.access(path, os.F_OK):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.adapters.stores.archive import write_archive
 from tracks_dagster.cli.common import as_json, print_json, run_argument
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.explain.reading import read_run
 from tracks_dagster.services.export import Exported, export_run
 from tracks_dagster.settings import Settings
+from tracks_dagster.stores.archive import write_archive
 from tracks_dagster.track.archives import SUFFIX
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id

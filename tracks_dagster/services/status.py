@@ -20,12 +20,12 @@ from tracks_dagster.services.heartbeat import (
     describe_launch,
     read_heartbeat,
 )
-from tracks_dagster.services.journals import JournalTail, read_tail
 from tracks_dagster.services.launch import next_sensor
 from tracks_dagster.services.quarantine.descending import read_held
 from tracks_dagster.services.silence import heard_at, silence
 from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import (
     ALERT_POOL_STORM,

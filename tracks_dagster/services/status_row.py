@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracks_dagster.services.journals import JournalTail, read_tail
+from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.lifecycle import RunLifecycle

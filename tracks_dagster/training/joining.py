@@ -9,9 +9,9 @@ from pathlib import Path
 
 import torch
 
-from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.evidence import LastWord
+from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import Fenced
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason

@@ -23,8 +23,8 @@ from functools import partial
 
 from tracks_dagster.adapters.journal_shipping import ship_journals
 from tracks_dagster.adapters.processes import write_json
-from tracks_dagster.adapters.stores import open_store
 from tracks_dagster.core.pod_files import ASK_EVERY_S, BEAT_EVERY_S
+from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore

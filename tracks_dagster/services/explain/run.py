@@ -41,7 +41,6 @@ from tracks_dagster.services.explain.reading import RunRead, read_run
 from tracks_dagster.services.explain.stretches import stretches
 from tracks_dagster.services.explain.tried import explain_data, explain_tried
 from tracks_dagster.services.gathering import read_journal_end
-from tracks_dagster.services.journals import journal_prefix, read_tail
 from tracks_dagster.services.kept_logs import read_evidence
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.placements import read_places
@@ -49,6 +48,7 @@ from tracks_dagster.services.quarantine.descending import next_start, not_known
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.stores.journals import journal_prefix, read_tail
 from tracks_dagster.track.bodies import RankPlace, TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, attempt_key

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.journals import read_steps
+from tracks_dagster.stores.journals import read_steps
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from tracks_dagster.services.journals import StepLine
 from tracks_dagster.services.receipts import Receipt
+from tracks_dagster.stores.journals import StepLine
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 84, 20, 14, 50  # margins for the axes' labels

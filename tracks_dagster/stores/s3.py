@@ -35,7 +35,7 @@ from botocore.exceptions import (
 )
 from botocore.response import StreamingBody
 
-from tracks_dagster.adapters.stores.keys import check_key, is_key
+from tracks_dagster.stores.keys import check_key, is_key
 from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
 from tracks_dagster.track.ports import LEFTOVER_AGE_S
 

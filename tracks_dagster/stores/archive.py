@@ -18,7 +18,7 @@ from io import BytesIO
 from itertools import islice
 from pathlib import Path
 
-from tracks_dagster.adapters.stores.unpacking import unpack
+from tracks_dagster.stores.unpacking import unpack
 from tracks_dagster.track.archives import (
     MANIFEST,
     MEMBER_BYTES_MAX,

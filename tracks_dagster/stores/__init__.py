@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from tracks_dagster.adapters.stores.archive import ArchiveStore, is_archive
-from tracks_dagster.adapters.stores.format_file import check_format, make_format
-from tracks_dagster.adapters.stores.local import LocalStore, make_root
-from tracks_dagster.adapters.stores.probe import probe_conditions
+from tracks_dagster.stores.archive import ArchiveStore, is_archive
+from tracks_dagster.stores.format_file import check_format, make_format
+from tracks_dagster.stores.local import LocalStore, make_root
+from tracks_dagster.stores.probe import probe_conditions
 from tracks_dagster.track.errors import SettingsError, StoreUnsuitable
 from tracks_dagster.track.ports import Leftovers, ObjectStore
 
@@ -88,6 +88,6 @@ def _s3(url: str) -> Store:
     if not url.startswith("s3://") or not parts.netloc or parts.query or parts.fragment:
         raise SettingsError(f"{url!r} names no bucket; write s3://bucket/prefix.")
     # boto3 takes a third of a second to import, which nobody with a local store should pay.
-    from tracks_dagster.adapters.stores.s3 import S3Store
+    from tracks_dagster.stores.s3 import S3Store
 
     return S3Store(parts.netloc, parts.path.strip("/"))

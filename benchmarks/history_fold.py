@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from benchmarks.history_written import Written
-from tracks_dagster.core.ledger_ports import Cursor, Ledger, Row
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Cursor, Ledger, Row
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.track import log_key
 

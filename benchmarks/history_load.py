@@ -24,9 +24,9 @@ from benchmarks.history_fold import rows_of
 from benchmarks.history_others import other_tracks
 from benchmarks.history_plan import Fleet
 from benchmarks.history_tracks import run_tracks
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.core.ledger_ports import Row
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.ports import Row
 from tracks_dagster.track.records import format_time
 
 RUNS_OF_CHUNK = 50  # folded and written at once: about 12 000 records, 100 MB

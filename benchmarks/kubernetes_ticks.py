@@ -27,17 +27,17 @@ from tests.kube.double import kube_double
 from tests.kube.furniture import NAMESPACE
 from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
-from tracks_dagster.adapters.ledger.engine import make_engine
-from tracks_dagster.adapters.ledger.migrate import migrate
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.ledger.effects.database.engine import make_engine
+from tracks_dagster.ledger.effects.database.migrate import migrate
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.launch import plan_launches
-from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.sweep import sweep
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.watch import close_lost, settle_open_runs, survey
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest

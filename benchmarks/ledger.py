@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks.declaration import declared
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json

@@ -25,7 +25,7 @@ from benchmarks.history_plan import (
     Fleet,
 )
 from benchmarks.history_sites import NewDatabase, Sites, kept_sites, make_sites, postgres
-from tracks_dagster.adapters.ledger import open_ledger_to_read
+from tracks_dagster.ledger.effects.database import open_ledger_to_read
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import format_time
 

@@ -19,9 +19,9 @@ from hypothesis import settings
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.time_sums import assert_accounts
-from tracks_dagster.core import projection
-from tracks_dagster.core.ledger_ports import Row
-from tracks_dagster.core.projection_accounting import accounting_rows
+from tracks_dagster.ledger import projection
+from tracks_dagster.ledger.ports import Row
+from tracks_dagster.ledger.projection_accounting import accounting_rows
 from tracks_dagster.track.states.run_state import RunState
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.pools import PoolHistory
 from tests.stories import RUN_ID, Story
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.fsck.findings import Finding
-from tracks_dagster.services.projector import Projector
 from tracks_dagster.track.bodies import CheckpointDecision, SourceDecision
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.placement import places_key

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tracks_dagster.core.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
+from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
 from tracks_dagster.track.states.run_state import RunState
 
 

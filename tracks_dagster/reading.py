@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import LEDGER_FILE, Settings
 from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
@@ -25,7 +25,7 @@ from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import launchers, new_uid, read_checkpoints, utc_now
 
 if TYPE_CHECKING:
-    from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.services.triage.judge import Sources
 
 
@@ -50,7 +50,7 @@ def open_store_to_read(settings: Settings) -> ObjectStore:
 
 def open_tracks_to_read(settings: Settings) -> Tracks:
     """Return the tracks for a command that only reads; raises as `open_store_to_read`."""
-    from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.ledger.effects.tracks import Tracks
 
     store = open_store_to_read(settings)
     return Tracks(store, now=utc_now, new_uid=new_uid, project=_nothing)
@@ -61,7 +61,7 @@ def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
 
     Raises as `open_store_to_read`.
     """
-    from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.stores.overlay import OverlayStore
 
     store = OverlayStore(open_store_to_read(settings))
@@ -72,7 +72,7 @@ def open_dry_run(settings: Settings) -> tuple[Tracks, CheckpointReader]:
 
 def open_ledger_to_read(settings: Settings) -> Ledger:
     """Return the ledger for a command that only reads; raises LedgerError when there is none."""
-    from tracks_dagster.adapters import ledger
+    from tracks_dagster.ledger.effects import database as ledger
 
     if settings.is_archive:
         return _ledger_of_archive(settings)
@@ -107,8 +107,8 @@ def open_triage(settings: Settings) -> Sources:
 
 def _ledger_of_archive(settings: Settings) -> Ledger:
     """Return a ledger of what an exported run holds, in a folder that goes with this process."""
-    from tracks_dagster.adapters.ledger import open_ledger
-    from tracks_dagster.services.projector import Projector
+    from tracks_dagster.ledger.effects.database import open_ledger
+    from tracks_dagster.ledger.effects.projector import Projector
 
     folder = tempfile.mkdtemp(prefix="tracks-archive-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

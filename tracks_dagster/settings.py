@@ -19,8 +19,8 @@ from tracks_dagster.track.text.redact import secrets_of
 if TYPE_CHECKING:
     from tracks_dagster.core.cluster import ClusterSettings
     from tracks_dagster.core.policy import RetryPolicy
-    from tracks_dagster.core.prices import Prices
     from tracks_dagster.core.user_rules import UserRules
+    from tracks_dagster.ledger.prices import Prices
 
 UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
@@ -208,7 +208,7 @@ def load_prices(settings: Settings) -> Prices | None:
 
     Raises SettingsError naming every error of the file with its line.
     """
-    from tracks_dagster.core.prices import read_prices
+    from tracks_dagster.ledger.prices import read_prices
     from tracks_dagster.track.effects.yaml_nodes import read_yaml
     from tracks_dagster.track.text.located import told
 

@@ -19,8 +19,8 @@ from tracks_dagster.adapters.home_folder import check_home, prepare_home
 from tracks_dagster.core.attempt_ports import GangLauncher, LauncherOf
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.data_ports import Datasets, Evaluator
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.machine import ProcessId
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
     Settings,
     find_cluster_file,
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
     from tracks_dagster.core.policy import RetryPolicy
     from tracks_dagster.core.user_rules import UserRules
-    from tracks_dagster.services.projector import Projector
-    from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.ledger.effects.projector import Projector
+    from tracks_dagster.ledger.effects.tracks import Tracks
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
@@ -110,10 +110,10 @@ def build(settings: Settings) -> App:
     SettingsError, StoreUnavailable, StoreUnsuitable or LedgerError.
     """
     from tracks_dagster.adapters.datasets.catalog import ShippedDatasets
-    from tracks_dagster.adapters.ledger import open_ledger
     from tracks_dagster.adapters.local_evaluator import LocalEvaluator
-    from tracks_dagster.services.projector import Projector
-    from tracks_dagster.services.tracks import Tracks
+    from tracks_dagster.ledger.effects.database import open_ledger
+    from tracks_dagster.ledger.effects.projector import Projector
+    from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.stores import open_store
 
     check_home(settings.home)

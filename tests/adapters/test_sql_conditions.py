@@ -14,12 +14,12 @@ import duckdb
 import pytest
 import sqlalchemy as sa
 
-from tracks_dagster.adapters.embedded_sql import _filters, run_embedded
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.column_types import UtcTime
-from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.adapters.sql_conditions import CONDITIONS_MAX, as_sqlite
-from tracks_dagster.adapters.sql_parse import parse_select
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.column_types import UtcTime
+from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.effects.sql.embedded_sql import _filters, run_embedded
+from tracks_dagster.ledger.effects.sql.sql_conditions import CONDITIONS_MAX, as_sqlite
+from tracks_dagster.ledger.effects.sql.sql_parse import parse_select
 from tracks_dagster.track.records import format_time
 
 RUNS = metadata.tables["training_runs"]

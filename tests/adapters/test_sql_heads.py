@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tracks_dagster.adapters.embedded_sql import _read, run_embedded
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.adapters.sql_parse import parse_select
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.effects.sql.embedded_sql import _read, run_embedded
+from tracks_dagster.ledger.effects.sql.sql_parse import parse_select
 
 NOTES = metadata.tables["notes"]
 TEXTS = ["", "a", "A", "ä", "a ", "10", "9"]

@@ -75,7 +75,7 @@ def test_a_decision_that_does_not_get_through_ends_in_time_and_says_what_it_wait
 
 
 def test_what_a_command_waits_for_is_the_room_that_its_process_is_in() -> None:
-    inside = {"__name__": "tracks_dagster.adapters.ledger.sql_ledger", "sys": sys}
+    inside = {"__name__": "tracks_dagster.ledger.effects.database.sql_ledger", "sys": sys}
     exec("def where(): return sys._getframe()", inside)
     assert in_time._waits_for(inside["where"]()) == "the ledger's database"  # type: ignore[operator]
     assert in_time._waits_for(sys._getframe()).startswith("this machine")

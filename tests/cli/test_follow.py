@@ -13,7 +13,7 @@ from tracks_dagster.cli.driving import going_on
 from tracks_dagster.cli.follow import Followed, Follower
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import LineView
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind
 

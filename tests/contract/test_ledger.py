@@ -11,12 +11,12 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.random_histories import random_dataset, random_run
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.core.ledger_ports import Cursor
-from tracks_dagster.core.projection import dataset_rows, run_rows
-from tracks_dagster.services.projector import Projector, Reindexed
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.effects.projector import Projector, Reindexed
+from tracks_dagster.ledger.ports import Cursor
+from tracks_dagster.ledger.projection import dataset_rows, run_rows
 from tracks_dagster.track.errors import LedgerError, RowRefused
 
 

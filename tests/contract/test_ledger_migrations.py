@@ -12,10 +12,10 @@ from alembic.script import ScriptDirectory
 
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.engine import make_engine, transaction
-from tracks_dagster.adapters.ledger.migrate import HEAD, MIGRATIONS
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
+from tracks_dagster.ledger.effects.database.migrate import HEAD, MIGRATIONS
+from tracks_dagster.ledger.effects.projector import Projector
 
 CONFIG = Config()
 CONFIG.set_main_option("script_location", str(MIGRATIONS))

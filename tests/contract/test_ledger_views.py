@@ -14,17 +14,17 @@ from tests.bodies import BEGIN
 from tests.histories import History
 from tests.random_histories import random_run
 from tests.timed_histories import timed_run
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.engine import make_engine
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.adapters.ledger.views import views
-from tracks_dagster.adapters.sql_query import run_sql
-from tracks_dagster.core.ledger_ports import Cursor
-from tracks_dagster.core.ledger_views import VIEWS, select_as_of
-from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.projection import run_rows
-from tracks_dagster.core.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
-from tracks_dagster.core.time_facts import micros
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.engine import make_engine
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.database.views import views
+from tracks_dagster.ledger.effects.sql.sql_query import run_sql
+from tracks_dagster.ledger.ledger_views import VIEWS, select_as_of
+from tracks_dagster.ledger.ports import Cursor
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.ledger.projection import run_rows
+from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
+from tracks_dagster.ledger.time_facts import micros
 from tracks_dagster.services.goodput.read import KEYS, read_goodput
 
 RUNS = 40

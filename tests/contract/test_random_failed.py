@@ -11,11 +11,11 @@ import pytest
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.explain.random_failed import pick_failed
-from tracks_dagster.services.projector import Projector
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -11,11 +11,11 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_dataset, random_run
-from tracks_dagster.adapters import embedded_sql
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.sql_parse import CELLS_MAX, parse_select
-from tracks_dagster.adapters.sql_query import run_sql
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.sql import embedded_sql
+from tracks_dagster.ledger.effects.sql.sql_parse import CELLS_MAX, parse_select
+from tracks_dagster.ledger.effects.sql.sql_query import run_sql
 from tracks_dagster.track.errors import InvalidInput, LedgerError
 
 SEVEN_DAYS = """

@@ -13,15 +13,15 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import DatasetHistory, History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.projection_texts import text_rows
-from tracks_dagster.core.searching import parse_question
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.projection_texts import text_rows
+from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.services.comparing import compare_named
 from tracks_dagster.services.fsck.check import fsck
-from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.search import Scope, search_deep
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.training.verifying import verify_checkpoint
 
 SEED = int(os.environ.get("SEARCH_SEED", "7"))

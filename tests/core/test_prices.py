@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.prices import Prices, read_prices
+from tracks_dagster.ledger.prices import Prices, read_prices
 from tracks_dagster.track.effects.yaml_nodes import parse_yaml
 
 GOOD = """

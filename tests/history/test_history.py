@@ -17,8 +17,8 @@ from benchmarks.history_others import other_tracks
 from benchmarks.history_plan import DATASETS, WIDE_SNAPSHOT, Fleet
 from benchmarks.history_store import write_store
 from benchmarks.history_tracks import run_tracks
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.records import parse, parse_time
 from tracks_dagster.track.states import run_fold

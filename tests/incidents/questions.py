@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tests.incidents.parts import parts_of
 from tracks_dagster.core.classify import classify
 from tracks_dagster.core.evidence import Evidence
-from tracks_dagster.core.time_buckets import run_buckets
+from tracks_dagster.ledger.time_buckets import run_buckets
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.evals import is_completed
 from tracks_dagster.track.states.run_state import AttemptState, RunState

@@ -27,18 +27,18 @@ from tests.stories import step_line, store_checkpoint
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import sensor_of
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.eval_tick import EvalTick, tick_evals
 from tracks_dagster.services.evals import run_eval
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.projector import Projector
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import open_first_attempt
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     AttemptRestored,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, finished, outcome, wait_for
-from tracks_dagster.adapters.ledger import open_ledger
+from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.track.records import Json
 
 pytestmark = pytest.mark.timeout(2 * COMMAND_S_MAX)

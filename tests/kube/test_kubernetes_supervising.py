@@ -17,9 +17,9 @@ from tracks_dagster.adapters.kubernetes.kube_requests import WAITS_S
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import START_FAILED, Evidence
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.states.run_state import AttemptState

@@ -16,9 +16,9 @@ from tests.kube.launching import Clock, launcher_on, running, spec
 from tests.six_variants import sources_of
 from tracks_dagster.adapters.kubernetes.job_board import BOARD_S
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.services.triage.judge import triage
 from tracks_dagster.services.triage.line import Line
 from tracks_dagster.services.triage.room import Asked

@@ -20,8 +20,8 @@ from tests.histories import History
 from tracks_dagster.adapters.local_launcher import LocalLauncher
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Evidence
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.supervise import Supervisor
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import from_json

@@ -18,12 +18,12 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from tests.histories import History
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.engine import make_engine, transaction
-from tracks_dagster.adapters.ledger.migrate import HEAD, MIGRATIONS, VERSION_TABLE
-from tracks_dagster.adapters.ledger.tables import metadata
-from tracks_dagster.core.ledger_ports import Cursor
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
+from tracks_dagster.ledger.effects.database.migrate import HEAD, MIGRATIONS, VERSION_TABLE
+from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import LedgerError, SettingsError
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.bodies import FREE, declared, placed
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import (
     AttemptOpened,

@@ -9,10 +9,10 @@ import pytest
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tests.stories import Story
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.triage.judge import Sources
 
 

@@ -14,10 +14,10 @@ from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Retry
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.supervise import gang_spec
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import KUBERNETES

@@ -13,7 +13,8 @@ from tests.services.test_runs import REQUEST
 from tests.stories import Story
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.families import FAMILIES, resolve_config
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text
@@ -25,7 +26,6 @@ from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.retry import settle
 from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.status import run_line
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.records import Draft, Kind, sha256_hex

@@ -11,12 +11,12 @@ import pytest
 from tests.bodies import BEGIN, placed
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.core.prices import Prices
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.services.goodput.read import GROUPS_MAX, read_goodput
 from tracks_dagster.services.goodput.text import goodput_text
-from tracks_dagster.services.projector import Projector
 from tracks_dagster.track.bodies import ComputeRequest, Debit, TimeSpent
 from tracks_dagster.track.records import format_time
 

@@ -15,8 +15,8 @@ from tracks_dagster.core.beats import Beat, Phase
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.hangs import StackDump
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.supervise import Supervisor
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.reasons import TerminationReason

@@ -10,6 +10,7 @@ from tests.bodies import placed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.on_demand import (
     Asked,
     ask_to_save,
@@ -17,7 +18,6 @@ from tracks_dagster.services.on_demand import (
     wait_for_save,
     why_not_saved,
 )
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState
 

@@ -10,15 +10,15 @@ import pytest
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.due import (
     runs_between_attempts,
     runs_of_a_person,
     runs_with_open_attempts,
 )
 from tracks_dagster.services.pools import Pools
-from tracks_dagster.services.projector import Projector
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 

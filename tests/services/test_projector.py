@@ -13,9 +13,9 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_dataset, random_run
-from tracks_dagster.adapters.ledger import open_ledger
-from tracks_dagster.adapters.ledger.sql_ledger import SqlLedger
-from tracks_dagster.services.projector import Projector, Reindexed
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.projector import Projector, Reindexed
 from tracks_dagster.track.errors import LedgerError, RowRefused, TrackBroken
 from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.track import log_key

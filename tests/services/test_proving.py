@@ -11,12 +11,12 @@ from tests.histories import History
 from tests.services.test_retention import NoLeftovers
 from tests.services.test_retry import CONFIG, settled, spent_and_progressed
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.collection import collect_all
 from tracks_dagster.services.decisive import Decisive, read_what_decides
 from tracks_dagster.services.proving import READ_BYTES_MAX, UNREAD_S_MAX
 from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import CheckpointMismatch, StoreUnavailable, TracksError
 from tracks_dagster.track.names import ALERT_CHECKPOINT_UNREAD

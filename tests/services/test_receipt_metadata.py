@@ -8,13 +8,13 @@ import pytest
 
 from tests.fakes import FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.receipt_metadata import (
     Show,
     attempt_metadata,
     ending_tags,
     runs_address,
 )
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.reasons import TerminationReason

@@ -14,9 +14,9 @@ from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.core.spending import spendings
 from tracks_dagster.core.user_rules import NO_RULES, Row, check_rules
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.reclassify import Reread, reclassify
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.reasons import TerminationReason

@@ -10,7 +10,8 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services import deletion
 from tracks_dagster.services import retention as service
 from tracks_dagster.services.collection import FINISHED_S_MAX, TICK_S, collect_all, due_runs
@@ -23,7 +24,6 @@ from tracks_dagster.services.pins import (
     unpin,
 )
 from tracks_dagster.services.retention import Collected, collect
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import quarantine, verify
 from tracks_dagster.stores.overlay import OverlayStore
 from tracks_dagster.track.bodies import CheckpointDecision, RetentionRule

@@ -10,9 +10,9 @@ from tests.histories import DatasetHistory, History
 from tests.services.test_resuming import HERE, supervised
 from tests.services.test_retry import CONFIG
 from tests.services.test_source_quarantines import by_person, free, hold, on, settled
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.reasons import TerminationReason
 
 

@@ -11,7 +11,6 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.orphans import (
     ENDED_GRACE,
     SERVICE,
@@ -20,8 +19,9 @@ from tracks_dagster.core.orphans import (
     StandingGang,
     orphans,
 )
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.sweep import RUNS_MAX, SWEEP_EVERY, sweep, sweep_is_due
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import run_track

@@ -11,10 +11,10 @@ import pytest
 
 from tests.histories import History
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.services.projector import Projector
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.retry import settle
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind

@@ -7,9 +7,9 @@ from datetime import timedelta
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore, Fault
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.turns import UPKEEP_S_MAX
 from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.track.records import format_time

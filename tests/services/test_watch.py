@@ -13,12 +13,12 @@ from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services import watch
 from tracks_dagster.services.due import open_run_ids, runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.heartbeat import read_heartbeat, write_heartbeat
-from tracks_dagster.services.projector import Projector
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due, scan_is_due
 from tracks_dagster.services.watch import Tick, close_lost, settle_open_runs, skip_reason, survey
 from tracks_dagster.track import names

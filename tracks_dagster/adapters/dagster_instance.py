@@ -114,7 +114,7 @@ def create_storage(folder: Path, environment: Mapping[str, str]) -> None:
 
 def create_schema(postgres_url: str) -> None:
     """Create the schema of Dagster's tables if it is not there. Safe to repeat and to race."""
-    from tracks_dagster.adapters.ledger.engine import make_engine, transaction
+    from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
 
     try:
         with transaction(
@@ -135,7 +135,7 @@ def create_schema(postgres_url: str) -> None:
 
 def postgres_problem(postgres_url: str | None) -> str | None:
     """Say in words why the server cannot be used now; None where it answers, or none is used."""
-    from tracks_dagster.adapters.ledger.engine import make_engine, transaction
+    from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
 
     if not postgres_url:
         return None

@@ -9,9 +9,9 @@ import click
 from tracks_dagster.cli.common import as_json, open_app
 from tracks_dagster.cli.telling import Told, of_every_run, tell
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.services.retention import Collected, collect
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import fallback_words
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json

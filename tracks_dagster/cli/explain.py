@@ -15,7 +15,8 @@ from tracks_dagster.cli.common import (
     settings_for,
     text_width,
 )
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.services.explain.glossary import GLOSSARY
 from tracks_dagster.services.explain.random_failed import SEED_MAX, Picked, pick_failed
@@ -24,7 +25,6 @@ from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
 from tracks_dagster.services.explain.text import attempt_text, broken_lines, run_text
 from tracks_dagster.services.status import reads_what_waits
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, LedgerError

@@ -24,7 +24,7 @@ ANSWER_S_MAX = 120.0
 # The innermost of these on the stack is what the process waits for.
 _WAITS_FOR = {
     "tracks_dagster.stores": "the object store (TRACKS_STORE)",
-    "tracks_dagster.adapters.ledger": "the ledger's database",
+    "tracks_dagster.ledger.effects.database": "the ledger's database",
     "tracks_dagster.adapters.kubernetes": "the cluster's API server",
 }
 _ITSELF = "this machine: the process itself gets little time to run"

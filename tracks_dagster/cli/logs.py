@@ -21,9 +21,9 @@ from tracks_dagster.cli.common import (
     print_json,
     settings_for,
 )
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.kept_logs import kept_logs
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.states.run_state import AttemptState

@@ -18,10 +18,10 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.services.given_verdict import give_verdict
 from tracks_dagster.services.reclassify import Reread, reclassify, reclassify_all
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.settings import Settings, read_rules
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.records import Json

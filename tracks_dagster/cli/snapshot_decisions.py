@@ -17,7 +17,7 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.services.quarantine.snapshots import (
     consumers,

@@ -8,8 +8,8 @@ from datetime import datetime
 import click
 from rich.table import Table
 
-from tracks_dagster.adapters.sql_query import run_sql
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.ledger.effects.sql.sql_query import run_sql
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput

@@ -21,8 +21,8 @@ from tracks_dagster.core.cadence import (
     advise,
     pool_record,
 )
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.journals import newest_steps
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason

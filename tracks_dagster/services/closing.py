@@ -18,8 +18,8 @@ from tracks_dagster.core.fingerprints import fingerprint
 from tracks_dagster.core.initiator import initiator
 from tracks_dagster.core.rules_control import blamed_rank
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.gathering import Gathered, gather
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, UnknownRun

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 

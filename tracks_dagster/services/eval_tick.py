@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.core.attempt_ports import Orchestrator, OrchestratorRun
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.due import (
     open_run_ids,
     over_with_open_evals,
@@ -37,7 +38,6 @@ from tracks_dagster.services.launch import (
     pending_launch,
 )
 from tracks_dagster.services.promotion import decide_promotion
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
 from tracks_dagster.track.errors import TracksError

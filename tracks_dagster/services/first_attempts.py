@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.runs import open_first_attempt
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from tracks_dagster.core.confidence import STATED
 from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.closing import find_attempt
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import AttemptReclassified
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key

@@ -9,7 +9,7 @@ from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangRepor
 from tracks_dagster.core.beats import Beat
 from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.hangs import Hang, StackDump
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import format_time, sha256_hex
 from tracks_dagster.track.text.redact import Redact

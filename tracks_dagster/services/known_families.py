@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.text.nearest import instead
 

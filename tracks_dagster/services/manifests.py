@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.retention import ChunkSizes
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.verification import Verified, quarantine
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
 from tracks_dagster.track.states.run_state import CheckpointState, RunState

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.rollback import from_onset_on
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.attempt_changes import (
     NO_CHANGES,
     AttemptChanges,
@@ -22,7 +23,6 @@ from tracks_dagster.services.own_trainer import FAMILY
 from tracks_dagster.services.quarantine.clean_starts import resume_or_refuse
 from tracks_dagster.services.quarantine.snapshots import refuse_withdrawn
 from tracks_dagster.services.remedying import quarantine_all
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import AttemptOpened
 from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason

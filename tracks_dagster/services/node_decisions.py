@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import NodeQuarantined, NodeReleased
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import attempt_key

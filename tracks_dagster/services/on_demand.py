@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.core.attempt_ports import GangReport, LauncherOf
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, fallback_words, quarantine
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened
 from tracks_dagster.track.body_json import to_json

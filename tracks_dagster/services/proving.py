@@ -13,7 +13,7 @@ from datetime import datetime
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.decision import Refuse, Wait
 from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.verification import verify
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import CheckpointMismatch, StoreError

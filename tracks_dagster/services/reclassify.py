@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from tracks_dagster.core.classify import classifier_version, classify
 from tracks_dagster.core.evidence import Verdict
 from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.closing import fingerprint_of, record_lines
 from tracks_dagster.services.given_verdict import BY_PERSON
 from tracks_dagster.services.kept_logs import read_evidence
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import AttemptReclassified
 from tracks_dagster.track.errors import StoreError, TrackError, UnknownRun
 from tracks_dagster.track.names import attempt_key

@@ -13,6 +13,7 @@ from functools import partial
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.retention import Deletion, Fate, Judged, judge, judge_one, plan_deletions
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.deletion import (
     FINISHED_AGAIN_MAX,
     decide_deletion,
@@ -22,7 +23,6 @@ from tracks_dagster.services.deletion import (
 from tracks_dagster.services.leftovers import leftover_keys
 from tracks_dagster.services.manifests import Manifests
 from tracks_dagster.services.pins import release_branches
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.verification import Verified, verify
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.records import Draft, Kind

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tracks_dagster.core.data_ports import Datasets
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import SnapshotCommitted, SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
 from tracks_dagster.track.names import snapshot_asset

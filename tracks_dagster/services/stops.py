@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record

@@ -27,11 +27,11 @@ from tracks_dagster.core.hangs import Hang, HangWatch, limits_of
 from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
 from tracks_dagster.services.hanging import judged_beats, keep_hang
 from tracks_dagster.services.outside_drills import claim_outside_drill
 from tracks_dagster.services.resuming import check_resume
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import AttemptSupervised, Note
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.track.names import LOCAL, attempt_key

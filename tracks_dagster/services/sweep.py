@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.orphans import SERVICE, Fate, Orphan, StandingGang, StandingGangs, orphans
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.turns import UPKEEP_S_MAX, Seconds
 from tracks_dagster.services.upkeep import Upkeep
 from tracks_dagster.track.bodies import Note

@@ -7,9 +7,9 @@ made good.
 
 from __future__ import annotations
 
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.node_taints import NodeTaints
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import TracksError
 
 

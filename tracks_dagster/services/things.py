@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Thing, ThingKind, checkpoint_name, checkpoint_thing
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.things_by_ledger import (
     AMBIGUOUS_NAMED_MAX,
     find_code,
@@ -18,7 +19,6 @@ from tracks_dagster.services.things_by_ledger import (
     find_node,
     one_of,
 )
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import EvalOpened, PromotionDecided, SnapshotRef
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import parse_attempt_key

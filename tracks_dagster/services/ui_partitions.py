@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.ledger_ports import Ledger
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.records import parse_time
 
 # Of one asset. Dagster's own advice is to stay below 100 000; its lists are read whole.

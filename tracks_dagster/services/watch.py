@@ -12,9 +12,10 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.first_attempts import open_or_tell
@@ -23,7 +24,6 @@ from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.turns import Seconds, Turns
 from tracks_dagster.services.withdrawals import Withdrawals
 from tracks_dagster.track import names

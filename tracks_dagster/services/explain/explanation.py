@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.completeness import Completeness
 from tracks_dagster.core.continuity import Continuity
-from tracks_dagster.core.prices import Money
+from tracks_dagster.ledger.prices import Money
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit
 from tracks_dagster.track.records import Json

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.prices import NO_TABLE, Money, Prices
-from tracks_dagster.core.time_buckets import AttemptTime
-from tracks_dagster.core.time_facts import accelerator_of
+from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
+from tracks_dagster.ledger.time_buckets import AttemptTime
+from tracks_dagster.ledger.time_facts import accelerator_of
 from tracks_dagster.services.explain.explanation import CheckpointMade, Cost, EvalDone
 from tracks_dagster.services.receipts import Receipt, RunReceipts
 from tracks_dagster.track.bodies import EvalRequirement

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.clean_start import CleanStart
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.time_buckets import RunTime, run_buckets
 from tracks_dagster.core.user_rules import NO_RULES, UserRules
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
 from tracks_dagster.services.explain.began import explain_began
 from tracks_dagster.services.explain.end import explain_end
 from tracks_dagster.services.explain.explanation import (
@@ -47,7 +48,6 @@ from tracks_dagster.services.placements import read_places
 from tracks_dagster.services.quarantine.descending import next_start, not_known
 from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.stores.journals import journal_prefix, read_tail
 from tracks_dagster.track.bodies import RankPlace, TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.track_states import TrackState
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding
 from tracks_dagster.services.fsck.journals import check_journals
 from tracks_dagster.services.fsck.ledger import check_ledger, check_orphans, unreadable

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
-from tracks_dagster.core.ledger_ports import Cursor, Ledger, Row
-from tracks_dagster.core.track_states import owned_rows, rows_of
+from tracks_dagster.ledger.ports import Cursor, Ledger, Row
+from tracks_dagster.ledger.track_states import owned_rows, rows_of
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import fold_track, has_records
 from tracks_dagster.track.errors import LedgerError, TrackBroken

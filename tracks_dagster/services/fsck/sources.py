@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.track_states import TrackState
+from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.services.fsck.tracks import RESTORE, fold_track, read_track
 from tracks_dagster.track.ports import ObjectStore

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracks_dagster.core import track_states
-from tracks_dagster.core.ledger_ports import Cursor
-from tracks_dagster.core.track_states import TrackState
+from tracks_dagster.ledger import track_states
+from tracks_dagster.ledger.ports import Cursor
+from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.services.fsck.findings import Finding, FindingKind
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.ports import ObjectStore

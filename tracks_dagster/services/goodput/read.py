@@ -19,11 +19,11 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from importlib.resources import files
 
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.ledger_views import select_as_of, without_comments
-from tracks_dagster.core.prices import Prices
-from tracks_dagster.core.time_buckets import BUCKETS, HOLDING
-from tracks_dagster.core.time_facts import EPOCH, micros
+from tracks_dagster.ledger.ledger_views import select_as_of, without_comments
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING
+from tracks_dagster.ledger.time_facts import EPOCH, micros
 from tracks_dagster.services.goodput.values import (
     Debits,
     EvalLag,

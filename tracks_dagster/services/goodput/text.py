@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from tracks_dagster.core.time_buckets import BUCKETS
+from tracks_dagster.ledger.time_buckets import BUCKETS
 from tracks_dagster.services.goodput.values import Goodput, Group
 
 WORDS = {

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Consumed, ThingKind, checkpoint_name
-from tracks_dagster.core.time_facts import micros
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.time_facts import micros
 from tracks_dagster.services.lineage.consumed import (
     ALWAYS,
     Row,

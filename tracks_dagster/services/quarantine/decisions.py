@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import Thing, ThingKind
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot, release_snapshot
 from tracks_dagster.services.things import Exact, find_exact
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import SourceDecision
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record

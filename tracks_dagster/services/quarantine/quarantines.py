@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.lineage import (
     Thing,
     ThingKind,
@@ -28,8 +27,9 @@ from tracks_dagster.core.lineage import (
     is_code,
     ran_a_step,
 )
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.things import Exact, as_it_was, find_exact
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.placement import nodes_of

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.services.tracks import Tracks
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import SnapshotDecision, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import attempt_key

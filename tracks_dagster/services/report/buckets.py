@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracks_dagster.core.time_buckets import BUCKETS, RunTime
+from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.services.explain.bucket_words import BUCKET_WORDS, bucket_label
 from tracks_dagster.services.report.timeline import told_span
 

@@ -12,10 +12,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.services.explain.run import NOTHING_AROUND, Around, read_to_explain
 from tracks_dagster.services.report.page import render_told, report_anchor
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text.private_files import file_mode
 

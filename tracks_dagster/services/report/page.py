@@ -13,6 +13,7 @@ from html import escape
 from pathlib import Path
 from string import Template
 
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.explain.explanation import AttemptExplanation, RunExplanation
 from tracks_dagster.services.explain.glossary import used_words
 from tracks_dagster.services.explain.run import (
@@ -31,7 +32,6 @@ from tracks_dagster.services.report.loss_curve import loss_curve
 from tracks_dagster.services.report.rich_lines import rich
 from tracks_dagster.services.report.tables import attempt_rows, record_rows
 from tracks_dagster.services.report.timeline import timeline
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import RunState

@@ -12,8 +12,6 @@ from datetime import date, datetime
 from pathlib import Path
 
 from tracks_dagster.core.endings import Ending
-from tracks_dagster.core.ledger_ports import Ledger
-from tracks_dagster.core.prices import Prices
 from tracks_dagster.core.review import (
     EndedAttempt,
     Matter,
@@ -25,6 +23,8 @@ from tracks_dagster.core.review import (
     day_bounds,
     in_order,
 )
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Json, format_time
 

@@ -11,18 +11,18 @@ from dataclasses import dataclass
 
 from tracks_dagster.core.attempt_ports import LauncherOf, OrchestratorRun
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.restart_plan import NOW, Planned
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import settle
-from tracks_dagster.services.tracks import Tracks
 from tracks_dagster.services.triage.judge import Triage
 from tracks_dagster.services.triage.line import Line
 from tracks_dagster.track.bodies import Note

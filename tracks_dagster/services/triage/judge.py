@@ -12,11 +12,11 @@ from datetime import datetime
 
 from tracks_dagster.core.attempt_ports import GangReport, LauncherOf, Machine
 from tracks_dagster.core.device_memory import Devices, OrphanMemory, orphan_memory, size_words
-from tracks_dagster.core.ledger_ports import Ledger
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.restart_plan import Planned
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen, Sign
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.triage.daemon import Daemon, daemon_of
 from tracks_dagster.services.triage.gangs import Gangs

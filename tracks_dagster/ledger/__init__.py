@@ -1,0 +1,1 @@
+"""The ledger, the SQL projection of all tracks: which rows a state becomes, and where time went."""

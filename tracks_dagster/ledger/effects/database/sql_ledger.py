@@ -1,0 +1,207 @@
+"""The port `Ledger` over SQLite or Postgres: one schema, one set of statements for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from functools import cache
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection, Engine
+
+from tracks_dagster.ledger.effects.database.column_types import UtcTime, as_utc
+from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
+from tracks_dagster.ledger.effects.database.tables import metadata, track_cursors
+from tracks_dagster.ledger.effects.database.text_search import search_statement
+from tracks_dagster.ledger.ports import Cursor, Row
+from tracks_dagster.ledger.track_states import owned_rows, owner_columns
+from tracks_dagster.track.errors import LedgerError
+from tracks_dagster.track.records import Json
+
+_COLUMNS = [column for table in metadata.tables.values() for column in table.columns]
+_TIMES = {column.name for column in _COLUMNS if isinstance(column.type, UtcTime)}
+_BOOLEANS = {column.name for column in _COLUMNS if isinstance(column.type, sa.Boolean)}
+
+
+class SqlLedger:
+    """A ledger whose schema is up to date. Safe from several threads and processes."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def cursor(self, track: str) -> Cursor | None:
+        """Return how far `track` has been projected, or None."""
+        query = sa.select(track_cursors.c.seq, track_cursors.c.sha256).where(
+            track_cursors.c.track == track
+        )
+        with transaction(self._engine, "read", write=False) as connection:
+            row = connection.execute(query).one_or_none()
+        return None if row is None else Cursor(seq=row.seq, sha256=row.sha256)
+
+    def apply(
+        self,
+        track: str,
+        *,
+        expected: Cursor | None,
+        advanced: Cursor,
+        rows: Mapping[str, Sequence[Row]],
+        afresh: bool = False,
+    ) -> bool:
+        """Upsert `rows` and move the cursor in one transaction, if it stands at `expected`."""
+        with transaction(self._engine, f"project {track} into", write=True) as connection:
+            # First the cursor: whoever loses the race waits on its row, then sees that it moved.
+            if not _moved(connection, track, expected, advanced):
+                return False
+            if afresh:
+                _remove_rows(connection, track)
+            for name, table_rows in rows.items():
+                _upsert(connection, metadata.tables[name], table_rows)
+        return True
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Json] | None = None
+    ) -> list[dict[str, Json]]:
+        """Return the rows of one read-only SELECT with `:name` parameters.
+
+        A column that is named as one of the ledger's times or truths comes as a datetime or a bool.
+        """
+        with transaction(self._engine, "read", write=False) as connection:
+            rows = connection.execute(sa.text(sql), dict(parameters or {})).mappings().all()
+        return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
+
+    def search(
+        self,
+        phrases: Sequence[str],
+        *,
+        since: datetime | None = None,
+        run_id: str | None = None,
+        attempt_id: int | None = None,
+        limit: int,
+    ) -> list[dict[str, Json]]:
+        """Return rows of `texts`, but `words`, in which all `phrases` occur, the newest first."""
+        statement = search_statement(
+            self._engine.dialect,
+            phrases,
+            since=since,
+            run_id=run_id,
+            attempt_id=attempt_id,
+            limit=limit,
+        )
+        with transaction(self._engine, "search", write=False) as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    @contextmanager
+    def kept_open(self) -> Iterator[SqlLedger]:
+        """Give the same ledger with one connection, which stays open until the context ends."""
+        engine = make_engine(self._engine.url, keep_connection=True)
+        try:
+            yield SqlLedger(engine)
+        finally:
+            engine.dispose()
+
+    def forget(self, track: str) -> None:
+        """Remove every row of a track and its cursor."""
+        with transaction(self._engine, f"remove {track} from", write=True) as connection:
+            connection.execute(track_cursors.delete().where(track_cursors.c.track == track))
+            _remove_rows(connection, track)
+
+    def sweep(self) -> None:
+        """Remove every row of tracks that have no cursor: somebody's own, or a lost cursor's."""
+        with transaction(self._engine, "sweep", write=True) as connection:
+            known = set(connection.scalars(sa.select(track_cursors.c.track)))
+            for name, column, track_of in owner_columns():
+                table = metadata.tables[name]
+                if column is None:
+                    if track_of("") not in known:
+                        connection.execute(table.delete())
+                    continue
+                owners = connection.scalars(sa.select(table.c[column]).distinct()).all()
+                for stray in (each for each in owners if track_of(each) not in known):
+                    connection.execute(table.delete().where(table.c[column] == stray))
+
+    def dump(self) -> dict[str, list[dict[str, Json]]]:
+        """Return every row of every table, by table and in the order of primary keys.
+
+        Two ledgers of the same tracks have equal dumps, on whichever database.
+        """
+        with transaction(self._engine, "read", write=False) as connection:
+            return {table.name: _dumped(connection, table) for table in metadata.sorted_tables}
+
+
+def _moved(connection: Connection, track: str, expected: Cursor | None, advanced: Cursor) -> bool:
+    """Move the cursor of `track` from `expected` to `advanced`; False when it stands elsewhere."""
+    values = {"seq": advanced.seq, "sha256": advanced.sha256}
+    statement: sa.Update | sqlite.Insert | postgresql.Insert
+    if expected is None:
+        created = _insert(connection, track_cursors).values(track=track, **values)
+        statement = created.on_conflict_do_nothing()
+    else:
+        statement = (
+            sa.update(track_cursors)
+            .where(track_cursors.c.track == track)
+            .where(track_cursors.c.seq == expected.seq)
+            .where(track_cursors.c.sha256 == expected.sha256)
+            .values(values)
+        )
+    return connection.execute(statement).rowcount == 1
+
+
+def _remove_rows(connection: Connection, track: str) -> None:
+    for owned in owned_rows(track):
+        table = metadata.tables[owned.table]
+        removed = table.delete()
+        if owned.column is not None:
+            removed = removed.where(table.c[owned.column] == owned.owner)
+        connection.execute(removed)
+
+
+def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:
+    keys = [column.name for column in table.primary_key]
+    # One row a key: Postgres refuses to write a row twice in one statement.
+    newest = list({tuple(row[key] for key in keys): dict(row) for row in rows}.values())
+    if newest:
+        connection.execute(_upserting(connection.dialect.name, table), newest)
+
+
+@cache
+def _upserting(dialect: str, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """Return the statement, made once: to make it takes as long as to run it on a short track."""
+    statement = postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+    keys = [column.name for column in table.primary_key]
+    others = {c.name: statement.excluded[c.name] for c in table.columns if not c.primary_key}
+    return statement.on_conflict_do_update(index_elements=keys, set_=others)
+
+
+def _insert(connection: Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    if connection.dialect.name == "postgresql":
+        return postgresql.insert(table)
+    return sqlite.insert(table)
+
+
+def _dumped(connection: Connection, table: sa.Table) -> list[dict[str, Json]]:
+    rows = [dict(row) for row in connection.execute(sa.select(table)).mappings()]
+    # Sorted here: databases order text by collations of their own.
+    return sorted(rows, key=lambda row: [row[column.name] for column in table.primary_key])
+
+
+def _plain(name: str, value: Any) -> Json:
+    """Return a value of a query as it is on both databases."""
+    if value is None:
+        return None
+    if name in _TIMES:
+        try:
+            return as_utc(value)
+        except (ValueError, AttributeError) as error:
+            raise LedgerError(
+                f"A column {name} holds {value!r}, which is no time. If the ledger was changed by "
+                "hand, `tracks reindex` builds it anew."
+            ) from error
+    if name in _BOOLEANS:
+        return bool(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    return value

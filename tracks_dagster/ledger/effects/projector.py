@@ -1,0 +1,332 @@
+"""Brings what the tracks say into the ledger. The ledger decides nothing and can be lost.
+
+Each projection moves one track's cursor by compare-and-set in the transaction that writes its rows,
+so any number of processes may project the same track at once: one wins, the others look again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tracks_dagster.ledger import track_states
+from tracks_dagster.ledger.ports import Cursor, Ledger
+from tracks_dagster.ledger.track_states import TrackState
+from tracks_dagster.track.errors import (
+    LedgerAhead,
+    LedgerError,
+    RowRefused,
+    StoreError,
+    TrackBroken,
+)
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Record, sha256_hex
+from tracks_dagster.track.track import DATASETS, POOLS, RUNS, log_key, read_records
+
+TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
+STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
+BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
+
+LINEAGE = "lineage/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanPart:
+    """How far a part of a scan came. reached: the last track that was looked at, None: none was.
+
+    is_last: there is none after it. problems: what could not be taken in, in words.
+    """
+
+    reached: str | None
+    is_last: bool
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reindexed:
+    """How many tracks the store holds, and what the ledger could not be made of, a sentence each."""
+
+    track_count: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _New:
+    """What a track tells beyond what the ledger has taken in.
+
+    before: the state that the ledger holds, None: nothing. records: those after it, each allowed by
+    the state before it. problem: what stopped the reading before the track's end.
+    """
+
+    before: TrackState | None
+    after: TrackState | None
+    records: Sequence[Record]
+    problem: TrackBroken | None
+
+
+class Projector:
+    """Projects the tracks of `store` into `ledger`. Safe from several threads and processes."""
+
+    def __init__(self, store: ObjectStore, ledger: Ledger) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._states: dict[str, TrackState] = {}  # by track, as the ledger had it when last seen
+
+    def project(self, track: str) -> None:
+        """Bring a track's new records into the ledger. Idempotent.
+
+        Raises TrackBroken at a record that this version or the database cannot take in; the records
+        before it are projected. Raises LedgerAhead when the ledger holds another history.
+        """
+        for _ in range(TRIES_MAX):
+            if self._try_project(track):
+                return
+        raise _too_contended(track)
+
+    def scan(self) -> int:
+        """Project every track of the store; return how many there are.
+
+        A track that the ledger holds to its end costs three reads, however long it is.
+        Raises TrackBroken at the end when some could not be taken in whole; all others are.
+        """
+        broken: list[str] = []
+        count = 0
+        for track in self._track_names():
+            count += 1
+            try:
+                self._bring_in(track)
+            except (TrackBroken, LedgerAhead) as error:
+                broken.append(f"{track}: {error}")
+        if broken:
+            named = " ".join(broken[:BROKEN_NAMED_MAX])
+            raise TrackBroken(
+                f"{len(broken)} of {count} tracks could not be projected whole; the others were. "
+                f"{named}"
+            )
+        return count
+
+    def scan_part(self, *, after: str | None, has_time: Callable[[], bool]) -> ScanPart:
+        """Project the tracks that follow `after`, until `has_time` says no; at least one.
+
+        One that cannot be taken in is told and passed over; at a store that cannot be reached the part
+        ends, and the next one begins there. What is taken in already costs three reads a track.
+        """
+        reached = after
+        problems: list[str] = []
+        try:
+            for track in self._track_names(after):
+                if reached != after and not has_time():
+                    return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
+                try:
+                    self._bring_in(track)
+                except (TrackBroken, LedgerError) as error:
+                    problems.append(f"{track}: {error}")
+                reached = track
+        except StoreError as error:
+            problems.append(str(error))
+            return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
+        return ScanPart(reached=reached, is_last=True, problems=tuple(problems))
+
+    def reindex(self, *, forgets_lost: bool = False) -> Reindexed:
+        """Make the ledger of the tracks anew, one track after the other; return what stood against it.
+
+        A track's rows are replaced in one transaction, once they are all made: a reader finds each
+        track as it was or as it is, also where this is killed. A copy of the whole ledger, to be
+        swapped at the end, would take its space twice and leave out what is appended meanwhile.
+        What the ledger remembers of records that cannot be read any more stays, and is a problem;
+        forgets_lost: it goes.
+        """
+        problems: list[str] = []
+        found: set[str] = set()
+        with self._ledger.kept_open() as ledger:
+            fresh = Projector(self._store, ledger)
+            for track in fresh._track_names():
+                found.add(track)
+                try:
+                    fresh._rebuild(track, forgets_lost=forgets_lost)
+                except (TrackBroken, LedgerAhead) as error:
+                    problems.append(f"{track}: {error}")
+            for row in ledger.query("select track from track_cursors order by track"):
+                if row["track"] in found or self._store.get(log_key(row["track"], 0)) is not None:
+                    continue
+                if forgets_lost:
+                    ledger.forget(row["track"])
+                else:
+                    problems.append(f"{row['track']}: the store has no such track. {_STAYS}")
+            ledger.sweep()
+        return Reindexed(track_count=len(found), problems=tuple(problems))
+
+    def _rebuild(self, track: str, *, forgets_lost: bool) -> None:
+        """Replace what the ledger holds of a track by what its records give, if that is no less.
+
+        Raises TrackBroken where it is less, or where the ledger does not take all of it.
+        """
+        for _ in range(TRIES_MAX):
+            cursor = self._ledger.cursor(track)
+            new = self._read(track, None)
+            least = 0 if cursor is None or forgets_lost else cursor.seq + 1
+            if least and (len(new.records) < least or _cursor_at(new.records[least - 1]) != cursor):
+                raise TrackBroken(f"{new.problem or _OTHER} {_STAYS}") from new.problem
+            try:
+                if new.after is None:
+                    self._ledger.forget(track)
+                elif not self._write(track, cursor, new, afresh=True):
+                    continue
+            except RowRefused as error:
+                if not self._rebuild_least(track, cursor, new.records[:least], error):
+                    continue
+                self.project(track)  # as far as it goes; it names the record that is refused
+            if new.problem is not None:
+                raise new.problem
+            return
+        raise _too_contended(track)
+
+    def _rebuild_least(
+        self, track: str, cursor: Cursor | None, records: Sequence[Record], refused: RowRefused
+    ) -> bool:
+        """Replace what the ledger holds by the rows of as many records; False as `_write`."""
+        if not records:
+            self._ledger.forget(track)
+            return True
+        try:
+            return self._write(track, cursor, _fold(track, None, records), afresh=True)
+        except RowRefused:
+            raise TrackBroken(f"{refused} {_STAYS}") from refused
+
+    def _bring_in(self, track: str) -> None:
+        if not self._holds_the_end(track):
+            self.project(track)
+
+    def _holds_the_end(self, track: str) -> bool:
+        """Whether the ledger has taken in the last record that the store holds of the track."""
+        cursor = self._ledger.cursor(track)
+        if cursor is None:
+            return False
+        last = self._store.get(log_key(track, cursor.seq))
+        if last is None or sha256_hex(last) != cursor.sha256:
+            return False
+        return self._store.get(log_key(track, cursor.seq + 1)) is None
+
+    def _try_project(self, track: str) -> bool:
+        """Take in what is new since the cursor; False when another projector moved it meanwhile."""
+        cursor = self._ledger.cursor(track)
+        new = self._read(track, cursor)
+        if not self._take_in(track, cursor, new):
+            return False
+        if new.after is not None:
+            self._remember(track, new.after)
+        if new.problem is not None:
+            raise new.problem
+        return True
+
+    def _take_in(self, track: str, cursor: Cursor | None, new: _New) -> bool:
+        """Write the rows of new records, of those before the first one that is refused if one is.
+
+        False when another was faster. Raises TrackBroken naming the record that is refused.
+        """
+        if not new.records:
+            return True
+        try:
+            return self._write(track, cursor, new)
+        except RowRefused as error:
+            if len(new.records) == 1:
+                raise _refused(track, new.records[0], error) from error
+        half = len(new.records) // 2
+        first = _fold(track, new.before, new.records[:half])
+        if not self._take_in(track, cursor, first):
+            return False
+        rest = _fold(track, first.after, new.records[half:])
+        return self._take_in(track, _cursor_at(new.records[half - 1]), rest)
+
+    def _write(self, track: str, cursor: Cursor | None, new: _New, *, afresh: bool = False) -> bool:
+        """Write the rows of new records in one transaction; False when another was faster.
+
+        Raises RowRefused, with nothing written.
+        """
+        try:
+            assert new.after is not None, "there are records"
+            rows = track_states.rows_of(track, new.after, new.before, new.records)
+        except TrackBroken as error:
+            raise RowRefused(str(error)) from error
+        advanced = _cursor_at(new.records[-1])
+        return self._ledger.apply(
+            track, expected=cursor, advanced=advanced, rows=rows, afresh=afresh
+        )
+
+    def _read(self, track: str, cursor: Cursor | None) -> _New:
+        """Return what the track tells beyond `cursor`; raises LedgerAhead when it tells less."""
+        state = self._states.get(track)
+        if state is None or cursor is None or state.head.seq > cursor.seq:
+            state = None  # the ledger was cleared, or this process never saw the track
+        before = state if cursor and state and state.head.seq == cursor.seq else None
+        problem: TrackBroken | None = None
+        records: list[Record] = []
+        try:
+            for record in read_records(self._store, track, after=state.head if state else None):
+                state = track_states.apply(track, state, record)
+                if cursor is not None and record.seq == cursor.seq:
+                    before = state
+                if cursor is None or record.seq > cursor.seq:
+                    records.append(record)
+        except TrackBroken as error:
+            problem = error
+        if cursor is not None and (before is None or before.head.sha256 != cursor.sha256):
+            raise _other_history(track, cursor, state) from problem
+        return _New(before=before, after=state, records=records, problem=problem)
+
+    def _remember(self, track: str, state: TrackState) -> None:
+        if len(self._states) >= STATES_CACHED_MAX:
+            self._states.clear()
+        self._states[track] = state
+
+    def _track_names(self, after: str | None = None) -> Iterator[str]:
+        """Yield the tracks in the order of their keys, or those that follow `after`."""
+        for prefix in (DATASETS, LINEAGE, POOLS, RUNS):
+            for name in self._store.folders(prefix):
+                if after is not None and f"{prefix}{name}/" <= f"{after}/":
+                    continue
+                if self._store.get(log_key(prefix + name, 0)) is not None:
+                    yield prefix + name
+
+
+def _fold(track: str, before: TrackState | None, records: Sequence[Record]) -> _New:
+    """Return `records`, which the state before them allows, as new ones."""
+    after = before
+    for record in records:
+        after = track_states.apply(track, after, record)
+    return _New(before=before, after=after, records=records, problem=None)
+
+
+def _cursor_at(record: Record) -> Cursor:
+    return Cursor(seq=record.seq, sha256=record.sha256)
+
+
+def _refused(track: str, record: Record, error: RowRefused) -> TrackBroken:
+    return TrackBroken(
+        f"Record {record.seq} ({record.kind}) of {track} cannot be taken into the ledger: {error} What "
+        f"stands before it was. `tracks explain` and `tracks report` read the track itself."
+    )
+
+
+def _too_contended(track: str) -> LedgerError:
+    return LedgerError(
+        f"Cannot project {track}: other projectors were faster {TRIES_MAX} times in a row. "
+        "Nothing is lost; the next append or `tracks reindex` brings the ledger up to date."
+    )
+
+
+_OTHER = "The store does not hold the record that the ledger took in last."
+_STAYS = (
+    "What the ledger remembers of it stays as it is: put the records back, or let go of them with "
+    "`tracks reindex --forget-lost`."
+)
+
+
+def _other_history(track: str, cursor: Cursor, state: TrackState | None) -> LedgerAhead:
+    found = "none that can be read" if state is None else f"records up to {state.head.seq}"
+    return LedgerAhead(
+        f"Cannot project {track}: the ledger has taken in record {cursor.seq} with sha256 "
+        f"{cursor.sha256[:12]}…, the store holds {found}, and not that one. The ledger is of another "
+        "store, or records were edited or lost: `tracks fsck` tells which. Put lost records back, "
+        "or let go of what the store does not hold with `tracks reindex --forget-lost`."
+    )

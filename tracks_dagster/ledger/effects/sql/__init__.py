@@ -1,0 +1,1 @@
+"""`tracks sql`: one SELECT over the ledger, which it cannot change."""

@@ -1,0 +1,81 @@
+"""The ledger as its readers and the projector see it: what both databases implement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from tracks_dagster.track.records import Json
+
+Row = Mapping[str, Json | datetime]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a track has been projected: `seq` and sha256 of the last record taken in."""
+
+    seq: int
+    sha256: str
+
+
+class Ledger(Protocol):
+    """The SQL projection of all tracks. It can be lost: `tracks reindex` rebuilds it.
+
+    Every method may raise LedgerError.
+    """
+
+    def cursor(self, track: str) -> Cursor | None:
+        """Return how far `track` has been projected, or None."""
+        ...
+
+    def apply(
+        self,
+        track: str,
+        *,
+        expected: Cursor | None,
+        advanced: Cursor,
+        rows: Mapping[str, Sequence[Row]],
+        afresh: bool = False,
+    ) -> bool:
+        """Upsert `rows` by table and move the cursor, in one transaction, if it stands at `expected`.
+
+        afresh: every other row of the track goes in the same transaction. False, with nothing written,
+        when another projector was faster. Raises RowRefused at a value that no such database takes.
+        """
+        ...
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Json] | None = None
+    ) -> list[dict[str, Json]]:
+        """Return the rows of one read-only SELECT with `:name` parameters."""
+        ...
+
+    def search(
+        self,
+        phrases: Sequence[str],
+        *,
+        since: datetime | None = None,
+        run_id: str | None = None,
+        attempt_id: int | None = None,
+        limit: int,
+    ) -> list[dict[str, Json]]:
+        """Return rows of `texts`, but `words`, in which all `phrases` occur, the newest first.
+
+        phrases: as `ledger.searching` makes them. The same rows in the same order on every database.
+        """
+        ...
+
+    def kept_open(self) -> AbstractContextManager[Ledger]:
+        """Give the same ledger for many calls in a row: no connection is made for each of them."""
+        ...
+
+    def forget(self, track: str) -> None:
+        """Remove every row of a track and its cursor."""
+        ...
+
+    def sweep(self) -> None:
+        """Remove every row of tracks that have no cursor."""
+        ...

@@ -1,0 +1,154 @@
+"""Any track's state, by the track's name: which fold it has, and which rows of the ledger are its own.
+
+A track tells of what its name says and of nothing else: one that claims another's name would write over
+that one's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from urllib.parse import unquote
+
+from tracks_dagster.ledger.projection import Rows, dataset_rows, run_rows
+from tracks_dagster.ledger.projection_lineage import quarantine_rows
+from tracks_dagster.ledger.projection_pools import pool_rows
+from tracks_dagster.ledger.projection_texts import text_rows
+from tracks_dagster.track.errors import RecordNewer, TrackBroken
+from tracks_dagster.track.records import Record
+from tracks_dagster.track.states import dataset_state, pool_state, quarantine_state, run_fold
+from tracks_dagster.track.states.dataset_state import DatasetState
+from tracks_dagster.track.states.pool_state import PoolState
+from tracks_dagster.track.states.quarantine_state import QuarantineState
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS, pool_track
+
+TrackState = RunState | DatasetState | PoolState | QuarantineState
+
+TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # kind of track → table → key of a row
+    RUNS: {
+        "training_runs": ("run_id",),
+        "training_attempts": ("run_id", "attempt_id"),
+        "attempt_nodes": ("run_id", "attempt_id", "node"),
+        "attempt_resumes": ("run_id", "attempt_id", "known_as"),
+        "attempt_facts": ("run_id", "attempt_id"),
+        "attempt_readings": ("run_id", "seq"),
+        "run_facts": ("run_id",),
+        "checkpoints": ("run_id", "manifest_sha256"),
+        "evals": ("run_id", "eval_id", "number"),
+        "promotions": ("run_id", "seq"),
+        "notes": ("run_id", "seq"),
+    },
+    DATASETS: {"datasets": ("dataset",), "snapshots": ("dataset", "snapshot_id")},
+    POOLS: {"node_strikes": ("pool", "seq"), "node_quarantines": ("pool", "seq")},
+    QUARANTINES_TRACK: {"source_quarantines": ("seq",)},
+}
+TEXT_TABLES = {"texts": ("track", "seq")}  # of every track
+_OWNERS = {RUNS: "run_id", DATASETS: "dataset", POOLS: "pool"}  # the column that names the track
+
+
+def apply(track: str, state: TrackState | None, record: Record) -> TrackState:
+    """Return the state of `track` after one more record.
+
+    Raises TrackBroken for one that cannot stand there, RecordNewer in a track of an unknown kind.
+    """
+    try:
+        after, whose = _applied(track, state, record)
+    except UNFORESEEN as error:
+        raise TrackBroken(
+            f"Record {record.seq} ({record.kind}) of {track} cannot be taken in, for a reason that "
+            f"nobody foresaw ({type(error).__name__}: {error}); tell its authors."
+        ) from error
+    if whose != track:
+        raise TrackBroken(
+            f"Record {record.seq} ({record.kind}) of {track} says that it is of {whose}."
+        )
+    return after
+
+
+# What the code of a fold or a projection raises at a value that nobody thought of.
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
+
+
+def _applied(track: str, state: TrackState | None, record: Record) -> tuple[TrackState, str]:
+    """Return the state after the record, and the track that it tells of."""
+    if track.startswith(RUNS) and (state is None or isinstance(state, RunState)):
+        run = run_fold.apply(state, record)
+        return run, f"{RUNS}{run.run_id}"
+    if track.startswith(DATASETS) and (state is None or isinstance(state, DatasetState)):
+        dataset = dataset_state.apply(state, record)
+        return dataset, f"{DATASETS}{dataset.declared.dataset}"
+    if track.startswith(POOLS) and (state is None or isinstance(state, PoolState)):
+        pool = pool_state.apply(state, record)
+        return pool, pool_track(pool.pool)
+    if track == QUARANTINES_TRACK and (state is None or isinstance(state, QuarantineState)):
+        return quarantine_state.apply(state, record), QUARANTINES_TRACK
+    raise RecordNewer(
+        f"{track} is neither a run's, a dataset's nor a pool's track, nor that of quarantines; "
+        "this version knows these."
+    )
+
+
+def rows_of(
+    track: str, after: TrackState, before: TrackState | None, records: Sequence[Record]
+) -> Rows:
+    """Return the rows that can differ from those of `before`; records: those between the two.
+
+    Raises TrackBroken when none can be made.
+    """
+    try:
+        return {**_rows(after, before), "texts": text_rows(track, records)}
+    except UNFORESEEN as error:
+        raise TrackBroken(
+            f"No rows of the ledger can be made of {track}, for a reason that nobody foresaw "
+            f"({type(error).__name__}: {error}); tell its authors."
+        ) from error
+
+
+def _rows(after: TrackState, before: TrackState | None) -> Rows:
+    if isinstance(after, RunState):
+        return run_rows(after, before if isinstance(before, RunState) else None)
+    if isinstance(after, PoolState):
+        return pool_rows(after, before if isinstance(before, PoolState) else None)
+    if isinstance(after, QuarantineState):
+        return quarantine_rows(after, before if isinstance(before, QuarantineState) else None)
+    return dataset_rows(after, before if isinstance(before, DatasetState) else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owned:
+    """A table's rows that are of one track: those with `owner` in `column`; all where it is None."""
+
+    table: str
+    key: tuple[str, ...]
+    column: str | None
+    owner: str
+
+
+def owned_rows(track: str) -> Iterator[Owned]:
+    """Yield which rows of the ledger are the track's."""
+    for kind, tables in TABLES.items():
+        if track == kind or (kind.endswith("/") and track.startswith(kind)):
+            name = track.removeprefix(kind)
+            if kind == POOLS:
+                name = unquote(name.replace("=", "%"))  # as `pool_track` wrote it
+            for table, key in tables.items():
+                yield Owned(table=table, key=key, column=_OWNERS.get(kind), owner=name)
+    for table, key in TEXT_TABLES.items():
+        yield Owned(table=table, key=key, column="track", owner=track)
+
+
+def owner_columns() -> Iterator[tuple[str, str | None, Callable[[str], str]]]:
+    """Yield each table, its column that names the track, and what makes the track's name of it."""
+    for kind, tables in TABLES.items():
+        for table in tables:
+            yield table, _OWNERS.get(kind), partial(_track_named, kind)
+    for table in TEXT_TABLES:
+        yield table, "track", str
+
+
+def _track_named(kind: str, owner: str) -> str:
+    if kind == QUARANTINES_TRACK:
+        return QUARANTINES_TRACK
+    return pool_track(owner) if kind == POOLS else f"{kind}{owner}"

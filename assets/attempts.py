@@ -34,8 +34,8 @@ from dagster import (
 
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.attempt_ports import Orchestrator
-from tracks_dagster.core.endings import Ending, ending_check
 from tracks_dagster.core.families import FAMILIES
+from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.services.checkpoint_reports import due_reports
 from tracks_dagster.services.closing import find_attempt
 from tracks_dagster.services.explain.run import Around

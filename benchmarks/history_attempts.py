@@ -21,8 +21,8 @@ from benchmarks.history_bodies import (
 )
 from benchmarks.history_ends import evidence_json, verdict_on
 from benchmarks.history_plan import RESTORED_S, AttemptPlan, RunPlan, checkpoint_ref, launch_id
-from tracks_dagster.core.classify import CLASSIFIER_VERSION
-from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.reasons.classify import CLASSIFIER_VERSION
+from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,

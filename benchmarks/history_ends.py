@@ -12,8 +12,8 @@ from functools import cache
 from itertools import accumulate
 from random import Random
 
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import DRAINED, Condition, Evidence, LastWord, RankEnd, Verdict
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.evidence import DRAINED, Condition, Evidence, LastWord, RankEnd, Verdict
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.records import Json
 

@@ -15,7 +15,6 @@ from dagster_k8s.job import get_job_name_from_run_id
 
 from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
 from tracks_dagster.clean_errors import clean_text
-from tracks_dagster.core.kube_json import mapping, text
 from tracks_dagster.core.pod_starts import QUOTA, UNSCHEDULABLE, StartProblem, why_not_started
 from tracks_dagster.core.run_workers import (
     Standing,
@@ -25,6 +24,7 @@ from tracks_dagster.core.run_workers import (
     standing,
     worker_end,
 )
+from tracks_dagster.reasons.kube_json import mapping, text
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import TAG_WORKER_REASON
 from tracks_dagster.track.reasons import TerminationReason

@@ -23,9 +23,9 @@ from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.attempt_ports import Orchestrator
-from tracks_dagster.core.endings import ending_check
 from tracks_dagster.core.node_taints import NodeTaints
 from tracks_dagster.core.orphans import StandingGangs
+from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.bodies import BEGIN
-from tracks_dagster.core.cases import evidence_of
-from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.cases import evidence_of
+from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.track.records import format_time
 
 GANG_BEGAN: datetime = BEGIN

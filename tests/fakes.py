@@ -13,8 +13,8 @@ from enum import Enum
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec, OrchestratorRun
 from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec
-from tracks_dagster.core.evidence import RankEnd
-from tracks_dagster.core.hangs import StackDump
+from tracks_dagster.reasons.evidence import RankEnd
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.stores.keys import check_key
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, GangUnreachable, OutcomeUnknown, StoreUnavailable

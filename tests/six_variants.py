@@ -18,9 +18,9 @@ from tests.fakes import FakeClock, FakeGangs
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.core.device_memory import Devices
-from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.services.triage.judge import Sources
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest

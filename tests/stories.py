@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from tests.bodies import CONFIG
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     ComputeRequest,

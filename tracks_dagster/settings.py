@@ -19,8 +19,8 @@ from tracks_dagster.track.text.redact import secrets_of
 if TYPE_CHECKING:
     from tracks_dagster.core.cluster import ClusterSettings
     from tracks_dagster.core.policy import RetryPolicy
-    from tracks_dagster.core.user_rules import UserRules
     from tracks_dagster.ledger.prices import Prices
+    from tracks_dagster.reasons.user_rules import UserRules
 
 UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
@@ -156,8 +156,8 @@ def read_policy_file(path: Path) -> RetryPolicy:
 
 def read_rules(settings: Settings) -> UserRules:
     """Return the user's own rules of the classifier; raises InvalidInput with every error of them."""
-    from tracks_dagster.adapters import rules_file
-    from tracks_dagster.core.user_rules import NO_RULES
+    from tracks_dagster.reasons.effects import rules_file
+    from tracks_dagster.reasons.user_rules import NO_RULES
 
     return NO_RULES if settings.rules_file is None else rules_file.read_rules(settings.rules_file)
 
@@ -165,7 +165,7 @@ def read_rules(settings: Settings) -> UserRules:
 def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
     """Return the user's rules and None; or no rules and what is wrong with their file, for what may
     not stop because of it."""
-    from tracks_dagster.core.user_rules import NO_RULES
+    from tracks_dagster.reasons.user_rules import NO_RULES
 
     try:
         return read_rules(settings), None

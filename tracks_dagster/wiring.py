@@ -38,9 +38,9 @@ from tracks_dagster.track.text.redact import Redact, redact
 if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
     from tracks_dagster.core.policy import RetryPolicy
-    from tracks_dagster.core.user_rules import UserRules
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks
+    from tracks_dagster.reasons.user_rules import UserRules
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 

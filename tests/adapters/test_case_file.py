@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters import case_file
-from tracks_dagster.adapters.case_file import read_cases
+from tracks_dagster.reasons.effects import case_file
+from tracks_dagster.reasons.effects.case_file import read_cases
 from tracks_dagster.track.errors import InvalidInput
 
 

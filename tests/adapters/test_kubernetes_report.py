@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from tracks_dagster.adapters.kubernetes.report import Known, report
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.gang_seen import GangSeen, PodStory
 from tracks_dagster.core.pod_files import PodBeat, PodEnd
+from tracks_dagster.reasons.beats import Beat, Phase
+from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.records import Json
 
 AT, LATER = "2026-01-31T02:00:00.000000Z", "2026-01-31T02:00:30.000000Z"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.adapters.rules_file import FILE_BYTES_MAX, read_rules
+from tracks_dagster.reasons.effects.rules_file import FILE_BYTES_MAX, read_rules
 from tracks_dagster.track.errors import InvalidInput
 
 GOOD = """\

@@ -12,8 +12,8 @@ from tests.cli.conftest import Call
 from tests.stories import RUN_ID, TRACEBACK, Story
 from tracks_dagster.adapters.rank_logs import BLOCK_BYTES, GrowingLog, clean_logs
 from tracks_dagster.cli import logs as logs_command
-from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.pod_files import PodEnd, end_key
+from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.text.redact import redact

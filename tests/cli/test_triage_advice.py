@@ -13,10 +13,10 @@ from tests.histories import History
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.evidence import RankEnd
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.services.heartbeat import write_launches
 from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.triage.judge import triage

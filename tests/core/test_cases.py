@@ -8,9 +8,9 @@ from signal import SIGKILL
 import pytest
 
 from tests.evidences import case
-from tracks_dagster.core.cases import evidence_of
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.log_lines import LINE_CHARACTERS, LINES, lines_of
+from tracks_dagster.reasons.cases import evidence_of
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.log_lines import LINE_CHARACTERS, LINES, lines_of
 from tracks_dagster.track.records import Json
 
 BIG = 10 * 1024 * 1024

@@ -9,8 +9,8 @@ import pytest
 
 from tests.core.own_failures import ESTABLISHED, FAILURES, WARNINGS, Failure
 from tests.evidences import case
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.confidence import LIKELY
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.confidence import LIKELY
 
 SEED = int(os.environ.get("CLASSIFY_SEED", random.randrange(2**32)))
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracks_dagster.core import divergence
-from tracks_dagster.core.divergence import Diverged, Limits, LossWatch, Spike, limits_of
+from tracks_dagster.reasons import divergence
+from tracks_dagster.reasons.divergence import Diverged, Limits, LossWatch, Spike, limits_of
 
 SEED = 20_260
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.endings import Ending, ending_check, ending_named, ending_of
+from tracks_dagster.reasons.endings import Ending, ending_check, ending_named, ending_of
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bodies import CONFIG, HELDOUT, TRAIN
-from tracks_dagster.core.fingerprints import fingerprint, normalise
+from tracks_dagster.reasons.fingerprints import fingerprint, normalise
 from tracks_dagster.track.reasons import TerminationReason
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.evidences import case
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.guesses import without_guesses
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.words.guesses import without_guesses
 
 SUPPOSED = (
     "the worker failed, or ran out of memory",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.evidences import condition, evidence
-from tracks_dagster.core import hangs
-from tracks_dagster.core.beats import BEAT_BYTES, Beat, Phase, decode, encode
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.hangs import Hang, HangLimits, HangWatch, StackDump, describe, laggards
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.beats import BEAT_BYTES, Beat, Phase, decode, encode
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.hangs import Hang, HangLimits, HangWatch, StackDump, describe, laggards
 
 IN_COLLECTIVE = """Thread 0x01 (most recent call first):
   File "/x/journal.py", line 83 in _run

@@ -15,21 +15,13 @@ from typing import Any
 import pytest
 
 from tests.evidences import case
-from tracks_dagster.core import (
-    alternatives,
-    control_words,
-    exceptions_in_logs,
-    guesses,
-    initiator,
-    log_lines,
-    rules_restarts,
-    rules_scheduler,
-    rules_text,
-)
-from tracks_dagster.core.causes import CAUSES
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.literals import required_words
-from tracks_dagster.core.log_lines import LINE_CHARACTERS, LINES
+from tracks_dagster.reasons import exceptions_in_logs, initiator, log_lines
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.log_lines import LINE_CHARACTERS, LINES
+from tracks_dagster.reasons.rules import rules_restarts, rules_scheduler, rules_text
+from tracks_dagster.reasons.words import alternatives, control_words, guesses
+from tracks_dagster.reasons.words.causes import CAUSES
+from tracks_dagster.reasons.words.literals import required_words
 
 MODULES = (
     alternatives,

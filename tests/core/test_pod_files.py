@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from tracks_dagster.core import pod_files
-from tracks_dagster.core.beats import Beat, Phase
-from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.pod_files import SAVE, Ask, PodBeat, PodEnd, SaveAnswer
+from tracks_dagster.reasons.beats import Beat, Phase
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import StackDump
 
 BEAT = PodBeat(
     pod="gang-0-abcde",

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.cases import evidence_of
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.pods import read_pod
+from tracks_dagster.reasons.cases import evidence_of
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.pods import read_pod
 from tracks_dagster.track.records import Json
 
 MINUTE = "2026-01-31T02:00:"

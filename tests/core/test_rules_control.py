@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import CANNOT_START, START_FAILED, Condition, Evidence, RankEnd
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.evidence import CANNOT_START, START_FAILED, Condition, Evidence, RankEnd
 
 
 def verdict(condition_type: str, reason: str, message: str, *ranks: RankEnd) -> str:

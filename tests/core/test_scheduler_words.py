@@ -8,7 +8,7 @@ import random
 import pytest
 
 from tests.evidences import case
-from tracks_dagster.core.classify import classify
+from tracks_dagster.reasons.classify import classify
 from tracks_dagster.track.reasons import TerminationReason
 
 SEED = int(os.environ.get("CLASSIFY_SEED", random.randrange(2**32)))

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.evidences import case, condition, end, evidence, word
-from tracks_dagster.core.classify import CLASSIFIER_VERSION, classifier_version, classify
-from tracks_dagster.core.log_lines import LINE_CHARACTERS
-from tracks_dagster.core.user_rules import NO_RULES, Row, UserRules, check_rules
+from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classifier_version, classify
+from tracks_dagster.reasons.log_lines import LINE_CHARACTERS
+from tracks_dagster.reasons.user_rules import NO_RULES, Row, UserRules, check_rules
 from tracks_dagster.track.errors import InvalidInput
 
 LUSTRE = {"name": "lustre", "reason": "storage_io", "pattern": "LustreError.{0,80}evicted"}

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tests.fakes import FakeGangs
-from tracks_dagster.core.evidence import Condition, LastWord, RankEnd
+from tracks_dagster.reasons.evidence import Condition, LastWord, RankEnd
 from tracks_dagster.track.bodies import AttemptPlaced, CheckpointCommitted, RankPlace
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef

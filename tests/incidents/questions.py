@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tests.incidents.parts import parts_of
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.ledger.time_buckets import run_buckets
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.evals import is_completed
 from tracks_dagster.track.states.run_state import AttemptState, RunState

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tests.bodies import EVAL_RESULT
 from tests.incidents.gang import ENVIRONMENT, NODES, condition, exited, killed, unseen
 from tests.incidents.world import World
-from tracks_dagster.core import hangs
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.reasons import hangs
 from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot

@@ -19,8 +19,8 @@ from tests.fakes import FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.adapters.local_launcher import LocalLauncher
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.evidence import Evidence
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import AttemptEnded
@@ -37,7 +37,7 @@ HANG_S = 3.0
 
 HEAD = """
 import os, pathlib, signal, time
-from tracks_dagster.core.beats import Phase
+from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.stacks import enable_dumps
 work, rank = pathlib.Path(os.environ["TRACKS_WORK"]), int(os.environ["RANK"])

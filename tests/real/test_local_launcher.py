@@ -25,7 +25,7 @@ from tracks_dagster.adapters.processes import (
     write_process,
 )
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.errors import GangError

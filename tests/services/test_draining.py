@@ -11,12 +11,12 @@ from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.evidence import LastWord, RankEnd
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import reasons_of
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reasons.evidence import LastWord, RankEnd
 from tracks_dagster.services.cadence import advise_cadence
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.draining import drain_node

@@ -12,10 +12,10 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator,
 from tests.histories import History
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.services import watch
 from tracks_dagster.services.due import open_run_ids, runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.heartbeat import read_heartbeat, write_heartbeat

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.training.gangs import TrainingRun
-from tracks_dagster.core.evidence import LastWord
+from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.track.bodies import Drill
 
 SCRIPT = """

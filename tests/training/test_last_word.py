@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
-from tracks_dagster.core.evidence import DRAINED
+from tracks_dagster.reasons.evidence import DRAINED
 from tracks_dagster.track import errors
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.reasons import TerminationReason as R

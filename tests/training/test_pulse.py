@@ -12,7 +12,7 @@ from torch import nn
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.training.pulse import Pulse, StepTimes
 from tracks_dagster.training.saving import Saver
 

@@ -24,9 +24,9 @@ from tracks_dagster.adapters.rank_logs import clean_logs
 from tracks_dagster.adapters.stack_dumps import dump_stacks
 from tracks_dagster.adapters.worker_environment import worker_environment
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
-from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.hangs import StackDump
+from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import GangError

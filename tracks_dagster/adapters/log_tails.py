@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 
 
 def read_tail(path: Path) -> str:

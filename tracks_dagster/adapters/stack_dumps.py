@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tracks_dagster.adapters.processes import Process, is_stopped
-from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.stack_files import DUMP_SIGNAL, stack_file
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.text.redact import Redact
 
 DUMP_S_MAX = 5.0  # for all ranks together: they dump in milliseconds, or never

@@ -10,13 +10,13 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tracks_dagster.adapters.case_file import ReadCase, read_cases
 from tracks_dagster.cli import WRONG_USE
 from tracks_dagster.cli.common import as_json, print_table
-from tracks_dagster.core.cases import evidence_of
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import Verdict
-from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.reasons.cases import evidence_of
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.effects.case_file import ReadCase, read_cases
+from tracks_dagster.reasons.evidence import Verdict
+from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.settings import Settings, read_rules
 from tracks_dagster.track.records import Json
 

@@ -8,11 +8,11 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
-from tracks_dagster.core.beats import Beat
 from tracks_dagster.core.device_memory import Devices
-from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.reasons.beats import Beat
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json

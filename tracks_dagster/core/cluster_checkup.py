@@ -24,8 +24,8 @@ from tracks_dagster.core.cluster_needs import (
     worker_has_memory_limit,
     worker_priority,
 )
-from tracks_dagster.core.kube_json import mapping, mappings
 from tracks_dagster.core.taints import repelling
+from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 
 # DisruptionTarget on pods is stable from 1.31; manifests are checked from 1.32 on, by tests.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.cluster import JOB_SET, ClusterSettings
-from tracks_dagster.core.kube_json import mapping, mappings
+from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 
 JOB_SET_GROUP, JOB_SET_VERSION = "jobset.x-k8s.io", "v1alpha2"

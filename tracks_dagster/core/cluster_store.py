@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.kube_json import mapping, mappings
+from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 
 TRAINER = "trainer"  # the template's container that ours is laid over; the first where none has it

@@ -21,7 +21,6 @@ from tracks_dagster.core.clean_start import (
 )
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.decision_words import joined, plan_words, seqs_of
-from tracks_dagster.core.evidence import START_REFUSED_RULE
 from tracks_dagster.core.limits import Limit, limits
 from tracks_dagster.core.pauses import backing_off, unproven, weathering
 from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
@@ -38,6 +37,7 @@ from tracks_dagster.core.rollback import (
 )
 from tracks_dagster.core.spending import is_free
 from tracks_dagster.core.storm import PoolView
+from tracks_dagster.reasons.evidence import START_REFUSED_RULE
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.reasons import TerminationReason

@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
 from tracks_dagster.core.gang_events import event_conditions
 from tracks_dagster.core.gang_seen import DISRUPTIONS, GangSeen, JobStory, PodStory
-from tracks_dagster.core.kube_json import text, time_text
-from tracks_dagster.core.pods import PodSeen, read_pod
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
+from tracks_dagster.reasons.kube_json import text, time_text
+from tracks_dagster.reasons.pods import PodSeen, read_pod
 
 LOGS_BYTES_MAX = 4 * 1024 * 1024  # of all pods together
 LOG_BYTES_MIN = 4 * 1024  # of each

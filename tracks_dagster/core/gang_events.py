@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.gang_seen import DISRUPTIONS, EventSeen, GangSeen, PodStory
-from tracks_dagster.core.kube_json import mapping, mappings
+from tracks_dagster.reasons.evidence import Condition
+from tracks_dagster.reasons.kube_json import mapping, mappings
 
 # Why somebody ended a pod: said once and meant, whatever came of the pod.
 _DELIBERATE = frozenset(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from tracks_dagster.core.gang_seen import EventSeen, GangSeen, Gap, JobStory, PodStory
 from tracks_dagster.core.gang_sightings import Line
-from tracks_dagster.core.kube_json import mapping, mappings, text, version_order
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, version_order
 from tracks_dagster.track.records import Json
 
 PODS_MAX = 2048  # a gang has at most 512, and each may be replaced

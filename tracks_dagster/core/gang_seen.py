@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.kube_json import mapping, mappings, text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.records import Json
 
 FINAL_PHASES = ("Succeeded", "Failed")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from tracks_dagster.core.gang_seen import DISRUPTIONS, FINAL_PHASES
-from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.records import Json, format_time, parse_time
 from tracks_dagster.track.text.redact import Redact
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.records import Json
 
 IMAGE, UNSCHEDULABLE, QUOTA, CONFIG, MOUNT = "image", "unschedulable", "quota", "config", "mount"

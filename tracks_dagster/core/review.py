@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 
-from tracks_dagster.core.endings import Ending, ending_named
+from tracks_dagster.reasons.endings import Ending, ending_named
 from tracks_dagster.track.errors import InvalidInput
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.review import EndedAttempt, ReasonCount, Review
 from tracks_dagster.core.review_text import headline, hours
+from tracks_dagster.reasons.endings import Ending
 from tracks_dagster.track.text.markdown import table
 
 SAID_CHARACTERS_MAX = 300  # of a message in a table; `tracks explain` has the whole of it

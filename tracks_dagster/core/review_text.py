@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.review import MatterKind, ReasonCount, Review
+from tracks_dagster.reasons.endings import Ending
 
 
 def headline(review: Review) -> str:

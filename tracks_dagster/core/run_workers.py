@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import Condition, Evidence, RankEnd, Verdict
-from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.core.pod_starts import CONFIG, IMAGE, MOUNT, QUOTA, UNSCHEDULABLE, StartProblem
-from tracks_dagster.core.pods import PodSeen, read_pod
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd, Verdict
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.reasons.pods import PodSeen, read_pod
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, parse_time
 

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.evidence import CANNOT_START, Condition
 from tracks_dagster.core.gang_seen import EventSeen, GangSeen, JobStory, PodStory
-from tracks_dagster.core.kube_json import mapping, mappings, time_text
 from tracks_dagster.core.pod_starts import IMAGE, StartProblem, why_not_started
+from tracks_dagster.reasons.evidence import CANNOT_START, Condition
+from tracks_dagster.reasons.kube_json import mapping, mappings, time_text
 from tracks_dagster.track.records import Json, format_time, parse_time
 
 TIMED_OUT = "StartTimeout"  # its reason where nothing says why

@@ -12,7 +12,6 @@ from datetime import datetime
 from enum import Enum
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.beats import Phase
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.core.triage_signs import (
     RANKS_TOLD_MAX,
@@ -25,6 +24,7 @@ from tracks_dagster.core.triage_signs import (
     rank_signs,
     supervision,
 )
+from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.placement import nodes_of
 

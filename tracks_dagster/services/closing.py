@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from tracks_dagster.core import hangs
 from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangReport, Orchestrator
-from tracks_dagster.core.classify import classifier_version, classify
-from tracks_dagster.core.evidence import CANNOT_START, Condition, Evidence, RankEnd, Verdict
-from tracks_dagster.core.fingerprints import fingerprint
-from tracks_dagster.core.initiator import initiator
-from tracks_dagster.core.rules_control import blamed_rank
-from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.classify import classifier_version, classify
+from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, RankEnd, Verdict
+from tracks_dagster.reasons.fingerprints import fingerprint
+from tracks_dagster.reasons.initiator import initiator
+from tracks_dagster.reasons.rules.rules_control import blamed_rank
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.gathering import Gathered, gather
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json

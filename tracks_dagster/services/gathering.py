@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, OrchestratorRun
-from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.services.placements import read_places
 from tracks_dagster.stores.journals import journal_prefix, line_time, parse_lines, spent_of
 from tracks_dagster.track.bodies import TimeSpent

@@ -5,9 +5,9 @@ A record as any other correction, in the person's name; reading the evidence aga
 
 from __future__ import annotations
 
-from tracks_dagster.core.confidence import STATED
-from tracks_dagster.core.fingerprints import fingerprint
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.confidence import STATED
+from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.services.closing import find_attempt
 from tracks_dagster.track.bodies import AttemptReclassified
 from tracks_dagster.track.errors import InvalidInput

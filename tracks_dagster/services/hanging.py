@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracks_dagster.core import hangs
 from tracks_dagster.core.attempt_ports import GangLauncher, GangPhase, GangReport
-from tracks_dagster.core.beats import Beat
-from tracks_dagster.core.evidence import Condition
-from tracks_dagster.core.hangs import Hang, StackDump
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.beats import Beat
+from tracks_dagster.reasons.evidence import Condition
+from tracks_dagster.reasons.hangs import Hang, StackDump
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import format_time, sha256_hex
 from tracks_dagster.track.text.redact import Redact

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from tracks_dagster.core.evidence import Evidence, RankEnd
 from tracks_dagster.core.pod_files import decode_end, end_key, gang_prefix
+from tracks_dagster.reasons.evidence import Evidence, RankEnd
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from tracks_dagster.core.endings import Ending, ending_of
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.services.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.core.classify import classifier_version, classify
-from tracks_dagster.core.evidence import Verdict
-from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.classify import classifier_version, classify
+from tracks_dagster.reasons.evidence import Verdict
+from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.services.closing import fingerprint_of, record_lines
 from tracks_dagster.services.given_verdict import BY_PERSON
 from tracks_dagster.services.kept_logs import read_evidence

@@ -19,7 +19,8 @@ from tracks_dagster.core.environments import (
     joined,
     judge,
 )
-from tracks_dagster.core.evidence import (
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.evidence import (
     CHECKPOINT_WITHDRAWN,
     ENVIRONMENT_DIFFERS,
     SNAPSHOT_QUARANTINED,
@@ -27,7 +28,6 @@ from tracks_dagster.core.evidence import (
     START_REFUSED,
     Condition,
 )
-from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.branch_source import lost
 from tracks_dagster.services.quarantine.clean_starts import withheld_of
 from tracks_dagster.services.quarantine.quarantines import Quarantines

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
-from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.first_attempts import open_or_tell

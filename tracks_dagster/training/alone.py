@@ -15,9 +15,9 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from tracks_dagster.core.classify import classifier_version, classify
-from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
-from tracks_dagster.core.fingerprints import fingerprint
+from tracks_dagster.reasons.classify import classifier_version, classify
+from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import (
     AttemptEnded,

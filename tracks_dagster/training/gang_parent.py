@@ -43,7 +43,7 @@ from tracks_dagster.adapters.processes import (
     write_process,
 )
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.evidence import Condition
+from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.records import format_time

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 
-from tracks_dagster.core.divergence import Diverged, LossWatch, Spike, limits_of
+from tracks_dagster.reasons.divergence import Diverged, LossWatch, Spike, limits_of
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import LossDiverged, NonFinite, TracksError
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE

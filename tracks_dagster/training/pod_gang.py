@@ -17,7 +17,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tracks_dagster.adapters.processes import Process, read_json
-from tracks_dagster.core.evidence import Condition
+from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.records import format_time
 from tracks_dagster.training import rank_files

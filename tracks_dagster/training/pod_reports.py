@@ -15,9 +15,9 @@ from signal import SIGKILL
 
 from tracks_dagster.adapters.processes import boot_id
 from tracks_dagster.core import pod_files
-from tracks_dagster.core.beats import Beat, Phase, beat_file, decode
-from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.pod_files import PodBeat, PodEnd
+from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact

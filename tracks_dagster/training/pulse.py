@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from tracks_dagster.core.beats import Phase, beat_file, encode
+from tracks_dagster.reasons.beats import Phase, beat_file, encode
 
 TIMES_MAX = 512  # step times that the percentile is taken of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tracks_dagster.adapters.log_tails import read_tail
 from tracks_dagster.adapters.processes import Process, find_process, read_json, write_json
-from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 
 CLOSED = "closed"  # the file that says: no rank of this pod may start any more
 

@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 from tracks_dagster.track.errors import Fenced, RankLost, TrainingError
 from tracks_dagster.track.records import Json, canonical_json
 
-# For any collective. The last resort where nobody watches, so above every limit of `core.hangs`: the
+# For any collective. The last resort where nobody watches, so above every limit of `reasons.hangs`: the
 # ranks would give up, each for a reason of its own, while one of them evaluates, and no stack be kept.
 GANG_TIMEOUT_S = 2 * 3600.0
 FETCH_POLL_S = 0.01  # doubled from look to look

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from tracks_dagster.core.beats import Phase
+from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.track.records import Json
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.loss_guard import LossGuard

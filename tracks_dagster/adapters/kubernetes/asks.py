@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.pod_files import (
     ASK_EVERY_S,
     SAVE,
@@ -25,6 +24,7 @@ from tracks_dagster.core.pod_files import (
     save_key,
     stacks_key,
 )
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import Redact
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tracks_dagster.adapters.kubernetes.reads import EVENTS, GONE, Listed, ReadFailed, Reads, Wanted
-from tracks_dagster.core.kube_json import mapping, text, version_order
+from tracks_dagster.reasons.kube_json import mapping, text, version_order
 from tracks_dagster.track.records import Json
 
 WATCH_S_MIN, WATCH_S_MAX = 180, 240  # below the five minutes that a version is good for

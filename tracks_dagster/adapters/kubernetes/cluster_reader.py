@@ -21,7 +21,7 @@ from tracks_dagster.core.cluster_needs import (
     permissions,
     references,
 )
-from tracks_dagster.core.kube_json import mapping, mappings, text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.records import Json
 
 VERSION = "/version"

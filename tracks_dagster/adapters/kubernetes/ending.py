@@ -19,7 +19,7 @@ from tracks_dagster.adapters.kubernetes.pod_lives import (
     life_of,
     unreachable,
 )
-from tracks_dagster.core.evidence import Condition
+from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import Clock

@@ -12,7 +12,7 @@ from tracks_dagster.adapters.kubernetes.homes import Home
 from tracks_dagster.adapters.kubernetes.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests, Object, Query
 from tracks_dagster.core.cluster import JOB, JOB_SET
-from tracks_dagster.core.kube_json import mapping, mappings, text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, attempt_key
 from tracks_dagster.track.records import Json
 

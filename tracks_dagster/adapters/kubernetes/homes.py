@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
-from tracks_dagster.core.kube_json import mapping, mappings, text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.stores.format_file import FORMAT_KEY
 from tracks_dagster.track.names import ENV_STORE
 from tracks_dagster.track.ports import ObjectStore

@@ -13,7 +13,7 @@ from enum import Enum
 
 from tracks_dagster.adapters.kubernetes.gang_api import GangApi, attempt_of
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
-from tracks_dagster.core.kube_json import mapping, mappings
+from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json

@@ -44,8 +44,8 @@ from tracks_dagster.adapters.kubernetes.sweeping import Sweeping
 from tracks_dagster.adapters.kubernetes.watched_gang import WatchedGang
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.orphans import StandingGang
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, GangUnreachable, StoreError, StoreUnavailable
 from tracks_dagster.track.names import attempt_key

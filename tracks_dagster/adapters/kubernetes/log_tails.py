@@ -23,8 +23,8 @@ from typing import Protocol
 
 from tracks_dagster.adapters.kubernetes.change_stream import REFUSED
 from tracks_dagster.adapters.kubernetes.reads import LOGS, ReadFailed, Reads
-from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.core.gang_ends import tail
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.text.redact import Redact
 
 LOG_READS_PER_S = 2.0  # of one gang, beside those at once

@@ -12,8 +12,8 @@ from http import HTTPStatus
 
 from tracks_dagster.adapters.kubernetes.homes import Home
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests, Object
-from tracks_dagster.core.kube_json import mapping, mappings, text
 from tracks_dagster.core.node_taints import taints_instead
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.records import sha256_hex
 
 CHANGES_MAX = 100  # of one call; the next one goes on

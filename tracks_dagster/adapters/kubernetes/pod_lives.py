@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.evidence import Condition
 from tracks_dagster.core.gang_seen import FINAL_PHASES, PodStory
-from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.reasons.evidence import Condition
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.records import Json, format_time, parse_time
 
 OVERDUE_S = 30.0  # beyond the end of a deletion's grace, which the API server's own time names

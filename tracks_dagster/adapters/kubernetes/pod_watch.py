@@ -39,7 +39,7 @@ from tracks_dagster.core.gang_sightings import (
     problem_line,
     same_sight,
 )
-from tracks_dagster.core.kube_json import mapping, text, version_order
+from tracks_dagster.reasons.kube_json import mapping, text, version_order
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.records import Json, format_time

@@ -20,7 +20,7 @@ from kubernetes.config import ConfigException
 from urllib3.exceptions import HTTPError
 from urllib3.response import BaseHTTPResponse
 
-from tracks_dagster.core.kube_json import mapping, mappings, text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import Json
 

@@ -15,7 +15,7 @@ from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS
 from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests, Object
 from tracks_dagster.adapters.kubernetes.log_tails import split_line
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.kube_json import mapping, mappings, text
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.records import Json
 
 # dagster-k8s labels so what its run launcher starts, and nothing else.

@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS
 from tracks_dagster.adapters.kubernetes.run_worker_api import LABEL_DAGSTER_RUN, RunWorkerApi
-from tracks_dagster.core.kube_json import mapping, text
+from tracks_dagster.reasons.kube_json import mapping, text
 from tracks_dagster.track.errors import GangError, TracksError
 from tracks_dagster.track.records import Json
 

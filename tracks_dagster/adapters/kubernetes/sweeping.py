@@ -12,8 +12,8 @@ from datetime import datetime
 from tracks_dagster.adapters.kubernetes.gang_api import GangApi, attempt_of, gang_name, uid_of
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
-from tracks_dagster.core.kube_json import mapping, text, time_text
 from tracks_dagster.core.orphans import SERVICE, StandingGang
+from tracks_dagster.reasons.kube_json import mapping, text, time_text
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.records import parse_time

@@ -5,10 +5,10 @@ Stored evidence is believed only while it has the hash that the verdict's record
 
 from __future__ import annotations
 
-from tracks_dagster.core.classify import classify
-from tracks_dagster.core.evidence import Evidence
-from tracks_dagster.core.own_frames import newest_own_frame
-from tracks_dagster.core.user_rules import UserRules
+from tracks_dagster.reasons.classify import classify
+from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.reasons.own_frames import newest_own_frame
+from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.services.explain.explanation import Ended
 from tracks_dagster.services.explain.ranks import rank_ends
 from tracks_dagster.track.reasons import TerminationReason

@@ -10,8 +10,8 @@ import json
 import signal
 from collections.abc import Iterator
 
-from tracks_dagster.core.evidence import Evidence, LastWord, RankEnd
-from tracks_dagster.core.initiator import initiator
+from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.initiator import initiator
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.ports import ObjectStore

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.core.clean_start import CleanStart
-from tracks_dagster.core.user_rules import NO_RULES, UserRules
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.services.explain.began import explain_began
 from tracks_dagster.services.explain.end import explain_end
 from tracks_dagster.services.explain.explanation import (

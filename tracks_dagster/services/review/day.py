@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import Path
 
-from tracks_dagster.core.endings import Ending
 from tracks_dagster.core.review import (
     EndedAttempt,
     Matter,
@@ -25,6 +24,7 @@ from tracks_dagster.core.review import (
 )
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.reasons.endings import Ending
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Json, format_time
 

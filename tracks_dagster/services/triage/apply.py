@@ -14,9 +14,9 @@ from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.restart_plan import NOW, Planned
 from tracks_dagster.core.triage import CLOSABLE, Verdict
-from tracks_dagster.core.user_rules import UserRules
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.node_health import NodeHealth

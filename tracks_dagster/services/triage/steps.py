@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracks_dagster.core.attempt_ports import GangReport
-from tracks_dagster.core.beats import Phase
+from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.services.triage.reading import RunRead
 
 # Where each of these phases stands, the step itself is done; in the others it is under way.

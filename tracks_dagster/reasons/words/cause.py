@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tracks_dagster.core.confidence import LEANING, LIKELY, NAMED
-from tracks_dagster.core.literals import required_words
+from tracks_dagster.reasons.confidence import LEANING, LIKELY, NAMED
+from tracks_dagster.reasons.words.literals import required_words
 from tracks_dagster.track.reasons import TerminationReason
 
 

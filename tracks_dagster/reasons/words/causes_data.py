@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.cause import Cause, Tier, cause
-from tracks_dagster.core.confidence import LEANING
+from tracks_dagster.reasons.confidence import LEANING
+from tracks_dagster.reasons.words.cause import Cause, Tier, cause
 from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from tracks_dagster.core.control_words import BEFORE_THE_START, SCHEDULER_LINES
-from tracks_dagster.core.evidence import RankEnd
-from tracks_dagster.core.exceptions_in_logs import EXCEPTION, FAR_LINES
-from tracks_dagster.core.guesses import is_led_by_or, without_guesses
-from tracks_dagster.core.rules_restarts import goes_on, starts_again
+from tracks_dagster.reasons.evidence import RankEnd
+from tracks_dagster.reasons.exceptions_in_logs import EXCEPTION, FAR_LINES
+from tracks_dagster.reasons.rules.rules_restarts import goes_on, starts_again
+from tracks_dagster.reasons.words.control_words import BEFORE_THE_START, SCHEDULER_LINES
+from tracks_dagster.reasons.words.guesses import is_led_by_or, without_guesses
 from tracks_dagster.track.reasons import TerminationReason
 
 # What stands before the words when they tell what would be, or what has been.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tracks_dagster.core.evidence import (
+from tracks_dagster.reasons.evidence import (
     CHECKPOINT_WITHDRAWN,
     ENVIRONMENT_DIFFERS,
     SNAPSHOT_QUARANTINED,

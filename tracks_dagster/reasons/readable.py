@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracks_dagster.core import hangs
-from tracks_dagster.core.evidence import Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.core.log_lines import clean, lines_of
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.log_lines import clean, lines_of
 
 
 def readable(evidence: Evidence) -> Evidence:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.beats import Beat, Phase
+from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.track.records import Json
 
 CONDITION = "Hang"  # the type of the supervisor's condition, and its reasons

@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tracks_dagster.core import hangs
-from tracks_dagster.core.confidence import CERTAIN, LEANING, LIKELY, MEASURED, NAMED, STATED
-from tracks_dagster.core.control_words import (
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.confidence import CERTAIN, LEANING, LIKELY, MEASURED, NAMED, STATED
+from tracks_dagster.reasons.evidence import (
+    CANNOT_START,
+    START_REFUSED,
+    Condition,
+    Evidence,
+    RankEnd,
+)
+from tracks_dagster.reasons.finding import Finding
+from tracks_dagster.reasons.rules.rules_scheduler import told_by_schedulers
+from tracks_dagster.reasons.words.control_words import (
     BEFORE_THE_START,
     CANCELLED_STATUS,
     CONDITION_SKEW_S,
@@ -31,9 +40,6 @@ from tracks_dagster.core.control_words import (
     XID,
     Words,
 )
-from tracks_dagster.core.evidence import CANNOT_START, START_REFUSED, Condition, Evidence, RankEnd
-from tracks_dagster.core.finding import Finding
-from tracks_dagster.core.rules_scheduler import told_by_schedulers
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time

@@ -1,6 +1,6 @@
 """Reads a user's rules of the classifier from a YAML file, with the line of every field.
 
-Nothing of a rule is judged here; `core.user_rules` does.
+Nothing of a rule is judged here; `reasons.user_rules` does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tracks_dagster.core.user_rules import Row, UserRules, bad_rules, check_rules
+from tracks_dagster.reasons.user_rules import Row, UserRules, bad_rules, check_rules
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 

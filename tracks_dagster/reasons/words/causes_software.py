@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.cause import Cause, Tier, cause
-from tracks_dagster.core.causes_data import DATA, RAISES
-from tracks_dagster.core.confidence import LEANING
+from tracks_dagster.reasons.confidence import LEANING
+from tracks_dagster.reasons.words.cause import Cause, Tier, cause
+from tracks_dagster.reasons.words.causes_data import DATA, RAISES
 from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.evidence import Condition, RankEnd
-from tracks_dagster.core.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.records import Json
 
 EVENTS_MAX = 1000  # of one pod that are read

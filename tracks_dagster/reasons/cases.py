@@ -13,8 +13,8 @@ import signal
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from tracks_dagster.core.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.core.pods import PodSeen, read_pod
+from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
+from tracks_dagster.reasons.pods import PodSeen, read_pod
 from tracks_dagster.track.records import Json
 
 RANKS_MAX = 4096  # of one case that are read

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from tracks_dagster.core.cause import Cause
-from tracks_dagster.core.guesses import is_led_by_or, other_alternative
+from tracks_dagster.reasons.words.cause import Cause
+from tracks_dagster.reasons.words.guesses import is_led_by_or, other_alternative
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 # Causes that lie outside the program. What software reports of its settings, code or data is not

@@ -1,0 +1,1 @@
+"""Reads cases and a user's rules from files."""

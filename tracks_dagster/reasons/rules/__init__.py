@@ -1,0 +1,1 @@
+"""The rules of the classifier, by the kind of evidence that they read."""

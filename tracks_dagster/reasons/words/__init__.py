@@ -1,0 +1,1 @@
+"""The words that tell a termination reason, as tables."""

@@ -35,6 +35,7 @@ from dagster import (
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.core.families import FAMILIES
+from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.services.checkpoint_reports import due_reports
 from tracks_dagster.services.closing import find_attempt
@@ -46,7 +47,6 @@ from tracks_dagster.services.receipt_metadata import (
     runs_address,
 )
 from tracks_dagster.services.report.link import write_report
-from tracks_dagster.services.stops import request_stop
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.track import names

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracks_dagster.services.lineage.descent import ANCESTORS, DESCENDANTS
+from tracks_dagster.holds.effects.descent import ANCESTORS, DESCENDANTS
 
 _AS_OF_EDGE = "r.since_at <= :as_of and (r.until_at is null or r.until_at > :as_of)"
 _IN_WALK = "\n        -- Always"  # what follows the edge of the walk, and not that of the seeds

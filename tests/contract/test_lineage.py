@@ -16,13 +16,13 @@ from tests.fakes import FakeObjectStore
 from tests.lineage_faults import ANCESTORS_FAULTS, DESCENDANTS_FAULTS, planted
 from tests.lineage_oracle import Answer, Link, Node, Oracle, named_by_then, sources
 from tests.lineage_worlds import World
-from tracks_dagster.core.lineage import ThingKind
+from tracks_dagster.holds.effects import descent
+from tracks_dagster.holds.effects.descent import Descendants, ancestors, descendants
+from tracks_dagster.holds.effects.things import Exact
+from tracks_dagster.holds.lineage import ThingKind
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.lineage import descent
-from tracks_dagster.services.lineage.descent import Descendants, ancestors, descendants
-from tracks_dagster.services.things import Exact
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.states.run_state import RunState
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.lineage import (
+from tracks_dagster.holds.lineage import (
     Consumed,
     ThingKind,
     carried,

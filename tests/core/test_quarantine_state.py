@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.histories import Grown, History
-from tracks_dagster.core.clean_start import CleanStart, NothingClean, Withheld, clean_start
+from tracks_dagster.holds.clean_start import CleanStart, NothingClean, Withheld, clean_start
 from tracks_dagster.ledger.projection_lineage import quarantine_rows
 from tracks_dagster.track.bodies import Note, SourceDecision
 from tracks_dagster.track.errors import TrackBroken

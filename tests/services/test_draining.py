@@ -13,6 +13,7 @@ from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.core.policy import reasons_of
+from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -25,7 +26,6 @@ from tracks_dagster.services.node_decisions import quarantine_node
 from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.retry import settle
-from tracks_dagster.services.stops import request_stop
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import RETRY_PREEMPTED

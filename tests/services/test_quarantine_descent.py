@@ -15,10 +15,10 @@ from tests.contract.test_lineage import exact
 from tests.fakes import FakeObjectStore, SequentialUids
 from tests.lineage_oracle import Node, Oracle, sources
 from tests.lineage_worlds import World
+from tracks_dagster.holds.effects import quarantines
+from tracks_dagster.holds.effects.quarantines import Quarantines, snapshot_name
+from tracks_dagster.holds.effects.snapshot_quarantines import quarantine_snapshot
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.quarantine import quarantines
-from tracks_dagster.services.quarantine.quarantines import Quarantines, snapshot_name
-from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot
 from tracks_dagster.track.bodies import SnapshotRef, SourceDecision
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Kind

@@ -14,7 +14,9 @@ from tests.histories import DatasetHistory, History
 from tests.services.test_retry import CONFIG
 from tests.services.test_runs import REQUEST
 from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.holds.effects.decisions import quarantine_source, release_source
+from tracks_dagster.holds.effects.quarantines import Quarantined, quarantined_sources
+from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -24,8 +26,6 @@ from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.promotion import decide_promotion, promote
-from tracks_dagster.services.quarantine.decisions import quarantine_source, release_source
-from tracks_dagster.services.quarantine.quarantines import Quarantined, quarantined_sources
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.runs import declare
 from tracks_dagster.services.status import read_status

@@ -7,13 +7,13 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.services.test_source_quarantines import hold
-from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.holds.effects.descent import ancestors, descendants
+from tracks_dagster.holds.effects.quarantines import quarantined_sources
+from tracks_dagster.holds.effects.things import as_it_was, find_exact
+from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.lineage.descent import ancestors, descendants
-from tracks_dagster.services.quarantine.quarantines import quarantined_sources
-from tracks_dagster.services.things import as_it_was, find_exact
 from tracks_dagster.track.states.run_state import RunState
 
 ALIAS = "promotion:r-1/best"

@@ -7,10 +7,10 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
-from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.holds.effects.blast import blast
+from tracks_dagster.holds.effects.lineage_text import blast_lines
+from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.lineage.blast import blast
-from tracks_dagster.services.lineage.text import blast_lines
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 

@@ -16,8 +16,8 @@ from tracks_dagster.cli import (
 from tracks_dagster.cli.common import as_json, print_json, print_table, run_argument
 from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.core.retention import judge
+from tracks_dagster.holds.effects.descending import Held, read_held
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.services.quarantine.descending import Held, read_held
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id

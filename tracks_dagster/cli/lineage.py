@@ -6,12 +6,12 @@ import click
 
 from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
-from tracks_dagster.core.lineage import parse_thing
+from tracks_dagster.holds.effects.descent import ancestors, descendants
+from tracks_dagster.holds.effects.lineage_text import ancestors_lines, descendants_lines
+from tracks_dagster.holds.effects.quarantines import quarantined_sources
+from tracks_dagster.holds.effects.things import find_exact
+from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.lineage.descent import ancestors, descendants
-from tracks_dagster.services.lineage.text import ancestors_lines, descendants_lines
-from tracks_dagster.services.quarantine.quarantines import quarantined_sources
-from tracks_dagster.services.things import find_exact
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import format_time

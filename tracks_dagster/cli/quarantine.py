@@ -13,10 +13,10 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
-from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.services.lineage.blast import blast
-from tracks_dagster.services.lineage.text import blast_lines
-from tracks_dagster.services.quarantine.decisions import quarantine_source
+from tracks_dagster.holds.effects.blast import blast
+from tracks_dagster.holds.effects.decisions import quarantine_source
+from tracks_dagster.holds.effects.lineage_text import blast_lines
+from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.track.body_json import to_json
 
 

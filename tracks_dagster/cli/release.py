@@ -13,8 +13,8 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
-from tracks_dagster.core.lineage import parse_thing
-from tracks_dagster.services.quarantine.decisions import release_source
+from tracks_dagster.holds.effects.decisions import release_source
+from tracks_dagster.holds.lineage import parse_thing
 
 
 @click.command("release")

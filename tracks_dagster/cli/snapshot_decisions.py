@@ -17,15 +17,15 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.services.quarantine.snapshots import (
+from tracks_dagster.holds.effects.snapshot_quarantines import (
     consumers,
     find_any_snapshot,
     quarantine_snapshot,
     release_snapshot,
     short_id,
 )
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json

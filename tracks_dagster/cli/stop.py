@@ -14,7 +14,7 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.in_time import answer_in_time
-from tracks_dagster.services.stops import request_stop
+from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.track.names import check_run_id
 
 

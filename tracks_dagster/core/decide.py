@@ -12,13 +12,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from tracks_dagster.core.advice import what_to_do
-from tracks_dagster.core.clean_start import (
-    NOTHING_WITHHELD,
-    CleanStart,
-    NothingClean,
-    Withheld,
-    clean_start,
-)
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.decision_words import joined, plan_words, seqs_of
 from tracks_dagster.core.limits import Limit, limits
@@ -37,6 +30,13 @@ from tracks_dagster.core.rollback import (
 )
 from tracks_dagster.core.spending import is_free
 from tracks_dagster.core.storm import PoolView
+from tracks_dagster.holds.clean_start import (
+    NOTHING_WITHHELD,
+    CleanStart,
+    NothingClean,
+    Withheld,
+    clean_start,
+)
 from tracks_dagster.reasons.evidence import START_REFUSED_RULE
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.placement import pool_of

@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
-from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.services.runs import RunRequest
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from tracks_dagster.holds.effects.branch_source import withdrawn
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.branch_source import withdrawn
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Draft, Kind, Record

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.quarantine.clean_starts import checkpoint_withheld
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

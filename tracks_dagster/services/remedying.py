@@ -13,10 +13,14 @@ from datetime import timedelta
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.rollback import Quarantine
+from tracks_dagster.holds.effects.snapshot_quarantines import (
+    consumers,
+    quarantine_snapshot,
+    short_id,
+)
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.proving import READ_BYTES_MAX
-from tracks_dagster.services.quarantine.snapshots import consumers, quarantine_snapshot, short_id
 from tracks_dagster.services.retention import collect
 from tracks_dagster.track.bodies import CheckpointDecision, SnapshotRef
 from tracks_dagster.track.errors import LedgerError, TracksError, UnknownRun

@@ -19,6 +19,10 @@ from tracks_dagster.core.environments import (
     joined,
     judge,
 )
+from tracks_dagster.holds.effects.branch_source import lost
+from tracks_dagster.holds.effects.clean_starts import withheld_of
+from tracks_dagster.holds.effects.quarantines import Quarantines
+from tracks_dagster.holds.effects.snapshot_quarantines import snapshot_withdrawn
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import (
     CHECKPOINT_WITHDRAWN,
@@ -28,10 +32,6 @@ from tracks_dagster.reasons.evidence import (
     START_REFUSED,
     Condition,
 )
-from tracks_dagster.services.branch_source import lost
-from tracks_dagster.services.quarantine.clean_starts import withheld_of
-from tracks_dagster.services.quarantine.quarantines import Quarantines
-from tracks_dagster.services.quarantine.snapshots import snapshot_withdrawn
 from tracks_dagster.track.bodies import AttemptPlaced, Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json, format_time

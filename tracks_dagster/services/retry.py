@@ -13,6 +13,7 @@ from tracks_dagster.core.decide import decide
 from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
 from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.storm import PoolView
+from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.avoiding import avoid_quarantined
 from tracks_dagster.services.node_health import NodeHealth
@@ -26,7 +27,6 @@ from tracks_dagster.services.remedying import (
     withdraw_snapshot,
 )
 from tracks_dagster.services.too_large import too_large
-from tracks_dagster.services.withdrawals import Withdrawals
 from tracks_dagster.track.bodies import RunFinished
 from tracks_dagster.track.errors import Contended, RecordTooLarge
 from tracks_dagster.track.placement import pool_of

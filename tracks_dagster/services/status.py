@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from tracks_dagster.holds.effects.descending import read_held
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.heartbeat import (
@@ -22,7 +23,6 @@ from tracks_dagster.services.heartbeat import (
     read_heartbeat,
 )
 from tracks_dagster.services.launch import next_sensor
-from tracks_dagster.services.quarantine.descending import read_held
 from tracks_dagster.services.silence import heard_at, silence
 from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.stores.journals import JournalTail, read_tail

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.policy import RetryPolicy, reasons_of
+from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
@@ -25,7 +26,6 @@ from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.services.turns import Seconds, Turns
-from tracks_dagster.services.withdrawals import Withdrawals
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key

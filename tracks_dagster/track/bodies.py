@@ -662,7 +662,7 @@ class NodeReleased:
 class SourceDecision:
     """`source_quarantined`, `source_released`: a person's word on what may not be built upon.
 
-    source: exactly one thing, as `core.lineage` writes it: `checkpoint:<manifest sha256>`,
+    source: exactly one thing, as `holds.lineage` writes it: `checkpoint:<manifest sha256>`,
     `attempt:RUN/aNN`, `node:NAME` or `code:COMMIT`. called: the same as people name it.
     """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from tracks_dagster.core.lineage import attempt_thing
+from tracks_dagster.holds.lineage import attempt_thing
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.services.explain.explanation import Reference, UiLink
 from tracks_dagster.track.names import ATTEMPT_PARTITIONS, NO_DATASET, attempt_key

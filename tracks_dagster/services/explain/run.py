@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.clean_start import CleanStart
+from tracks_dagster.holds.clean_start import CleanStart
+from tracks_dagster.holds.effects.descending import next_start, not_known
+from tracks_dagster.holds.effects.quarantines import Quarantines
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
@@ -45,8 +47,6 @@ from tracks_dagster.services.gathering import read_journal_end
 from tracks_dagster.services.kept_logs import read_evidence
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.placements import read_places
-from tracks_dagster.services.quarantine.descending import next_start, not_known
-from tracks_dagster.services.quarantine.quarantines import Quarantines
 from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.stores.journals import journal_prefix, read_tail
 from tracks_dagster.track.bodies import RankPlace, TimeSpent

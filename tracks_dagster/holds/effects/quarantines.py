@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 
-from tracks_dagster.core.lineage import (
+from tracks_dagster.holds.effects.things import Exact, as_it_was, find_exact
+from tracks_dagster.holds.lineage import (
     Thing,
     ThingKind,
     attempt_thing,
@@ -29,7 +30,6 @@ from tracks_dagster.core.lineage import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.things import Exact, as_it_was, find_exact
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.placement import nodes_of

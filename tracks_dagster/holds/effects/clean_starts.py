@@ -3,9 +3,9 @@ anything (an attempt, a branch, an eval, a promotion)."""
 
 from __future__ import annotations
 
-from tracks_dagster.core.clean_start import NothingClean, Withheld, clean_start
+from tracks_dagster.holds.clean_start import NothingClean, Withheld, clean_start
+from tracks_dagster.holds.effects.quarantines import Marks, Quarantines
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.quarantine.quarantines import Marks, Quarantines
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at

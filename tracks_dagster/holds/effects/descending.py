@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.clean_start import CleanStart, NothingClean, clean_start
+from tracks_dagster.holds.clean_start import CleanStart, NothingClean, clean_start
+from tracks_dagster.holds.effects.clean_starts import withheld_of
+from tracks_dagster.holds.effects.quarantines import Marks, Quarantined, Quarantines
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.quarantine.clean_starts import withheld_of
-from tracks_dagster.services.quarantine.quarantines import Marks, Quarantined, Quarantines
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState

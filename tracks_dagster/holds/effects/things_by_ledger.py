@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracks_dagster.core.lineage import COMMIT_CHARACTERS_MIN, PREFIX_CHARACTERS_MIN
+from tracks_dagster.holds.lineage import COMMIT_CHARACTERS_MIN, PREFIX_CHARACTERS_MIN
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.text.nearest import did_you_mean, instead

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.lineage import Thing, ThingKind
+from tracks_dagster.holds.effects.snapshot_quarantines import quarantine_snapshot, release_snapshot
+from tracks_dagster.holds.effects.things import Exact, find_exact
+from tracks_dagster.holds.lineage import Thing, ThingKind
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.quarantine.snapshots import quarantine_snapshot, release_snapshot
-from tracks_dagster.services.things import Exact, find_exact
 from tracks_dagster.track.bodies import SourceDecision
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record

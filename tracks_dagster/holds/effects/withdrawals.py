@@ -7,12 +7,12 @@ somebody else since then is met by the next tick.
 
 from __future__ import annotations
 
-from tracks_dagster.core.clean_start import Withheld
+from tracks_dagster.holds.clean_start import Withheld
+from tracks_dagster.holds.effects.branch_source import source_withdrawn
+from tracks_dagster.holds.effects.clean_starts import withheld_of
+from tracks_dagster.holds.effects.quarantines import Quarantines
+from tracks_dagster.holds.effects.snapshot_quarantines import snapshot_withdrawn
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.branch_source import source_withdrawn
-from tracks_dagster.services.quarantine.clean_starts import withheld_of
-from tracks_dagster.services.quarantine.quarantines import Quarantines
-from tracks_dagster.services.quarantine.snapshots import snapshot_withdrawn
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from tracks_dagster.services.lineage.blast import Blast
-from tracks_dagster.services.lineage.descent import Ancestor, Ancestors, Descendants, Group, Named
+from tracks_dagster.holds.effects.blast import Blast
+from tracks_dagster.holds.effects.descent import Ancestor, Ancestors, Descendants, Group, Named
 
 IN_USE_HERE = "in use as far as this archive knows"  # another run may hold the alias
 LINKS_TOLD_MAX = 20  # attempts of a chain, the nearest first

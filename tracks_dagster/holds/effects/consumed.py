@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tracks_dagster.core.lineage import Consumed, skipped_samples
+from tracks_dagster.holds.lineage import Consumed, skipped_samples
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.records import Json, format_time
 

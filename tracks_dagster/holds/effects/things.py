@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.lineage import Thing, ThingKind, checkpoint_name, checkpoint_thing
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.things_by_ledger import (
+from tracks_dagster.holds.effects.things_by_ledger import (
     AMBIGUOUS_NAMED_MAX,
     find_code,
     find_manifest,
     find_node,
     one_of,
 )
+from tracks_dagster.holds.lineage import Thing, ThingKind, checkpoint_name, checkpoint_thing
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import EvalOpened, PromotionDecided, SnapshotRef
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import parse_attempt_key

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from tracks_dagster.core.lineage import Consumed, ThingKind, checkpoint_name
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.ledger.time_facts import micros
-from tracks_dagster.services.lineage.consumed import (
+from tracks_dagster.holds.effects.consumed import (
     ALWAYS,
     Row,
     consumed_between,
     consumed_by,
     newest_consumed,
 )
-from tracks_dagster.services.things import Exact, as_it_was
+from tracks_dagster.holds.effects.things import Exact, as_it_was
+from tracks_dagster.holds.lineage import Consumed, ThingKind, checkpoint_name
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.time_facts import micros
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.lineage import Thing, ThingKind
+from tracks_dagster.holds.effects.decisions import SOURCES
+from tracks_dagster.holds.effects.descent import Descendants, Group, descendants
+from tracks_dagster.holds.effects.quarantines import Quarantines
+from tracks_dagster.holds.effects.things import find_exact
+from tracks_dagster.holds.lineage import Thing, ThingKind
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.lineage.descent import Descendants, Group, descendants
-from tracks_dagster.services.quarantine.decisions import SOURCES
-from tracks_dagster.services.quarantine.quarantines import Quarantines
-from tracks_dagster.services.things import find_exact
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import format_time
 

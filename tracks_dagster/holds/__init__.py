@@ -1,0 +1,1 @@
+"""Whatever forbids to start from a source, and what descends from it."""

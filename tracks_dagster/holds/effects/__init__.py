@@ -1,0 +1,1 @@
+"""Quarantines, withdrawals, stops and lineage, read from tracks and the ledger."""

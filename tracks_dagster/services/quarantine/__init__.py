@@ -1,1 +1,0 @@
-"""Sources that nothing new may start from: deciding it, and asking whether something descends."""

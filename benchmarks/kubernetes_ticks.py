@@ -29,12 +29,12 @@ from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.ledger.effects.database.engine import make_engine
 from tracks_dagster.ledger.effects.database.migrate import migrate
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.launch import plan_launches
 from tracks_dagster.services.sweep import sweep

@@ -18,8 +18,6 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import retry_kill
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.policy import HOUR_S
 from tracks_dagster.core.simulation import Decider, simulate
 from tracks_dagster.core.simulation_defects import Case, drawn_trace, fleet
 from tracks_dagster.core.simulation_outcome import FIRST_START, Outcome, added
@@ -35,6 +33,8 @@ from tracks_dagster.core.simulation_traces import (
     spot,
 )
 from tracks_dagster.core.simulation_world import Costs
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import HOUR_S
 from tracks_dagster.track.errors import InvalidInput
 
 Intervals = Sequence[tuple[int, float]]

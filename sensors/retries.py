@@ -19,7 +19,7 @@ from tracks_dagster.wiring import App
 
 
 def retry_sensor(name: str, *, idle: str, description: str) -> SensorDefinition:
-    """Return the sensor that makes the decisions on the reasons that `core.policy` gives to `name`.
+    """Return the sensor that makes the decisions on the reasons that `retry.policy` gives to `name`.
 
     idle: what it says when nothing is due. A tick does everything that is due; where its time does
     not suffice, the cursor holds the run after which the next one begins.

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.reasons.user_rules import NO_RULES
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import LedgerError, SettingsError, StoreUnavailable
 from tracks_dagster.track.reasons import TerminationReason

@@ -18,9 +18,9 @@ from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
     from tracks_dagster.core.cluster import ClusterSettings
-    from tracks_dagster.core.policy import RetryPolicy
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
+    from tracks_dagster.retry.policy import RetryPolicy
 
 UI_DAYS, UI_DAYS_MAX = 90.0, 36_500
 LEDGER_FILE = "ledger.db"
@@ -134,7 +134,7 @@ def load_policy(settings: Settings) -> RetryPolicy:
 
     Raises SettingsError naming every error of the file with its line.
     """
-    from tracks_dagster.core.default_policy import DEFAULT_POLICY
+    from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 
     path = find_policy_file(settings)
     return DEFAULT_POLICY if path is None else read_policy_file(path)
@@ -142,8 +142,8 @@ def load_policy(settings: Settings) -> RetryPolicy:
 
 def read_policy_file(path: Path) -> RetryPolicy:
     """Return the default policy as the file changes it; raises SettingsError as `load_policy`."""
-    from tracks_dagster.core.default_policy import DEFAULT_POLICY
-    from tracks_dagster.core.policy_file import read_policy
+    from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+    from tracks_dagster.retry.policy_file import read_policy
     from tracks_dagster.track.effects.yaml_nodes import read_yaml
     from tracks_dagster.track.text.located import told
 

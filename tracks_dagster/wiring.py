@@ -37,10 +37,10 @@ from tracks_dagster.track.text.redact import Redact, redact
 
 if TYPE_CHECKING:
     from tracks_dagster.adapters.dagster_home import DagsterHome
-    from tracks_dagster.core.policy import RetryPolicy
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.reasons.user_rules import UserRules
+    from tracks_dagster.retry.policy import RetryPolicy
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
 
@@ -90,7 +90,7 @@ class App:
     def usable_policy(self) -> tuple[RetryPolicy, str | None]:
         """Return the policy for what decides no retry, and None; or the shipped one and what is wrong
         with the file: a run is started and stopped all the same."""
-        from tracks_dagster.core.default_policy import DEFAULT_POLICY
+        from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 
         try:
             return self.policy, None

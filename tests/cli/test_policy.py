@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 

@@ -14,7 +14,7 @@ from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.core.attempt_ports import GangLauncher
 from tracks_dagster.core.orphans import UNKNOWN_GRACE, StandingGang
-from tracks_dagster.services.watch_cursor import read_cursor
+from tracks_dagster.retry.watch_cursor import read_cursor
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.wiring import App

@@ -6,15 +6,15 @@ from dataclasses import replace
 from datetime import timedelta
 
 from tests.pools import CLUSTER, HOUR_S, PoolHistory, clustered
-from tracks_dagster.core.avoidance import (
+from tracks_dagster.retry.avoidance import (
     AVOIDED_BYTES_MAX,
     AVOIDED_NODES_MAX,
     avoid,
     no_node_left,
     own_compute,
 )
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.remedies import remedy, tried_by
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.remedies import remedy, tried_by
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason as R
 from tracks_dagster.track.records import canonical_json

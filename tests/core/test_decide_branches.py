@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any
 
 from tests.histories import History
-from tracks_dagster.core.decide import decide
-from tracks_dagster.core.decision import Refuse, Retry, Wait
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Refuse, Retry, Wait
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 

@@ -6,8 +6,14 @@ import dataclasses
 
 import pytest
 
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.environments import Difference, EnvironmentRule, differences, joined, judge
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.environments import (
+    Difference,
+    EnvironmentRule,
+    differences,
+    joined,
+    judge,
+)
 from tracks_dagster.track.records import Json
 
 SAVED = {

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from tests.bodies import BEGIN
 from tests.pools import HOUR_S, PoolHistory
-from tracks_dagster.core.node_health import (
+from tracks_dagster.retry.node_health import (
     QUARANTINED_MAX,
     DueQuarantine,
     due_quarantine,
     healths,
     quarantine_length_s,
 )
-from tracks_dagster.core.node_rule import NodeRule
+from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.track.reasons import TerminationReason as R
 
 RULE = NodeRule()

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.policy import (
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import (
     NEED_A_RULE,
     Remedy,
     RetryPolicy,

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.policy import Remedy, RetryPolicy
-from tracks_dagster.core.policy_file import read_policy
-from tracks_dagster.core.policy_words import limit_lines, rule_lines
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import Remedy, RetryPolicy
+from tracks_dagster.retry.policy_file import read_policy
+from tracks_dagster.retry.policy_words import limit_lines, rule_lines
 from tracks_dagster.track.effects.yaml_nodes import parse_yaml
 from tracks_dagster.track.reasons import TerminationReason as R
 from tracks_dagster.track.text.located import Problem

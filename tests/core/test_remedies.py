@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.decide import decide
-from tracks_dagster.core.decision import Refuse, Retry
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Refuse, Retry
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest
 
 CLUSTER = ComputeRequest(launcher="k8s", ranks=2, device_class="a100-40", pool="spot")

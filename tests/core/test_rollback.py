@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import History
-from tracks_dagster.core.decide import decide
-from tracks_dagster.core.decision import Finish, Refuse, Retry, Wait
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Finish, Refuse, Retry, Wait
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix

@@ -10,8 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tracks_dagster.core import simulation, simulation_run
-from tracks_dagster.core.decision import Retry
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.simulation import Decider, Pacer, Scenario, simulate
 from tracks_dagster.core.simulation_attempt import play
 from tracks_dagster.core.simulation_outcome import Outcome
@@ -27,6 +25,8 @@ from tracks_dagster.core.simulation_world import (
     Interruption,
     Launch,
 )
+from tracks_dagster.retry.decision import Retry
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.reasons import TerminationReason
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core.decide import decide
-from tracks_dagster.core.decision import Decision, Refuse, Retry, Wait
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.policy import Remedy, RetryPolicy
-from tracks_dagster.core.storm import PoolEnd, PoolView, StormRule, find_storm
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import Remedy, RetryPolicy
+from tracks_dagster.retry.storm import PoolEnd, PoolView, StormRule, find_storm
 from tracks_dagster.track.bodies import ComputeRequest, Debit
 from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.track.placement import pool_of

@@ -25,12 +25,12 @@ from tests.incidents.gang import (
 )
 from tests.stories import step_line, store_checkpoint
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.policy import sensor_of
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import sensor_of
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.eval_tick import EvalTick, tick_evals
 from tracks_dagster.services.evals import run_eval

@@ -14,8 +14,8 @@ from tests.fakes import FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.adapters.local_launcher import LocalLauncher
 from tracks_dagster.core.attempt_ports import GangPhase
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.records import Kind

@@ -10,11 +10,11 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.decide import decide
-from tracks_dagster.core.decision import Retry
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Retry
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.supervise import gang_spec

@@ -11,10 +11,10 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text

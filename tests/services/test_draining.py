@@ -10,21 +10,21 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.policy import reasons_of
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import LastWord, RankEnd
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.effects.due import runs_between_attempts
+from tracks_dagster.retry.effects.node_decisions import quarantine_node
+from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.effects.pools import Pools
+from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.services.cadence import advise_cadence
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.draining import drain_node
-from tracks_dagster.services.due import runs_between_attempts
-from tracks_dagster.services.node_decisions import quarantine_node
-from tracks_dagster.services.node_health import NodeHealth
-from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.retry import settle
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

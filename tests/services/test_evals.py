@@ -11,8 +11,8 @@ import pytest
 from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services import evals
 from tracks_dagster.services.evals import open_due_evals, run_eval, waive
 from tracks_dagster.track.bodies import EvalOpened

@@ -9,12 +9,12 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.pools import POOL, clustered, settled
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services import node_health
-from tracks_dagster.services.node_health import PoolWork, read_work
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.effects import node_health
+from tracks_dagster.retry.effects.node_health import PoolWork, read_work
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import pool_track
 

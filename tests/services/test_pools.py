@@ -13,12 +13,12 @@ from tests.histories import History
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.due import (
+from tracks_dagster.retry.effects.due import (
     runs_between_attempts,
     runs_of_a_person,
     runs_with_open_attempts,
 )
-from tracks_dagster.services.pools import Pools
+from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 

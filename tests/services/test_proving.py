@@ -10,9 +10,9 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.services.test_retention import NoLeftovers
 from tests.services.test_retry import CONFIG, settled, spent_and_progressed
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.collection import collect_all
 from tracks_dagster.services.decisive import Decisive, read_what_decides
 from tracks_dagster.services.proving import READ_BYTES_MAX, UNREAD_S_MAX

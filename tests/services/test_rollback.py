@@ -9,8 +9,8 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.manual_retry import retry_by_person

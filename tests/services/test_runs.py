@@ -9,9 +9,9 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.manual_retry import retry_by_person

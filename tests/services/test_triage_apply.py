@@ -11,11 +11,11 @@ from tests.fakes import FakeClock, FakeGangs, SequentialUids
 from tests.histories import History
 from tests.six_variants import INTERRUPTED, NODE, QUEUED, STEPS, FakeMachine, write_variants
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
 from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.user_rules import NO_RULES
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.triage.apply import Act, Acting, apply
 from tracks_dagster.services.triage.judge import Sources, triage
 from tracks_dagster.services.triage.room import Asked

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracks_dagster.services.turns import AT_ONCE_MAX, Turns
-from tracks_dagster.services.watch_cursor import WatchCursor, read_cursor
+from tracks_dagster.retry.effects.turns import AT_ONCE_MAX, Turns
+from tracks_dagster.retry.watch_cursor import WatchCursor, read_cursor
 
 
 def ticking(step_s: float) -> Iterator[float]:

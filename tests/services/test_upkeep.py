@@ -10,8 +10,8 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.turns import UPKEEP_S_MAX
-from tracks_dagster.services.upkeep import Upkeep, revisit_if_due, scan_if_due
+from tracks_dagster.retry.effects.turns import UPKEEP_S_MAX
+from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import log_key
 

@@ -8,9 +8,9 @@ import click
 from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.core.default_policy import DEFAULT_POLICY
-from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.policy_words import RuleLine, limit_lines, rule_lines
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.policy_words import RuleLine, limit_lines, rule_lines
 from tracks_dagster.settings import (
     POLICY_FILE,
     Settings,

@@ -22,9 +22,9 @@ from tracks_dagster.cli.compute_options import (
     gang_check_of,
     read_trainer,
 )
+from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.services.attempt_changes import AttemptChanges
 from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.text.valid_text import check_words

@@ -12,7 +12,6 @@ import click
 from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
-from tracks_dagster.core.policy import HOUR_S, RetryPolicy
 from tracks_dagster.core.simulation import Scenario
 from tracks_dagster.core.simulation_compare import EVERY_S, OURS, Row, choices, compare
 from tracks_dagster.core.simulation_json import row_json
@@ -28,6 +27,7 @@ from tracks_dagster.core.simulation_traces import (
 )
 from tracks_dagster.core.simulation_world import Costs
 from tracks_dagster.reading import open_ledger_to_read
+from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.services.simulate import ASSUMPTIONS, Replayed, replay
 from tracks_dagster.settings import Settings, load_policy, read_policy_file
 from tracks_dagster.track.errors import InvalidInput

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.core.simulation import Scenario, simulate
 from tracks_dagster.core.simulation_outcome import Outcome, added
 from tracks_dagster.core.simulation_policies import (
@@ -20,6 +19,7 @@ from tracks_dagster.core.simulation_policies import (
     retries_name,
 )
 from tracks_dagster.core.simulation_theory import best_kept_s
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track.bodies import CheckpointCadence
 
 OURS = "ours"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.services.decisive import read_what_decides
 from tracks_dagster.services.pins import branch_of
 from tracks_dagster.services.retention import Collected, collect

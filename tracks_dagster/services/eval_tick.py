@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.core.attempt_ports import Orchestrator, OrchestratorRun
-from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.due import (
+from tracks_dagster.retry.effects.due import (
     open_run_ids,
     over_with_open_evals,
     runs_withheld_from_promotion,
 )
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.services.evals import (
     attempts_allowed,
     end_eval,

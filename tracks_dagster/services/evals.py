@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec, Evaluator
-from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

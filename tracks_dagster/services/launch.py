@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport, OrchestratorRun
-from tracks_dagster.core.policy import sensor_of
+from tracks_dagster.retry.policy import sensor_of
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, attempt_key
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import format_time

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tracks_dagster.core.attempt_ports import GangSpec
-from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.rollback import from_onset_on
 from tracks_dagster.holds.effects.branch_source import source_withdrawn
 from tracks_dagster.holds.effects.clean_starts import resume_or_refuse
 from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.effects.avoiding import avoid_now
+from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.rollback import from_onset_on
 from tracks_dagster.services.attempt_changes import (
     NO_CHANGES,
     AttemptChanges,
@@ -18,9 +20,7 @@ from tracks_dagster.services.attempt_changes import (
     differences,
     plan_attempt,
 )
-from tracks_dagster.services.avoiding import avoid_now
 from tracks_dagster.services.compute import CheckGang
-from tracks_dagster.services.node_health import NodeHealth
 from tracks_dagster.services.own_trainer import FAMILY
 from tracks_dagster.services.remedying import quarantine_all
 from tracks_dagster.track.bodies import AttemptOpened

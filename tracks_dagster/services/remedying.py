@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.rollback import Quarantine
 from tracks_dagster.holds.effects.snapshot_quarantines import (
     consumers,
     quarantine_snapshot,
@@ -20,6 +19,7 @@ from tracks_dagster.holds.effects.snapshot_quarantines import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.rollback import Quarantine
 from tracks_dagster.services.proving import READ_BYTES_MAX
 from tracks_dagster.services.retention import collect
 from tracks_dagster.track.bodies import CheckpointDecision, SnapshotRef

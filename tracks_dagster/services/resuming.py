@@ -11,14 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.core.attempt_ports import ForeseeEnvironment
-from tracks_dagster.core.environments import (
-    Difference,
-    EnvironmentRule,
-    Judgement,
-    differences,
-    joined,
-    judge,
-)
 from tracks_dagster.holds.effects.branch_source import lost
 from tracks_dagster.holds.effects.clean_starts import withheld_of
 from tracks_dagster.holds.effects.quarantines import Quarantines
@@ -31,6 +23,14 @@ from tracks_dagster.reasons.evidence import (
     SOURCE_QUARANTINED,
     START_REFUSED,
     Condition,
+)
+from tracks_dagster.retry.environments import (
+    Difference,
+    EnvironmentRule,
+    Judgement,
+    differences,
+    joined,
+    judge,
 )
 from tracks_dagster.track.bodies import AttemptPlaced, Note
 from tracks_dagster.track.body_json import to_json

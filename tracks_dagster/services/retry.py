@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.decide import decide
-from tracks_dagster.core.decision import Decision, Finish, Refuse, Retry, Wait
-from tracks_dagster.core.policy import RetryPolicy
-from tracks_dagster.core.storm import PoolView
 from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.avoiding import avoid_quarantined
-from tracks_dagster.services.node_health import NodeHealth
-from tracks_dagster.services.pools import Pools
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, Wait
+from tracks_dagster.retry.effects.avoiding import avoid_quarantined
+from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.effects.pools import Pools
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.storm import PoolView
+from tracks_dagster.retry.too_large import too_large
 from tracks_dagster.services.proving import Unread, read_proof, refusal_of, without_proof
 from tracks_dagster.services.remedying import (
     QUARANTINES_MAX,
@@ -26,7 +27,6 @@ from tracks_dagster.services.remedying import (
     quarantine_all,
     withdraw_snapshot,
 )
-from tracks_dagster.services.too_large import too_large
 from tracks_dagster.track.bodies import RunFinished
 from tracks_dagster.track.errors import Contended, RecordTooLarge
 from tracks_dagster.track.placement import pool_of

@@ -16,7 +16,7 @@ from tracks_dagster.core.retention import check_rule
 from tracks_dagster.holds.effects.clean_starts import refuse_declaration, resume_or_refuse
 from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.avoiding import avoid_now
+from tracks_dagster.retry.effects.avoiding import avoid_now
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
 from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.pins import pin_source

@@ -13,7 +13,6 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median, median_low
 
-from tracks_dagster.core.policy import HOUR_S, RetryPolicy
 from tracks_dagster.core.simulation import Pacer, simulate
 from tracks_dagster.core.simulation_compare import ADVISED, OURS, Row
 from tracks_dagster.core.simulation_history import PastAttempt, PastRun, as_it_was, dead_retries
@@ -27,6 +26,7 @@ from tracks_dagster.core.simulation_policies import (
     retries_name,
 )
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracks_dagster.core.allocator import allocator_environment
 from tracks_dagster.core.attempt_ports import (
     ForeseeEnvironment,
     GangLauncher,
@@ -23,11 +22,12 @@ from tracks_dagster.core.attempt_ports import (
     Orchestrator,
 )
 from tracks_dagster.core.machine import ProcessId
-from tracks_dagster.core.policy import RetryPolicy
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import START_FAILED, Condition
 from tracks_dagster.reasons.hangs import Hang, HangWatch, limits_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.retry.allocator import allocator_environment
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.services.closing import close_attempt, find_attempt, is_over
 from tracks_dagster.services.hanging import judged_beats, keep_hang
 from tracks_dagster.services.outside_drills import claim_outside_drill

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from tracks_dagster.core.orphans import SERVICE, Fate, Orphan, StandingGang, StandingGangs, orphans
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.turns import UPKEEP_S_MAX, Seconds
-from tracks_dagster.services.upkeep import Upkeep
+from tracks_dagster.retry.effects.turns import UPKEEP_S_MAX, Seconds
+from tracks_dagster.retry.effects.upkeep import Upkeep
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key

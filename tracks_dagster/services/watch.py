@@ -12,20 +12,20 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
 from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.policy import RetryPolicy, reasons_of
 from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.retry.effects.due import runs_between_attempts, runs_with_open_attempts
+from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.effects.pools import Pools
+from tracks_dagster.retry.effects.turns import Seconds, Turns
+from tracks_dagster.retry.policy import RetryPolicy, reasons_of
 from tracks_dagster.services.closing import close_attempt
-from tracks_dagster.services.due import runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.services.first_attempts import open_or_tell
 from tracks_dagster.services.launch import OpenAttempt, is_lost, needs_supervisor, next_sensor
-from tracks_dagster.services.node_health import NodeHealth
-from tracks_dagster.services.pools import Pools
 from tracks_dagster.services.remedying import Hands
 from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.turns import Seconds, Turns
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key

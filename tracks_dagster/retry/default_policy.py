@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from tracks_dagster.core.environments import EnvironmentRule
-from tracks_dagster.core.policy import HOUR_S, Remedy, RetryPolicy, RetryRule
+from tracks_dagster.retry.environments import EnvironmentRule
+from tracks_dagster.retry.policy import HOUR_S, Remedy, RetryPolicy, RetryRule
 from tracks_dagster.track.reasons import TerminationReason
 
 DAY_S = 24 * HOUR_S

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracks_dagster.core.limits import Limit
-from tracks_dagster.core.remediation import Remedied
-from tracks_dagster.core.rollback import Rollback
+from tracks_dagster.retry.limits import Limit
+from tracks_dagster.retry.remediation import Remedied
+from tracks_dagster.retry.rollback import Rollback
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.avoidance import own_compute
-from tracks_dagster.core.policy import Remedy, RetryPolicy, RetryRule
-from tracks_dagster.core.remediation import (
+from tracks_dagster.retry.avoidance import own_compute
+from tracks_dagster.retry.policy import Remedy, RetryPolicy, RetryRule
+from tracks_dagster.retry.remediation import (
     NothingToChange,
     Remedied,
     Tried,
@@ -21,7 +21,7 @@ from tracks_dagster.core.remediation import (
     save_device_memory,
     save_sooner,
 )
-from tracks_dagster.core.rollback import Rollback
+from tracks_dagster.retry.rollback import Rollback
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 

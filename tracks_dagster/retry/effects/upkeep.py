@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.due import runs_of_a_person
-from tracks_dagster.services.turns import UPKEEP_S_MAX, Seconds, Turns
+from tracks_dagster.retry.effects.due import runs_of_a_person
+from tracks_dagster.retry.effects.turns import UPKEEP_S_MAX, Seconds, Turns
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.records import format_time, parse_time
 from tracks_dagster.track.track import run_track

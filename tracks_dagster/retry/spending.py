@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
-from tracks_dagster.core.policy import RetryPolicy, RetryRule
-from tracks_dagster.core.progress import Progress
+from tracks_dagster.retry.policy import RetryPolicy, RetryRule
+from tracks_dagster.retry.progress import Progress
 from tracks_dagster.track.bodies import AUTOMATIC
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState

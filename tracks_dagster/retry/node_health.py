@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.node_rule import NodeRule
+from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.pool_state import NodeState, PoolState, Strike
 

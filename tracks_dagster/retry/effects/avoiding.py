@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tracks_dagster.core.avoidance import Avoidance, avoid, avoid_sources
-from tracks_dagster.core.decision import Decision, Retry
 from tracks_dagster.holds.effects.quarantines import Quarantines
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.avoidance import Avoidance, avoid, avoid_sources
+from tracks_dagster.retry.decision import Decision, Retry
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.names import LOCAL

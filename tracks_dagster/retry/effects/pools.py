@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.storm import PoolEnd, PoolView
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.storm import PoolEnd, PoolView
 from tracks_dagster.track.reasons import ReasonFamily
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle

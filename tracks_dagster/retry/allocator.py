@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tracks_dagster.core.remediation import ALLOCATOR
+from tracks_dagster.retry.remediation import ALLOCATOR
 from tracks_dagster.track.records import Json
 
 # The name since PyTorch 2.9, and the one before it, which later ones read where the first is not set.

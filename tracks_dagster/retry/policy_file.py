@@ -16,10 +16,10 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracks_dagster.core.environments import EnvironmentRule
-from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
-from tracks_dagster.core.storm import StormRule
+from tracks_dagster.retry.environments import EnvironmentRule
+from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
+from tracks_dagster.retry.storm import StormRule
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.avoidance import no_node_left
-from tracks_dagster.core.decision import Decision, Retry
-from tracks_dagster.core.node_health import QUARANTINED_MAX, due_quarantine
-from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.avoidance import no_node_left
+from tracks_dagster.retry.decision import Decision, Retry
+from tracks_dagster.retry.node_health import QUARANTINED_MAX, due_quarantine
+from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.track.bodies import NodeQuarantined, NodeStruck
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.placement import nodes_of, pool_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tracks_dagster.core.remediation import LEARNING_RATES
+from tracks_dagster.retry.remediation import LEARNING_RATES
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.decision import Refuse, Retry
+from tracks_dagster.retry.decision import Refuse, Retry
 from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import RECORD_BYTES_MAX, Draft, canonical_json

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.core.node_rule import NodeRule
-from tracks_dagster.core.policy import RetryPolicy, RetryRule, sensor_of
+from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.policy import RetryPolicy, RetryRule, sensor_of
 from tracks_dagster.track.text.units import UNITS_S
 
 

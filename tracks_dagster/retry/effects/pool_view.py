@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.node_health import healths
-from tracks_dagster.core.node_rule import NodeRule
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.node_health import PoolWork, read_work
+from tracks_dagster.retry.effects.node_health import PoolWork, read_work
+from tracks_dagster.retry.node_health import healths
+from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.track.errors import InvalidInput, TrackBroken
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.pool_state import NodeState, PoolState, Quarantine

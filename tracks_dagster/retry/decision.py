@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.core.rollback import Quarantine
+from tracks_dagster.retry.rollback import Quarantine
 from tracks_dagster.track.bodies import (
     Alert,
     AttemptOpened,

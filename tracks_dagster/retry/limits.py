@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.policy import HOUR_S, RetryPolicy, RetryRule
-from tracks_dagster.core.progress import Progress, Trust, is_verified
-from tracks_dagster.core.spending import Spent, charged, is_free, spendings
+from tracks_dagster.retry.policy import HOUR_S, RetryPolicy, RetryRule
+from tracks_dagster.retry.progress import Progress, Trust, is_verified
+from tracks_dagster.retry.spending import Spent, charged, is_free, spendings
 from tracks_dagster.track.bodies import AUTOMATIC, FIRST
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 

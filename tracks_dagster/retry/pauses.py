@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.limits import backoff_s, fruitless, in_a_row, limits
-from tracks_dagster.core.policy import RetryPolicy, RetryRule
-from tracks_dagster.core.progress import may_prove_right
-from tracks_dagster.core.spending import is_free, unread
-from tracks_dagster.core.storm import PoolView, find_storm, latest_at, pause_ends_at
+from tracks_dagster.retry.limits import backoff_s, fruitless, in_a_row, limits
+from tracks_dagster.retry.policy import RetryPolicy, RetryRule
+from tracks_dagster.retry.progress import may_prove_right
+from tracks_dagster.retry.spending import is_free, unread
+from tracks_dagster.retry.storm import PoolView, find_storm, latest_at, pause_ends_at
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.track.records import format_time, sha256_hex

@@ -3,9 +3,9 @@ snapshot, or a source in quarantine. Pure."""
 
 from __future__ import annotations
 
-from tracks_dagster.core.advice import retry_command
-from tracks_dagster.core.decision import Refuse
-from tracks_dagster.core.decision_words import seqs_of
+from tracks_dagster.retry.advice import retry_command
+from tracks_dagster.retry.decision import Refuse
+from tracks_dagster.retry.decision_words import seqs_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 

@@ -1,0 +1,1 @@
+"""What follows on a failure: policy, limits, remedies, rollback; the health of nodes and pools."""

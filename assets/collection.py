@@ -12,8 +12,8 @@ from dagster import (
     schedule,
 )
 
+from tracks_dagster.checkpoints.effects.collection import collect_all
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.services.collection import collect_all
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

@@ -21,6 +21,7 @@ from dagster import (
 )
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
+from tracks_dagster.checkpoints.effects.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.core.node_taints import NodeTaints
@@ -28,7 +29,6 @@ from tracks_dagster.core.orphans import StandingGangs
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.retry.watch_cursor import WatchCursor, read_cursor
-from tracks_dagster.services.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.services.heartbeat import write_heartbeat
 from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.services.sweep import sweep, sweep_is_due

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import LEDGER_FILE, Settings
 from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken

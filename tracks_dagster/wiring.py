@@ -16,8 +16,8 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.core.attempt_ports import GangLauncher, LauncherOf
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.data_ports import Datasets, Evaluator
 from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.ledger.ports import Ledger

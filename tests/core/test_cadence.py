@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.cadence import (
+from tracks_dagster.checkpoints.cadence import (
     BLOCKING_S_MIN,
     CadenceAdvice,
     Exposure,

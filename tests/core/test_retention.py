@@ -10,7 +10,7 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tracks_dagster.core.retention import (
+from tracks_dagster.checkpoints.retention import (
     Deletion,
     Fate,
     check_rule,

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.bodies import FREE, declared, ended
 from tests.real.said import SayingStore
+from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.retention import collect
 from tracks_dagster.track.bodies import (
     AttemptOpened,
     CheckpointCadence,

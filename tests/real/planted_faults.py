@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tests.real.checkpoint_life import Life
-from tracks_dagster.services import retention
+from tracks_dagster.checkpoints.effects import retention
 from tracks_dagster.stores.durable import write_new
 from tracks_dagster.stores.local import LocalStore
 

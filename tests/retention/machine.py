@@ -17,8 +17,8 @@ from tests.bodies import BEGIN, HELDOUT, ended
 from tests.fakes import FakeObjectStore
 from tests.retention.oracle import Oracle
 from tests.retention.world import BRANCH, RUN_ID, Crash, Interrupted, Reader, Trainer, World
-from tracks_dagster.services.pins import pin, unpin
-from tracks_dagster.services.retention import collect
+from tracks_dagster.checkpoints.effects.pins import pin, unpin
+from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.track.bodies import (
     CheckpointDecision,
     EvalEnded,

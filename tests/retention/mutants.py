@@ -9,11 +9,11 @@ from datetime import datetime
 import pytest
 
 from tests.bodies import ended
-from tracks_dagster.core import retention
-from tracks_dagster.core.retention import ChunkSizes, Deletion, Judged
+from tracks_dagster.checkpoints import retention
+from tracks_dagster.checkpoints.effects import deletion, leftovers, pins
+from tracks_dagster.checkpoints.effects import retention as service
+from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, Judged
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services import deletion, leftovers, pins
-from tracks_dagster.services import retention as service
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states import protection
 from tracks_dagster.track.states.checkpoints import manifest_key

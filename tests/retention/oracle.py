@@ -1,7 +1,7 @@
 """Reads a track record by record and says which decision broke the rules of retention.
 
-Written from the design and not from `track.states.protection` or `core.retention`: it keeps its own
-notes of what each record said.
+Written from the design and not from `track.states.protection` or `checkpoints.retention`: it keeps
+its own notes of what each record said.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import pytest
 
 from tests.retention.mutants import a_commit_in_between_is_not_seen
 from tests.retention.world import RUN_ID, Interrupted, Reader, World
-from tracks_dagster.services.retention import collect
+from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import CheckpointCorrupt
 

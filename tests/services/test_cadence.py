@@ -8,11 +8,11 @@ import pytest
 
 from tests.histories import History
 from tests.stories import RUN_ID, Story
+from tracks_dagster.checkpoints.effects.cadence import advise_cadence
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.cadence import advise_cadence
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, ConfigChange
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.states.run_state import RunState

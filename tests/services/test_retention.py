@@ -9,13 +9,15 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services import deletion
-from tracks_dagster.services import retention as service
-from tracks_dagster.services.collection import FINISHED_S_MAX, TICK_S, collect_all, due_runs
-from tracks_dagster.services.pins import (
+from tracks_dagster.checkpoints.effects import deletion
+from tracks_dagster.checkpoints.effects import retention as service
+from tracks_dagster.checkpoints.effects.collection import (
+    FINISHED_S_MAX,
+    TICK_S,
+    collect_all,
+    due_runs,
+)
+from tracks_dagster.checkpoints.effects.pins import (
     find_held,
     hold_of,
     pin,
@@ -23,8 +25,11 @@ from tracks_dagster.services.pins import (
     release_branches,
     unpin,
 )
-from tracks_dagster.services.retention import Collected, collect
-from tracks_dagster.services.verification import quarantine, verify
+from tracks_dagster.checkpoints.effects.retention import Collected, collect
+from tracks_dagster.checkpoints.effects.verification import quarantine, verify
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores.overlay import OverlayStore
 from tracks_dagster.track.bodies import CheckpointDecision, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable

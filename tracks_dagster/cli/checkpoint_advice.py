@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import click
 
+from tracks_dagster.checkpoints.cadence import CadenceAdvice, MeanTime, PoolRecord
+from tracks_dagster.checkpoints.effects.cadence import advise_cadence
 from tracks_dagster.cli.common import as_json, print_json, run_argument
-from tracks_dagster.core.cadence import CadenceAdvice, MeanTime, PoolRecord
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.cadence import advise_cadence
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import click
 
+from tracks_dagster.checkpoints.effects.retention import Collected, collect
+from tracks_dagster.checkpoints.effects.verification import fallback_words
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.cli.common import as_json, open_app
 from tracks_dagster.cli.telling import Told, of_every_run, tell
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_dry_run, open_store_to_read
-from tracks_dagster.services.retention import Collected, collect
-from tracks_dagster.services.verification import fallback_words
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.checkpoints.effects.pins import find_held, hold_of, pin, unpin
 from tracks_dagster.cli.common import (
     as_json,
     attempt_option,
@@ -14,7 +15,6 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
-from tracks_dagster.services.pins import find_held, hold_of, pin, unpin
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import click
 
+from tracks_dagster.checkpoints.effects.verification import Verified, fallback_words, verify
 from tracks_dagster.cli.common import as_json, by_option, open_app
 from tracks_dagster.cli.telling import Told, of_every_run, tell
 from tracks_dagster.reading import open_store_to_read
-from tracks_dagster.services.verification import Verified, fallback_words, verify
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import CheckpointMismatch, InvalidInput, StoreUnavailable

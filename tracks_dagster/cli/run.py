@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from tracks_dagster.adapters.code_changes import read_code_diff
 from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.home_folder import check_home
+from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
 from tracks_dagster.cli.compute_options import (
@@ -28,7 +29,6 @@ from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
-from tracks_dagster.core.retention import DIRECTIONS
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.branches import Origin, find_origin
 from tracks_dagster.services.outcome import read_outcome

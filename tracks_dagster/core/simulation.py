@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.cadence import Exposure
+from tracks_dagster.checkpoints.cadence import Exposure
 from tracks_dagster.core.simulation_attempt import Played, play
 from tracks_dagster.core.simulation_outcome import DONE, Outcome, Toll, outcome
 from tracks_dagster.core.simulation_run import (

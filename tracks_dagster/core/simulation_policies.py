@@ -1,7 +1,7 @@
 """What is compared in a simulation: ways to decide on a failure, and ways to choose how often to save.
 
-`Ours` is `decide` under a retry policy, and the cadence that `core.cadence` advises from what the run
-went through. The others are what a job system without reasons has.
+`Ours` is `decide` under a retry policy, and the cadence that `checkpoints.cadence` advises from
+what the run went through. The others are what a job system without reasons has.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.cadence import (
+from tracks_dagster.checkpoints.cadence import (
     BLOCKING_S_MIN,
     Exposure,
     best_interval_s,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tracks_dagster.core.cadence import best_interval_s
+from tracks_dagster.checkpoints.cadence import best_interval_s
 from tracks_dagster.core.simulation import Scenario
 from tracks_dagster.core.simulation_run import SimulatedRun
 from tracks_dagster.core.simulation_world import Start

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
+from tracks_dagster.checkpoints.effects.verification import Verified, fallback_words, quarantine
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.receipts import Receipt, RunReceipts, read_receipts
-from tracks_dagster.services.verification import Verified, fallback_words, quarantine
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, StoreError

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
+from tracks_dagster.checkpoints.effects.retention import collect
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.snapshot_quarantines import (
     consumers,
     quarantine_snapshot,
@@ -20,8 +22,6 @@ from tracks_dagster.holds.effects.snapshot_quarantines import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.rollback import Quarantine
-from tracks_dagster.services.proving import READ_BYTES_MAX
-from tracks_dagster.services.retention import collect
 from tracks_dagster.track.bodies import CheckpointDecision, SnapshotRef
 from tracks_dagster.track.errors import LedgerError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from tracks_dagster.checkpoints.effects.proving import Unread, read_proof, refusal_of, without_proof
 from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
@@ -19,7 +20,6 @@ from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.storm import PoolView
 from tracks_dagster.retry.too_large import too_large
-from tracks_dagster.services.proving import Unread, read_proof, refusal_of, without_proof
 from tracks_dagster.services.remedying import (
     QUARANTINES_MAX,
     Hands,

@@ -10,8 +10,8 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.core.attempt_ports import LauncherOf, Orchestrator
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

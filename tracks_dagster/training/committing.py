@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.storage import WriteResult
 
-from tracks_dagster.core.retention import METRIC_NAME_CHARS_MAX
+from tracks_dagster.checkpoints.retention import METRIC_NAME_CHARS_MAX
 from tracks_dagster.track.bodies import Alert, CheckpointCommitted, TimeSpent
 from tracks_dagster.track.errors import Fenced, NonFinite, StoreError, TrainingError
 from tracks_dagster.track.names import ALERT_SAVE_FAILED

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.core.attempt_ports import LauncherOf, OrchestratorRun
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
 from tracks_dagster.core.restart_plan import NOW, Planned
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.ledger.effects.tracks import Tracks

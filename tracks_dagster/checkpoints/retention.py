@@ -2,7 +2,7 @@
 
 A checkpoint is superseded when the run's `RetentionRule` lets go of it and nothing holds it, and it is
 deleted once the rule's grace is over. What no rule may break is `protection`'s; how bytes are read and
-removed is `services.retention`'s work.
+removed is `checkpoints.effects.retention`'s work.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from statistics import median
 
-from tracks_dagster.core.cadence import (
+from tracks_dagster.checkpoints.cadence import (
     CadenceAdvice,
     Exposure,
     PoolRecord,

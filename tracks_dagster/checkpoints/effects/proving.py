@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.checkpoints.effects.verification import verify
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decision import Refuse, Wait
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.services.verification import verify
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import CheckpointMismatch, StoreError
 from tracks_dagster.track.names import ALERT_CHECKPOINT_UNREAD, COLLECT_CHECKPOINTS_JOB

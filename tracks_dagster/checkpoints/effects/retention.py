@@ -1,8 +1,8 @@
 """One pass of collection over a run's checkpoints: verify the newest, supersede, delete, tidy up.
 
-The rules are `core.retention`'s and the same whoever calls: the schedule, or a person with `tracks
-checkpoints gc`. Each decision is a record at exactly the state it was made on; a pass that crashed
-anywhere is taken up by the next one.
+The rules are `checkpoints.retention`'s and the same whoever calls: the schedule, or a person with
+`tracks checkpoints gc`. Each decision is a record at exactly the state it was made on; a pass that
+crashed anywhere is taken up by the next one.
 """
 
 from __future__ import annotations
@@ -11,19 +11,26 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.retention import Deletion, Fate, Judged, judge, judge_one, plan_deletions
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.deletion import (
+from tracks_dagster.checkpoints.effects.deletion import (
     FINISHED_AGAIN_MAX,
     decide_deletion,
     finish_deletions,
     unnamed_lists,
 )
-from tracks_dagster.services.leftovers import leftover_keys
-from tracks_dagster.services.manifests import Manifests
-from tracks_dagster.services.pins import release_branches
-from tracks_dagster.services.verification import Verified, verify
+from tracks_dagster.checkpoints.effects.leftovers import leftover_keys
+from tracks_dagster.checkpoints.effects.manifests import Manifests
+from tracks_dagster.checkpoints.effects.pins import release_branches
+from tracks_dagster.checkpoints.effects.verification import Verified, verify
+from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.checkpoints.retention import (
+    Deletion,
+    Fate,
+    Judged,
+    judge,
+    judge_one,
+    plan_deletions,
+)
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.records import Draft, Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.checkpoints.effects.proving import refusal_of, unreadable, without_proof
+from tracks_dagster.checkpoints.effects.verification import Verified, verify
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.withdrawals import Withdrawals
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -17,8 +19,6 @@ from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse, Wait
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.policy import NEED_A_RULE, RetryPolicy
-from tracks_dagster.services.proving import refusal_of, unreadable, without_proof
-from tracks_dagster.services.verification import Verified, verify
 from tracks_dagster.track.errors import CheckpointMismatch, TracksError
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState

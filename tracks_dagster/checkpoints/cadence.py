@@ -10,7 +10,7 @@ well. What a restart costs is the same for every interval and not counted. An in
 time for a save on SIGTERM throws nothing away and counts all the same: the advice errs towards saving
 too often, which costs the least.
 
-Everything here is pure; `services.cadence` measures.
+Everything here is pure; `checkpoints.effects.cadence` measures.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
-from tracks_dagster.core.retention import ChunkSizes
+from tracks_dagster.checkpoints.effects.verification import Verified, quarantine
+from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.checkpoints.retention import ChunkSizes
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.verification import Verified, quarantine
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 

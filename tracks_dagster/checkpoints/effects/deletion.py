@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
-from tracks_dagster.core.retention import ChunkSizes, Deletion, still_asked_for
+from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, still_asked_for
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import CheckpointCorrupt

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision, CheckpointVerified
 from tracks_dagster.track.errors import CheckpointCorrupt

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tracks_dagster.core.checkpoint_ports import CheckpointReader
+from tracks_dagster.checkpoints.effects.decisive import read_what_decides
+from tracks_dagster.checkpoints.effects.pins import branch_of
+from tracks_dagster.checkpoints.effects.retention import Collected, collect
+from tracks_dagster.checkpoints.effects.verification import Verified
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.services.decisive import read_what_decides
-from tracks_dagster.services.pins import branch_of
-from tracks_dagster.services.retention import Collected, collect
-from tracks_dagster.services.verification import Verified
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.ports import Leftovers
 

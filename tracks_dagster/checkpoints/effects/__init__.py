@@ -1,0 +1,1 @@
+"""Collects, verifies, pins and deletes checkpoints."""

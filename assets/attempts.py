@@ -35,7 +35,7 @@ from dagster import (
 from tracks_dagster.checkpoints.effects.checkpoint_reports import due_reports
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.core.attempt_ports import Orchestrator
-from tracks_dagster.core.families import FAMILIES
+from tracks_dagster.data.families import FAMILIES
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.services.closing import find_attempt

@@ -1,7 +1,7 @@
 """The four data snapshots as assets: checked, stored and committed by one service call each.
 
 A snapshot's data version is its id, the sha256 of its manifest. Where the data comes from and what
-its rows must be is `adapters.datasets`'s to know.
+its rows must be is `data.effects.datasets`'s to know.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ from dagster import (
 from pydantic import Field
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.services.snapshots import make_snapshot
+from tracks_dagster.data.effects.snapshots import make_snapshot
 from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.names import snapshot_asset

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.core.attempt_ports import GangLauncher, LauncherOf
-from tracks_dagster.core.data_ports import Datasets, Evaluator
 from tracks_dagster.core.machine import ProcessId
+from tracks_dagster.data.ports import Datasets, Evaluator
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
     Settings,
@@ -109,8 +109,8 @@ def build(settings: Settings) -> App:
     What is remote is opened first, so that nothing was written when it cannot be reached. Raises
     SettingsError, StoreUnavailable, StoreUnsuitable or LedgerError.
     """
-    from tracks_dagster.adapters.datasets.catalog import ShippedDatasets
     from tracks_dagster.adapters.local_evaluator import LocalEvaluator
+    from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
     from tracks_dagster.ledger.effects.database import open_ledger
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks

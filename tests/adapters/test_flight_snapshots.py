@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracks_dagster.adapters.datasets import flights, open_datasets, row_checks
+from tracks_dagster.data.effects.datasets import flights, open_datasets, row_checks
 from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.snapshots import PreparedSnapshot, manifest
 

@@ -9,7 +9,7 @@ import pytest
 
 from tracks_dagster.adapters import local_evaluator
 from tracks_dagster.adapters.local_evaluator import LocalEvaluator
-from tracks_dagster.core.data_ports import EvalSpec
+from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.text.redact import redact

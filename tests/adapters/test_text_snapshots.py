@@ -7,8 +7,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracks_dagster.adapters.datasets import aws_docs, open_datasets, text, text_files
-from tracks_dagster.adapters.datasets.documents import Document
+from tracks_dagster.data.effects.datasets import aws_docs, open_datasets, text, text_files
+from tracks_dagster.data.effects.datasets.documents import Document
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
 from tracks_dagster.track.snapshots import PreparedSnapshot, manifest, snapshot_id
 

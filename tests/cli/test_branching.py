@@ -10,7 +10,7 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import DatasetHistory, History
 from tracks_dagster.cli import run as run_command
 from tracks_dagster.cli.follow import Followed
-from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import (

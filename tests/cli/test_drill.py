@@ -12,7 +12,7 @@ import pytest
 
 from tracks_dagster.cli import drill
 from tracks_dagster.core.drills import KINDS, fit_drill, parse_drill
-from tracks_dagster.core.families import find_family, resolve_config
+from tracks_dagster.data.families import find_family, resolve_config
 
 
 def test_every_kind_has_a_run_in_which_it_fires() -> None:

@@ -25,7 +25,7 @@ from sensors.run_evals import run_evals
 from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeEvaluator, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.services.snapshots import find_snapshot
+from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.settings import Settings
 from tracks_dagster.track import names
 from tracks_dagster.track.records import Kind

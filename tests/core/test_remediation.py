@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.bodies import placed
-from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.retry.allocator import allocator_environment
 from tracks_dagster.retry.remediation import (
     NothingToChange,

@@ -25,6 +25,7 @@ from tests.incidents.gang import (
 )
 from tests.stories import step_line, store_checkpoint
 from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -33,7 +34,6 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import sensor_of
 from tracks_dagster.services.closing import close_attempt
 from tracks_dagster.services.eval_tick import EvalTick, tick_evals
-from tracks_dagster.services.evals import run_eval
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.remedying import Hands

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Retry

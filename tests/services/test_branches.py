@@ -12,7 +12,7 @@ from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
-from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY

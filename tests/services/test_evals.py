@@ -11,10 +11,10 @@ import pytest
 from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
+from tracks_dagster.data.effects import evals
+from tracks_dagster.data.effects.evals import open_due_evals, run_eval, waive
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services import evals
-from tracks_dagster.services.evals import open_due_evals, run_eval, waive
 from tracks_dagster.track.bodies import EvalOpened
 from tracks_dagster.track.errors import (
     GangError,

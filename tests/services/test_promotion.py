@@ -6,9 +6,9 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
+from tracks_dagster.data.effects.promotion import decide_promotion, find_holder, promote
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.promotion import decide_promotion, find_holder, promote
 from tracks_dagster.track.bodies import PromotionRule
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Kind

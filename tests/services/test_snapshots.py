@@ -9,10 +9,10 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import DatasetHistory
-from tracks_dagster.adapters.datasets import open_datasets
-from tracks_dagster.core.data_ports import Datasets
+from tracks_dagster.data.effects.datasets import open_datasets
+from tracks_dagster.data.effects.snapshots import find_snapshot, make_snapshot, validate
+from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.snapshots import find_snapshot, make_snapshot, validate
 from tracks_dagster.track.bodies import SnapshotDecision, SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.records import Kind, sha256_hex

@@ -29,7 +29,7 @@ from pyarrow import parquet
 from tests.bodies import FREE
 from tests.ports import free_port
 from tests.training.checkpoints import weights_of
-from tracks_dagster.core.families import find_family, resolve_config
+from tracks_dagster.data.families import find_family, resolve_config
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from tests.training.gangs import SMALL, TrainingRun, make_snapshot
-from tracks_dagster.core.data_ports import EvalSpec
-from tracks_dagster.core.families import FAMILIES, find_family, resolve_config
+from tracks_dagster.data.families import FAMILIES, find_family, resolve_config
+from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import DataRejected, InvalidInput

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tracks_dagster.adapters.processes import write_json
 from tracks_dagster.adapters.worker_environment import worker_environment
-from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec
+from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import format_time

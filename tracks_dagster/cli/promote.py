@@ -13,7 +13,7 @@ from tracks_dagster.cli.common import (
     print_answer,
     why_option,
 )
-from tracks_dagster.services.promotion import promote
+from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.services.runs import PROMOTION_ALIAS
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

@@ -12,7 +12,7 @@ from tracks_dagster.cli.common import (
     run_argument,
     why_option,
 )
-from tracks_dagster.services.evals import waive
+from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.text.valid_text import check_words

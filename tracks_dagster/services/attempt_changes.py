@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracks_dagster.core.families import FAMILIES, resolve_config
+from tracks_dagster.data.effects.own_trainer import FAMILY, trainer_name
+from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.avoidance import own_compute
 from tracks_dagster.services.compute import COMPUTE_FIELDS, check_compute
-from tracks_dagster.services.own_trainer import FAMILY, trainer_name
 from tracks_dagster.services.run_config import check_own, check_ranks, checked_cadence
-from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, ConfigChange, SnapshotRef
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

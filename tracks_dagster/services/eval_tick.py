@@ -14,15 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.core.attempt_ports import Orchestrator, OrchestratorRun
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.due import (
-    open_run_ids,
-    over_with_open_evals,
-    runs_withheld_from_promotion,
-)
-from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.services.evals import (
+from tracks_dagster.data.effects.evals import (
     attempts_allowed,
     end_eval,
     failed_end,
@@ -31,13 +23,21 @@ from tracks_dagster.services.evals import (
     stored_end,
     why_withheld,
 )
+from tracks_dagster.data.effects.promotion import decide_promotion
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.effects.due import (
+    open_run_ids,
+    over_with_open_evals,
+    runs_withheld_from_promotion,
+)
+from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.services.launch import (
     FRUITLESS_RUNS_MAX,
     PendingLaunch,
     may_be_asked,
     pending_launch,
 )
-from tracks_dagster.services.promotion import decide_promotion
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
 from tracks_dagster.track.errors import TracksError

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.data.effects.own_trainer import FAMILY
 from tracks_dagster.holds.effects.branch_source import source_withdrawn
 from tracks_dagster.holds.effects.clean_starts import resume_or_refuse
 from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
@@ -21,7 +22,6 @@ from tracks_dagster.services.attempt_changes import (
     plan_attempt,
 )
 from tracks_dagster.services.compute import CheckGang
-from tracks_dagster.services.own_trainer import FAMILY
 from tracks_dagster.services.remedying import quarantine_all
 from tracks_dagster.track.bodies import AttemptOpened
 from tracks_dagster.track.errors import Contended, InvalidInput

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from tracks_dagster.core.families import REPORTED, Family, resolve_config
+from tracks_dagster.data.families import REPORTED, Family, resolve_config
 from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json

@@ -13,15 +13,15 @@ from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.core.attempt_ports import GangSpec
 from tracks_dagster.core.drills import fit_drill, parse_drill
-from tracks_dagster.core.families import Family, find_family
+from tracks_dagster.data.effects.own_trainer import trainer_name
+from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.data.families import Family, find_family
 from tracks_dagster.holds.effects.clean_starts import refuse_declaration, resume_or_refuse
 from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.avoiding import avoid_now
 from tracks_dagster.services.compute import COMPUTE_FIELDS, CheckGang, check_compute
-from tracks_dagster.services.own_trainer import trainer_name
 from tracks_dagster.services.run_config import check_best_metric, checked_cadence, whole_config
-from tracks_dagster.services.snapshots import find_snapshot
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     AttemptOpened,

@@ -1,7 +1,8 @@
 """What a data snapshot is: shards named by their sha256, and a manifest whose sha256 is its id.
 
 No time, machine or path stands in a manifest: the same data gives the same id. Reading sources,
-checking rows and writing shards is `adapters.datasets`'s work; storing them `services.snapshots`'s.
+checking rows and writing shards is `data.effects.datasets`'s work; storing them
+`data.effects.snapshots`'s.
 """
 
 from __future__ import annotations

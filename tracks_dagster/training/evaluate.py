@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
-from tracks_dagster.core.data_ports import EvalSpec
-from tracks_dagster.core.families import find_family
+from tracks_dagster.data.families import find_family
+from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput

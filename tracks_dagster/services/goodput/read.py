@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from importlib.resources import files
 
+from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ledger_views import select_as_of, without_comments
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
@@ -32,7 +33,6 @@ from tracks_dagster.services.goodput.values import (
     Group,
     Retrying,
 )
-from tracks_dagster.services.known_families import check_family
 from tracks_dagster.track.records import Json, format_time
 
 GROUPS_MAX = 40  # groups that are shown

@@ -39,7 +39,7 @@ class Samples(Dataset[Sample]):
 
 
 class FamilyCode(Protocol):
-    """A model family. `config` holds the keys of its row in `core.families`."""
+    """A model family. `config` holds the keys of its row in `data.families`."""
 
     def build(self, config: Config, table: pa.Table) -> nn.Module:
         """Return the model with fresh weights; what it needs of the data's statistics it takes from

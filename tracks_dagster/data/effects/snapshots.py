@@ -2,14 +2,14 @@
 
 A snapshot exists if and only if its `snapshot_committed` record does. Its shards and manifest are
 named by their content, so that a maker that dies on the way leaves only objects nobody names. What
-rows must look like is `adapters.datasets`'s to know.
+rows must look like is `data.effects.datasets`'s to know.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from tracks_dagster.core.data_ports import Datasets
+from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import SnapshotCommitted, SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracks_dagster.adapters.datasets.documents import Document
+from tracks_dagster.data.effects.datasets.documents import Document
 from tracks_dagster.track.errors import InvalidInput
 
 DOCUMENT_BYTES_MAX = 256 * 1024 * 1024  # one document is one row, and read whole

@@ -46,7 +46,7 @@ class ShippedDatasets:
 
 def _aws_docs(folder: Path, dataset: str, source: Path | None) -> PreparedSnapshot:
     # Loaded here, with DuckDB, polars and pandera behind them (3 s), not when the daemon starts.
-    from tracks_dagster.adapters.datasets import aws_docs, text, text_files
+    from tracks_dagster.data.effects.datasets import aws_docs, text, text_files
 
     if source is not None:
         documents, origin = text_files.read_documents(source), text_files.ORIGIN
@@ -58,7 +58,7 @@ def _aws_docs(folder: Path, dataset: str, source: Path | None) -> PreparedSnapsh
 
 
 def _flights(folder: Path, dataset: str, source: Path | None) -> PreparedSnapshot:
-    from tracks_dagster.adapters.datasets import flights
+    from tracks_dagster.data.effects.datasets import flights
 
     if source is not None:
         return flights.prepare_own(folder, dataset, source)

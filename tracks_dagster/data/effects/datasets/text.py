@@ -9,9 +9,9 @@ import pandera.polars as pa
 import polars as pl
 from duckdb import DuckDBPyConnection
 
-from tracks_dagster.adapters.datasets.documents import Document
-from tracks_dagster.adapters.datasets.row_checks import RowChecks, matches
-from tracks_dagster.adapters.datasets.shards import ROWS, open_database, write_shards
+from tracks_dagster.data.effects.datasets.documents import Document
+from tracks_dagster.data.effects.datasets.row_checks import RowChecks, matches
+from tracks_dagster.data.effects.datasets.shards import ROWS, open_database, write_shards
 from tracks_dagster.track.snapshots import PreparedSnapshot
 
 SHARD_BYTES_MIN = 2 * 1024 * 1024  # a shard is full with the document that reaches this

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracks_dagster.core.data_ports import Datasets
+from tracks_dagster.data.ports import Datasets
 
 
 def open_datasets(work: Path) -> Datasets:
@@ -12,6 +12,6 @@ def open_datasets(work: Path) -> Datasets:
 
     Touches nothing; the libraries that read and check data are loaded at the first snapshot.
     """
-    from tracks_dagster.adapters.datasets.catalog import ShippedDatasets
+    from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 
     return ShippedDatasets(work)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.data_ports import EvalOutcome, EvalSpec, Evaluator
+from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.policy import RetryPolicy

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.core.config_keys import ChoiceKey, ConfigKey, NumberKey, SwitchKey, WindowsKey
+from tracks_dagster.data.config_keys import ChoiceKey, ConfigKey, NumberKey, SwitchKey, WindowsKey
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR

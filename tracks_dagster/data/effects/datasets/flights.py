@@ -16,9 +16,14 @@ import duckdb
 import pandera.polars as pa
 import polars as pl
 
-from tracks_dagster.adapters.datasets.row_checks import RowChecks, is_date, matches, number_between
-from tracks_dagster.adapters.datasets.shards import ROW_GROUP_ROWS, open_database, write_shards
-from tracks_dagster.adapters.datasets.table_file import load_as_text
+from tracks_dagster.data.effects.datasets.row_checks import (
+    RowChecks,
+    is_date,
+    matches,
+    number_between,
+)
+from tracks_dagster.data.effects.datasets.shards import ROW_GROUP_ROWS, open_database, write_shards
+from tracks_dagster.data.effects.datasets.table_file import load_as_text
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.snapshots import PreparedSnapshot
 

@@ -1,0 +1,1 @@
+"""Datasets, snapshots, model families, evals and promotions."""

@@ -1,0 +1,1 @@
+"""Makes snapshots, runs evals, promotes."""

@@ -1,7 +1,8 @@
 """The training_attempts asset: one partition an attempt, materialized by supervising it.
 
 The Dagster run of an attempt watches; the training itself is a gang of processes that outlives it.
-All it does is `services.supervise`; here stand only what Dagster shows, and what its signals mean.
+All it does is `attempts.effects.supervise`; here stand only what Dagster shows, and what its
+signals mean.
 """
 
 import platform
@@ -32,13 +33,14 @@ from dagster import (
     in_process_executor,
 )
 
+from tracks_dagster.attempts.effects.closing import find_attempt
+from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import due_reports
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.data.families import FAMILIES
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.reasons.endings import Ending, ending_check
-from tracks_dagster.services.closing import find_attempt
 from tracks_dagster.services.explain.run import Around
 from tracks_dagster.services.receipt_metadata import (
     Show,
@@ -47,7 +49,6 @@ from tracks_dagster.services.receipt_metadata import (
     runs_address,
 )
 from tracks_dagster.services.report.link import write_report
-from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, TracksError

@@ -25,9 +25,9 @@ from tests.kube.furniture import NAMESPACE
 from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.pod_files import PodBeat, beat_key, encode_beat
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.pod_files import PodBeat, beat_key, encode_beat
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest

@@ -25,11 +25,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from tracks_dagster.adapters.code_version import read_code_version
-from tracks_dagster.adapters.processes import Process
+from tracks_dagster.attempts.effects.local.code_version import read_code_version
+from tracks_dagster.attempts.effects.local.processes import Process
+from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
 from tracks_dagster.cli.snapshots import ensure_snapshots
 from tracks_dagster.holds.effects.stops import request_stop
-from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps
 from tracks_dagster.track import names

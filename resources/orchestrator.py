@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
 
-from tracks_dagster.core.attempt_ports import OrchestratorRun
+from tracks_dagster.attempts.ports import OrchestratorRun
 from tracks_dagster.track import names
 
 RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first

@@ -24,7 +24,7 @@ from dagster._grpc.utils import default_grpc_timeout
 from dagster._serdes import deserialize_value
 
 from resources.own_process import health_in_own_process, runs_in_own_process
-from tracks_dagster.adapters.processes import find_process
+from tracks_dagster.attempts.effects.local.processes import find_process
 from tracks_dagster.track.names import TAG_LAUNCH
 from tracks_dagster.track.text.redact import redact
 

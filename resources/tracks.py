@@ -9,8 +9,8 @@ from functools import cache
 from dagster import DagsterInstance, InitResourceContext, resource
 
 from resources.orchestrator import DagsterOrchestrator
+from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core.attempt_ports import Orchestrator
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 

@@ -11,11 +11,11 @@ from dagster import (
     sensor,
 )
 
+from tracks_dagster.attempts.effects.heartbeat import write_launches
+from tracks_dagster.attempts.effects.launch import LaunchRequest, plan_launches
+from tracks_dagster.attempts.effects.watch import Tick, skip_reason, survey
+from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core.attempt_ports import Orchestrator
-from tracks_dagster.services.heartbeat import write_launches
-from tracks_dagster.services.launch import LaunchRequest, plan_launches
-from tracks_dagster.services.watch import Tick, skip_reason, survey
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

@@ -12,8 +12,8 @@ from dagster import (
     sensor,
 )
 
+from tracks_dagster.attempts.effects.watch import settle_open_runs, skip_reason
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.services.watch import settle_open_runs, skip_reason
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 

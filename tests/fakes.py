@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec, OrchestratorRun
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec, OrchestratorRun
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import StackDump

@@ -11,11 +11,11 @@ from typing import Any, Self
 
 from tests.bodies import BEGIN
 from tests.histories import Grown, History
+from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.track.bodies import (
     Alert,
     ComputeRequest,

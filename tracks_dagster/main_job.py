@@ -12,8 +12,9 @@ from functools import partial
 
 import click
 
-from tracks_dagster.adapters.code_changes import read_code_diff
-from tracks_dagster.adapters.code_version import read_code_version
+from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
+from tracks_dagster.attempts.effects.local.code_version import read_code_version
+from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, print_table
 from tracks_dagster.cli.driving import drive
@@ -25,7 +26,6 @@ from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
 from tracks_dagster.services.outcome import read_outcome
-from tracks_dagster.services.runs import RunRequest, declare, new_run_id
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key

@@ -90,7 +90,7 @@ def open_triage(settings: Settings) -> Sources:
 
     Raises as `open_store_to_read` and `open_ledger_to_read`.
     """
-    from tracks_dagster.adapters.this_machine import ThisMachine
+    from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
     from tracks_dagster.services.triage.judge import Sources
 
     store = open_store_to_read(settings)

@@ -16,9 +16,9 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tracks_dagster.adapters.home_folder import check_home, prepare_home
+from tracks_dagster.attempts.machine import ProcessId
+from tracks_dagster.attempts.ports import GangLauncher, LauncherOf
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.core.attempt_ports import GangLauncher, LauncherOf
-from tracks_dagster.core.machine import ProcessId
 from tracks_dagster.data.ports import Datasets, Evaluator
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
@@ -77,7 +77,7 @@ class App:
 
     def own_process(self) -> ProcessId:
         """Return the process that calls, as a claim records it."""
-        from tracks_dagster.adapters.processes import this_process
+        from tracks_dagster.attempts.effects.local.processes import this_process
 
         this = this_process()
         return ProcessId(pid=this.pid, started=this.started, boot_id=this.boot_id)
@@ -109,7 +109,7 @@ def build(settings: Settings) -> App:
     What is remote is opened first, so that nothing was written when it cannot be reached. Raises
     SettingsError, StoreUnavailable, StoreUnsuitable or LedgerError.
     """
-    from tracks_dagster.adapters.local_evaluator import LocalEvaluator
+    from tracks_dagster.attempts.effects.local.local_evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
     from tracks_dagster.ledger.effects.database import open_ledger
     from tracks_dagster.ledger.effects.projector import Projector
@@ -190,7 +190,7 @@ def open_cluster_home(settings: Settings) -> DagsterHome:
 
 def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> LauncherOf:
     """Return the launchers by name; one of a cluster is connected at its first use."""
-    from tracks_dagster.adapters.local_launcher import LocalLauncher
+    from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
 
     local = LocalLauncher(settings.work, clean=clean)
 
@@ -219,7 +219,7 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
 
 def _foresee(launcher: str) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
-    from tracks_dagster.adapters.worker_environment import worker_environment
+    from tracks_dagster.attempts.effects.local.worker_environment import worker_environment
     from tracks_dagster.training.software import foresee_software
 
     return foresee_software(worker_environment()) if launcher == names.LOCAL else {}

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.test_code_version import git
-from tracks_dagster.adapters.code_changes import DIFF_BYTES_MAX, UNTRACKED_BYTES_MAX, read_code_diff
+from tracks_dagster.attempts.effects.local.code_changes import (
+    DIFF_BYTES_MAX,
+    UNTRACKED_BYTES_MAX,
+    read_code_diff,
+)
 from tracks_dagster.track.text.redact import redact
 
 SECRET = "Zq7-notASecretOfAnybody-9f3"

@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy
 import yaml
 
-from tracks_dagster.adapters import dagster_home, dagster_instance, reaper
+from tracks_dagster.adapters import dagster_home, dagster_instance
 from tracks_dagster.adapters.dagster_home import DagsterHome, read_address
 from tracks_dagster.adapters.dagster_instance import (
     create_schema,
@@ -24,7 +24,8 @@ from tracks_dagster.adapters.dagster_instance import (
     local_config,
     write_config,
 )
-from tracks_dagster.adapters.processes import Process
+from tracks_dagster.attempts.effects.local import reaper
+from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.track.errors import OrchestratorError
 
 SLEEPS = "import subprocess, sys, time\n"
@@ -130,7 +131,9 @@ def wait_for(what: Callable[[], bool]) -> None:
 
 def reapers(tmp_path: Path) -> list[int]:
     found = subprocess.run(
-        ["pgrep", "-f", f"adapters.reaper {tmp_path}"], stdout=subprocess.PIPE, check=False
+        ["pgrep", "-f", f"attempts.effects.local.reaper {tmp_path}"],
+        stdout=subprocess.PIPE,
+        check=False,
     )
     return [int(pid) for pid in found.stdout.split()]
 

@@ -24,7 +24,7 @@ from tests.kubernetes_requests import (
 )
 from tracks_dagster.adapters.kubernetes.job_names import pod_host
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import DeviceClass
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput

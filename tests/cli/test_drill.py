@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pytest
 
+from tracks_dagster.attempts.drills import KINDS, fit_drill, parse_drill
 from tracks_dagster.cli import drill
-from tracks_dagster.core.drills import KINDS, fit_drill, parse_drill
 from tracks_dagster.data.families import find_family, resolve_config
 
 

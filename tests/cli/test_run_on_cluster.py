@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.kube.furniture import kubeconfig
+from tracks_dagster.attempts.effects.opening.runs import RunRequest
 from tracks_dagster.cli import run
-from tracks_dagster.services.runs import RunRequest
 
 RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")
 ON = (*RUN, "--on", "kubernetes")

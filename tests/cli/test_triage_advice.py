@@ -11,14 +11,14 @@ import pytest
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
+from tracks_dagster.attempts.effects.heartbeat import write_launches
+from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.cli.triage_advice import tell_what_to_do
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.machine import MachineNow
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.services.heartbeat import write_launches
-from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.triage.judge import triage
 from tracks_dagster.services.triage.room import Asked
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest

@@ -31,11 +31,11 @@ from sensors.retries import retry_infrastructure, retry_numerics, retry_oom, ret
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import DatasetHistory, History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
+from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.reasons.evidence import Condition, RankEnd
-from tracks_dagster.services.heartbeat import read_heartbeat
-from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     CheckpointCadence,

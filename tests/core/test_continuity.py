@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracks_dagster.core.continuity import AttemptLosses, Continuity, continuity
+from tracks_dagster.attempts.continuity import AttemptLosses, Continuity, continuity
 
 CONFIG = {"micro_batch": 4, "accumulation": 6, "lr": 0.003}
 

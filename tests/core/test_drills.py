@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.core.drills import KINDS, Action, fit_drill, parse_drill
+from tracks_dagster.attempts.drills import KINDS, Action, fit_drill, parse_drill
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import InvalidInput
 

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from tracks_dagster.core.pace import STEPS_MAX, Span, about, mean_step, measure, time_for, told
+from tracks_dagster.attempts.pace import STEPS_MAX, Span, about, mean_step, measure, time_for, told
 
 
 def ends(*lengths: float) -> list[float]:

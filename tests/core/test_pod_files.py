@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.pod_files import SAVE, Ask, PodBeat, PodEnd, SaveAnswer
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.pod_files import SAVE, Ask, PodBeat, PodEnd, SaveAnswer
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import StackDump

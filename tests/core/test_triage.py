@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen
 from tracks_dagster.reasons.beats import Beat, Phase

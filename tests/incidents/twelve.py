@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from tests.bodies import EVAL_RESULT
 from tests.incidents.gang import ENVIRONMENT, NODES, condition, exited, killed, unseen
 from tests.incidents.world import World
+from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.holds.effects.snapshot_quarantines import quarantine_snapshot
 from tracks_dagster.reasons import hangs
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.attempt_changes import AttemptChanges
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.resuming import check_resume
 
 NCCL = (
     "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=811, OpType=ALLREDUCE, "

@@ -24,7 +24,12 @@ from tests.incidents.gang import (
     placed,
 )
 from tests.stories import step_line, store_checkpoint
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.effects.closing import close_attempt
+from tracks_dagster.attempts.effects.eval_tick import EvalTick, tick_evals
+from tracks_dagster.attempts.effects.opening.remedying import Hands
+from tracks_dagster.attempts.effects.opening.retry import Settled, settle
+from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -32,13 +37,8 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import sensor_of
-from tracks_dagster.services.closing import close_attempt
-from tracks_dagster.services.eval_tick import EvalTick, tick_evals
 from tracks_dagster.services.explain.run import Around, explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
     AttemptRestored,

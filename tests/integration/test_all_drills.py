@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, embedded
-from tracks_dagster.core.drills import KINDS
+from tracks_dagster.attempts.drills import KINDS
 
 ALL_S_MAX = 4 * COMMAND_S_MAX
 

@@ -9,8 +9,8 @@ from contextlib import suppress
 import pytest
 
 from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome, wait_for
-from tracks_dagster.adapters.processes import Process, describe_process
-from tracks_dagster.services.heartbeat import read_heartbeat
+from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
+from tracks_dagster.attempts.effects.local.processes import Process, describe_process
 from tracks_dagster.wiring import open_dagster_home
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2 * COMMAND_S_MAX)]

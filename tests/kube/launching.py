@@ -16,7 +16,7 @@ from tests.kube.gangs import until
 from tracks_dagster.adapters.kubernetes.client import connect
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.text.redact import redact

@@ -13,7 +13,7 @@ from tests.kube.double import KubeDouble, kube_double
 from tests.kube.furniture import NAMESPACE
 from tests.kube.launching import launcher_on, pods_of, running, seen, spec
 from tracks_dagster.adapters.kubernetes.job_names import job_name
-from tracks_dagster.core.attempt_ports import GangPhase, GangSpec
+from tracks_dagster.attempts.ports import GangPhase, GangSpec
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import canonical_json
 

@@ -20,8 +20,8 @@ from tracks_dagster.adapters.kubernetes.job_board import BOARD_S
 from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.adapters.kubernetes.launcher import DRAIN_AGAIN_S
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
-from tracks_dagster.core.attempt_ports import GangPhase
-from tracks_dagster.services.closing import is_over
+from tracks_dagster.attempts.effects.closing import is_over
+from tracks_dagster.attempts.ports import GangPhase
 from tracks_dagster.track.errors import GangError
 
 JOB, PODS, SERVICES = "jobs.batch", "pods", "services"

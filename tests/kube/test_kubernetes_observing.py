@@ -22,14 +22,14 @@ from tracks_dagster.adapters.kubernetes.gang_files import BEAT_READ_S, HEARD_S, 
 from tracks_dagster.adapters.kubernetes.launcher import IDLE_S
 from tracks_dagster.adapters.kubernetes.pod_lives import OVERDUE_S
 from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.effects.closing import is_over
+from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd
 from tracks_dagster.reasons.hangs import StackDump
-from tracks_dagster.services.closing import is_over
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, StoreUnavailable
 from tracks_dagster.track.records import Json

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from tests.fakes import FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.adapters.local_launcher import LocalLauncher
-from tracks_dagster.core.attempt_ports import GangPhase
+from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.supervise import Supervisor
+from tracks_dagster.attempts.ports import GangPhase
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.text.redact import redact

@@ -17,11 +17,11 @@ import pytest
 
 from tests.fakes import FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.adapters.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.supervise import Supervisor
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import from_json

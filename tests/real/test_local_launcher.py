@@ -14,17 +14,17 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.adapters import local_launcher
-from tracks_dagster.adapters.local_launcher import LocalLauncher
-from tracks_dagster.adapters.log_tails import read_tail
-from tracks_dagster.adapters.processes import (
+from tracks_dagster.attempts.effects.local import local_launcher
+from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.log_tails import read_tail
+from tracks_dagster.attempts.effects.local.processes import (
     find_process,
     read_process,
     this_process,
     write_json,
     write_process,
 )
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace

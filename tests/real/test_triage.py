@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from tests.histories import History
-from tracks_dagster.adapters.local_launcher import LocalLauncher
-from tracks_dagster.adapters.processes import boot_id, find_process, this_process
+from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.processes import boot_id, find_process, this_process
+from tracks_dagster.attempts.ports import GangPhase, GangSpec
 from tracks_dagster.cli import main
-from tracks_dagster.core.attempt_ports import GangPhase, GangSpec
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest, RankPlace
 from tracks_dagster.track.names import attempt_key

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.histories import History
+from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import reasons_of
-from tracks_dagster.services.retry import settle
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.names import RETRY_PREEMPTED
 from tracks_dagster.track.records import Kind

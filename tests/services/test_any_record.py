@@ -17,6 +17,7 @@ from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tests.pools import PoolHistory
 from tests.random_histories import random_dataset, random_run
+from tracks_dagster.attempts.effects.noting import note
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
@@ -24,7 +25,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text
 from tracks_dagster.services.fsck.check import fsck
-from tracks_dagster.services.noting import note
 from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.status import read_status
 from tracks_dagster.track.errors import TrackBroken, TracksError

@@ -10,14 +10,14 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
+from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.attempt_changes import AttemptChanges
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.supervise import gang_spec
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import KUBERNETES

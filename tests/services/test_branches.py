@@ -11,20 +11,20 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
+from tracks_dagster.attempts.effects.opening.branches import find_origin
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.retry import settle
+from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text
-from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.receipt_metadata import attempt_metadata
 from tracks_dagster.services.report.page import render_report
-from tracks_dagster.services.retry import settle
-from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.services.status import run_line
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun

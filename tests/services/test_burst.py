@@ -11,13 +11,13 @@ import pytest
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, SequentialUids
 from tests.histories import History
+from tracks_dagster.attempts.effects.launch import plan_launches
+from tracks_dagster.attempts.effects.watch import Tick, settle_open_runs, survey
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.turns import AT_ONCE_MAX, PART_S_MAX
-from tracks_dagster.services.launch import plan_launches
-from tracks_dagster.services.watch import Tick, settle_open_runs, survey
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
 from tracks_dagster.track.ports import ObjectStore

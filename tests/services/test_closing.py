@@ -10,11 +10,11 @@ import pytest
 from tests.bodies import BEGIN
 from tests.fakes import FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, close_attempt, is_over
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.services.closing import OTHER_RANKS_S_MAX, close_attempt, is_over
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import UnknownRun

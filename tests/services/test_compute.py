@@ -8,10 +8,10 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.effects.opening.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
+from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
-from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json

@@ -9,8 +9,11 @@ import pytest
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
+from tracks_dagster.attempts.effects.closing import close_attempt
+from tracks_dagster.attempts.effects.draining import drain_node
+from tracks_dagster.attempts.effects.opening.retry import settle
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.checkpoints.effects.cadence import advise_cadence
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -23,9 +26,6 @@ from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.retry.policy import reasons_of
-from tracks_dagster.services.closing import close_attempt
-from tracks_dagster.services.draining import drain_node
-from tracks_dagster.services.retry import settle
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import RETRY_PREEMPTED

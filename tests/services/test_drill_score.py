@@ -6,8 +6,8 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.core.drill_claims import claim_note
-from tracks_dagster.core.drills import parse_drill
+from tracks_dagster.attempts.drill_claims import claim_note
+from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.services.drill_score import DrillRow, score
 from tracks_dagster.services.receipts import read_receipts

@@ -7,12 +7,12 @@ import json
 from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
+from tracks_dagster.attempts.effects.eval_tick import EvalTick, close_lost_evals, tick_evals
+from tracks_dagster.attempts.effects.launch import FRUITLESS_RUNS_MAX
 from tracks_dagster.data.effects.evals import ask_for_evals, run_eval
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.eval_tick import EvalTick, close_lost_evals, tick_evals
-from tracks_dagster.services.launch import FRUITLESS_RUNS_MAX
 from tracks_dagster.track.states.evals import result_key, started_key
 from tracks_dagster.track.states.run_state import find_at
 from tracks_dagster.track.track import log_key

@@ -7,12 +7,12 @@ import pytest
 from tests.bodies import TRAIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
+from tracks_dagster.attempts.effects.watch import Tick, settle_open_runs
 from tracks_dagster.holds.effects.snapshot_quarantines import release_snapshot
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.watch import Tick, settle_open_runs
 from tracks_dagster.track import names
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.lifecycle import run_status

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport, OrchestratorRun
-from tracks_dagster.services.launch import (
+from tracks_dagster.attempts.effects.launch import (
     BACKOFF_S_MAX,
     FRUITLESS_RUNS_MAX,
     OpenAttempt,
@@ -17,6 +16,7 @@ from tracks_dagster.services.launch import (
     needs_supervisor,
     plan_launches,
 )
+from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 
 NOW = datetime(2026, 11, 22, 2, 0, tzinfo=UTC)
 NEVER, ALIVE, GONE = GangPhase.NEVER_STARTED, GangPhase.ALIVE, GangPhase.GONE

@@ -11,6 +11,9 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, PoolHistory, clustered, on_nodes, settled
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
+from tracks_dagster.attempts.effects.watch import settle_open_runs
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -19,9 +22,6 @@ from tracks_dagster.retry.effects.node_decisions import quarantine_node, release
 from tracks_dagster.retry.effects.node_health import NodeHealth, read_work
 from tracks_dagster.retry.effects.pool_view import view_pool
 from tracks_dagster.services.fsck.check import fsck
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.runs import open_first_attempt
-from tracks_dagster.services.watch import settle_open_runs
 from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE
 from tracks_dagster.track.records import Kind

@@ -9,15 +9,15 @@ import pytest
 from tests.bodies import placed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.on_demand import (
+from tracks_dagster.attempts.effects.on_demand import (
     Asked,
     ask_to_save,
     saved_since,
     wait_for_save,
     why_not_saved,
 )
+from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState
 

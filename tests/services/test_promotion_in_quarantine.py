@@ -12,6 +12,7 @@ from tests.bodies import EVAL_RESULT
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.services.test_source_quarantines import free, hold, on, settled
+from tracks_dagster.attempts.effects.eval_tick import tick_evals
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.data.effects.promotion import find_holder
 from tracks_dagster.ledger.effects.database import open_ledger
@@ -20,7 +21,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects import due
-from tracks_dagster.services.eval_tick import tick_evals
 from tracks_dagster.track.records import Json
 
 

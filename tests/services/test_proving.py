@@ -10,13 +10,13 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.services.test_retention import NoLeftovers
 from tests.services.test_retry import CONFIG, settled, spent_and_progressed
+from tracks_dagster.attempts.effects.opening.remedying import Hands
 from tracks_dagster.checkpoints.effects.collection import collect_all
 from tracks_dagster.checkpoints.effects.decisive import Decisive, read_what_decides
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX, UNREAD_S_MAX
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.remedying import Hands
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import CheckpointMismatch, StoreUnavailable, TracksError
 from tracks_dagster.track.names import ALERT_CHECKPOINT_UNREAD

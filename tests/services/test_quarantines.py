@@ -5,8 +5,8 @@ from __future__ import annotations
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tests.services.test_retry import CONFIG, by_ann, settled
+from tracks_dagster.attempts.effects.opening.remedying import QUARANTINES_MAX
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.remedying import QUARANTINES_MAX
 
 
 def diverged(store: FakeObjectStore, clock: FakeClock, *, after: int) -> None:

@@ -9,6 +9,7 @@ import pytest
 from tests.evidences import end, evidence
 from tests.fakes import FakeObjectStore
 from tests.histories import History
+from tracks_dagster.attempts.effects.reclassify import Reread, reclassify
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classify
 from tracks_dagster.reasons.evidence import Evidence
@@ -16,7 +17,6 @@ from tracks_dagster.reasons.user_rules import NO_RULES, Row, check_rules
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.spending import spendings
 from tracks_dagster.services.explain.run import Around, explain_attempt
-from tracks_dagster.services.reclassify import Reread, reclassify
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.reasons import TerminationReason

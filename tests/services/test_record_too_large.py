@@ -6,9 +6,9 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
+from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.retry import settle
 from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.records import Kind
 

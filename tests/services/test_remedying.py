@@ -9,13 +9,13 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
+from tracks_dagster.attempts.effects.opening import remedying
+from tracks_dagster.attempts.effects.opening.remedying import Hands
+from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.checkpoints.effects import retention
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services import remedying
-from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.track.names import WATCH_ATTEMPTS
 from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 

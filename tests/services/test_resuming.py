@@ -9,13 +9,13 @@ import pytest
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.services.test_supervise import Days, append, ends, supervisor
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.retry import settle
+from tracks_dagster.attempts.effects.resuming import NOTE_BY, check_resume
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.resuming import NOTE_BY, check_resume
-from tracks_dagster.services.retry import settle
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind

@@ -10,15 +10,15 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
+from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.remedying import Hands
+from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.retry.storm import PoolEnd, PoolView
-from tracks_dagster.services.attempt_changes import AttemptChanges
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.retry import Settled, settle
 from tracks_dagster.track.bodies import Debit, EvalWaived, Note
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, UnknownRun
 from tracks_dagster.track.names import ALERT_POOL_STORM, RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS

@@ -9,12 +9,12 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.retry import settle
 from tracks_dagster.track.names import WATCH_ATTEMPTS
 from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.track.track import run_track

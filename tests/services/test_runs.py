@@ -9,13 +9,18 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.runs import (
+    RunRequest,
+    declare,
+    estimate_device_s,
+    new_run_id,
+)
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.services.explain.run import explain_attempt
 from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.runs import RunRequest, declare, estimate_device_s, new_run_id
 from tracks_dagster.track.bodies import CodeVersion, Drill
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind, sha256_hex

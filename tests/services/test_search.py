@@ -7,12 +7,12 @@ from datetime import datetime
 import pytest
 
 from tests.stories import RUN_ID, Story
+from tracks_dagster.attempts.effects.noting import note
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.services import search as searching
-from tracks_dagster.services.noting import note
 from tracks_dagster.services.search import Found, Scope, search, search_deep
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import parse_time

@@ -7,6 +7,10 @@ import pytest
 from tests.bodies import TRAIN, ended
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.remedying import Hands
+from tracks_dagster.attempts.effects.opening.retry import Settled, settle
+from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.holds.effects.snapshot_quarantines import (
     consumers,
     find_any_snapshot,
@@ -18,10 +22,6 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.runs import open_first_attempt
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import WATCH_ATTEMPTS

@@ -13,6 +13,11 @@ from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.services.test_retry import CONFIG
 from tests.services.test_runs import REQUEST
+from tracks_dagster.attempts.effects.opening.branches import find_origin
+from tracks_dagster.attempts.effects.opening.first_attempts import open_or_tell
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.retry import Settled, settle
+from tracks_dagster.attempts.effects.opening.runs import declare
 from tracks_dagster.data.effects.evals import open_due_evals, run_eval, why_withheld
 from tracks_dagster.data.effects.promotion import decide_promotion, promote
 from tracks_dagster.holds.effects.decisions import quarantine_source, release_source
@@ -22,12 +27,7 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.branches import find_origin
 from tracks_dagster.services.explain.run import explain_attempt
-from tracks_dagster.services.first_attempts import open_or_tell
-from tracks_dagster.services.manual_retry import retry_by_person
-from tracks_dagster.services.retry import Settled, settle
-from tracks_dagster.services.runs import declare
 from tracks_dagster.services.status import read_status
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput

@@ -11,12 +11,17 @@ import pytest
 
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.machine import ProcessId
+from tracks_dagster.attempts.effects.supervise import (
+    DRAIN_GRACE_S,
+    DRAIN_KILL_S,
+    START_S_MAX,
+    Supervisor,
+)
+from tracks_dagster.attempts.machine import ProcessId
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.supervise import DRAIN_GRACE_S, DRAIN_KILL_S, START_S_MAX, Supervisor
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason

@@ -21,13 +21,13 @@ from tests.six_variants import (
     FakeMachine,
     write_variants,
 )
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.device_memory import Devices, Gpu, Holder
-from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.attempts.device_memory import Devices, Gpu, Holder
+from tracks_dagster.attempts.effects.heartbeat import write_launches
+from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.services.heartbeat import write_launches
-from tracks_dagster.services.launch import PendingLaunch
 from tracks_dagster.services.triage.judge import Sources, Triage, triage
 from tracks_dagster.services.triage.reading import read_sql
 from tracks_dagster.services.triage.room import Asked

@@ -10,8 +10,8 @@ import pytest
 from tests.fakes import FakeClock, FakeGangs, SequentialUids
 from tests.histories import History
 from tests.six_variants import INTERRUPTED, NODE, QUEUED, STEPS, FakeMachine, write_variants
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.user_rules import NO_RULES

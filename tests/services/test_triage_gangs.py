@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.fakes import FakeGangs
-from tracks_dagster.core.attempt_ports import GangReport
+from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.services.triage.gangs import Gangs
 from tracks_dagster.track.errors import GangError
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.six_variants import FAMILY, NODE, write_variants
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.services.triage.judge import Sources, triage

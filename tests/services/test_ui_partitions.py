@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.services.ui_partitions import PRUNE_EVERY, leaving, prune_is_due
+from tracks_dagster.attempts.effects.ui_partitions import PRUNE_EVERY, leaving, prune_is_due
 from tracks_dagster.track.records import format_time
 
 DAY = timedelta(days=1)

@@ -10,7 +10,16 @@ import pytest
 from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, Fault
 from tests.histories import History
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.effects import watch
+from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
+from tracks_dagster.attempts.effects.watch import (
+    Tick,
+    close_lost,
+    settle_open_runs,
+    skip_reason,
+    survey,
+)
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -22,9 +31,6 @@ from tracks_dagster.retry.effects.due import (
     runs_with_open_attempts,
 )
 from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due, scan_is_due
-from tracks_dagster.services import watch
-from tracks_dagster.services.heartbeat import read_heartbeat, write_heartbeat
-from tracks_dagster.services.watch import Tick, close_lost, settle_open_runs, skip_reason, survey
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.reasons import TerminationReason

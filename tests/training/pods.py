@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.ports import free_port
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.pod_files import PodEnd
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.pod_files import PodEnd
 from tracks_dagster.track import names
 from tracks_dagster.track.ports import ObjectStore
 

@@ -11,7 +11,7 @@ from torch import nn
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.core.drills import fit_drill, parse_drill
+from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import Fenced

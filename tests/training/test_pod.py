@@ -11,8 +11,8 @@ import pytest
 
 from tests.training.gangs import TrainingRun
 from tests.training.pods import PodStarter, until
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.pod_files import SAVE, STACKS, Ask
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.pod_files import SAVE, STACKS, Ask
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.ports import ObjectStore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError

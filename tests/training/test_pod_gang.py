@@ -11,8 +11,8 @@ import pytest
 
 from tests.fakes import FakeObjectStore, Fault
 from tests.ports import free_port
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.pod_files import STACKS, Ask, PodEnd
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.pod_files import STACKS, Ask, PodEnd
 from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
 from tracks_dagster.track.text.redact import redact

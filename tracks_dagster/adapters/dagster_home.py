@@ -21,7 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tracks_dagster.adapters import reaper
 from tracks_dagster.adapters.dagster_instance import (
     CONFIG_FILE,
     DEADLINES,
@@ -33,7 +32,8 @@ from tracks_dagster.adapters.dagster_instance import (
     postgres_problem,
     write_config,
 )
-from tracks_dagster.adapters.processes import (
+from tracks_dagster.attempts.effects.local import reaper
+from tracks_dagster.attempts.effects.local.processes import (
     Process,
     describe_holders,
     find_process,
@@ -41,7 +41,7 @@ from tracks_dagster.adapters.processes import (
     read_process,
     write_process,
 )
-from tracks_dagster.adapters.reaper import wait_for_lock
+from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
 from tracks_dagster.track.errors import OrchestratorError
 
 DAEMON = "dagster._daemon"

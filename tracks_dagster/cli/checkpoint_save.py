@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.attempts.effects.on_demand import ask_to_save, wait_for_save, why_not_saved
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, open_app, print_json, run_argument
 from tracks_dagster.reading import open_store_to_read
-from tracks_dagster.services.on_demand import ask_to_save, wait_for_save, why_not_saved
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

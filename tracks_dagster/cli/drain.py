@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.attempts.effects.draining import Drained, drain_node, pools_of_node
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_answer, seq_of, why_option
 from tracks_dagster.cli.in_time import answer_in_time
 from tracks_dagster.cli.pool import parse_length
 from tracks_dagster.holds.effects.stops import request_stop
-from tracks_dagster.services.draining import Drained, drain_node, pools_of_node
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import RUN_ID_PATTERN, check_run_id

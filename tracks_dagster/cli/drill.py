@@ -12,19 +12,19 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.attempts.drills import parse_drill
+from tracks_dagster.attempts.effects.local.code_version import read_code_version
+from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
 from tracks_dagster.cli.driving import play_daemon_death
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
-from tracks_dagster.core.drills import parse_drill
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
 from tracks_dagster.services.drill_score import DrillRow, score
 from tracks_dagster.services.receipts import read_receipts
-from tracks_dagster.services.runs import RunRequest, declare
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json

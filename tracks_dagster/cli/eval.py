@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
 from tracks_dagster.cli.common import as_json, attempt_option, by_option, open_app, print_json
 from tracks_dagster.data.effects.evals import Asked, ask_for_evals
-from tracks_dagster.services.heartbeat import describe_age, read_heartbeat
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.states.checkpoints import parse_at
 from tracks_dagster.track.states.run_state import find_at

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.services.status import waiting_for
 from tracks_dagster.stores.journals import last_step

@@ -11,8 +11,9 @@ from typing import TypeVar
 
 import click
 
-from tracks_dagster.adapters.log_tails import read_tail
-from tracks_dagster.adapters.rank_logs import GrowingLog, find_logs
+from tracks_dagster.attempts.effects.kept_logs import kept_logs
+from tracks_dagster.attempts.effects.local.log_tails import read_tail
+from tracks_dagster.attempts.effects.local.rank_logs import GrowingLog, find_logs
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     archive_option,
@@ -23,7 +24,6 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.services.kept_logs import kept_logs
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.states.run_state import AttemptState

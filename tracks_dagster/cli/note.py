@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.attempts.effects.noting import note
 from tracks_dagster.cli.common import as_json, by_option, open_app, parse_target, print_answer
 from tracks_dagster.cli.words import RECORDED_TEXT
-from tracks_dagster.services.noting import note
 from tracks_dagster.track.text.valid_text import check_words
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from tracks_dagster.attempts.effects.opening.runs import PROMOTION_ALIAS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     as_json,
@@ -14,7 +15,6 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.data.effects.promotion import promote
-from tracks_dagster.services.runs import PROMOTION_ALIAS
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import click
 
+from tracks_dagster.attempts.effects.given_verdict import give_verdict
+from tracks_dagster.attempts.effects.reclassify import Reread, reclassify, reclassify_all
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     as_json,
@@ -20,8 +22,6 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reading import open_dry_run, open_store_to_read
-from tracks_dagster.services.given_verdict import give_verdict
-from tracks_dagster.services.reclassify import Reread, reclassify, reclassify_all
 from tracks_dagster.settings import Settings, read_rules
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.records import Json

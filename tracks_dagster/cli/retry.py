@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
+from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.cli.common import (
     as_json,
     by_option,
@@ -23,8 +25,6 @@ from tracks_dagster.cli.compute_options import (
     read_trainer,
 )
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.services.attempt_changes import AttemptChanges
-from tracks_dagster.services.manual_retry import retry_by_person
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.text.valid_text import check_words

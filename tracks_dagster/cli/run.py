@@ -12,9 +12,18 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tracks_dagster.adapters.code_changes import read_code_diff
-from tracks_dagster.adapters.code_version import read_code_version
 from tracks_dagster.adapters.home_folder import check_home
+from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
+from tracks_dagster.attempts.effects.local.code_version import read_code_version
+from tracks_dagster.attempts.effects.opening.branches import Origin, find_origin
+from tracks_dagster.attempts.effects.opening.runs import (
+    STAGES,
+    RunRequest,
+    check_request,
+    declare,
+    first_gang,
+    new_run_id,
+)
 from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
@@ -30,16 +39,7 @@ from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensur
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.services.branches import Origin, find_origin
 from tracks_dagster.services.outcome import read_outcome
-from tracks_dagster.services.runs import (
-    STAGES,
-    RunRequest,
-    check_request,
-    declare,
-    first_gang,
-    new_run_id,
-)
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import click
 
-from tracks_dagster.core.pace import about
+from tracks_dagster.attempts.pace import about
 from tracks_dagster.core.restart_plan import NOW
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.services.triage.judge import Triage

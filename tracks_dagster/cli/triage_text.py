@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
+from tracks_dagster.attempts.device_memory import size_words
+from tracks_dagster.attempts.pace import Span, about, told
 from tracks_dagster.cli.common import print_table
 from tracks_dagster.cli.triage_advice import daemon_told, unkept_told
-from tracks_dagster.core.device_memory import size_words
-from tracks_dagster.core.pace import Span, about, told
 from tracks_dagster.core.restart_plan import LATER, NEVER, Planned
 from tracks_dagster.core.triage_signs import Sign
 from tracks_dagster.services.triage.judge import Triage

@@ -17,6 +17,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from tracks_dagster.attempts.kube_words import DNS_NAME, LABEL_KEY, QUEUE_NAME
 from tracks_dagster.core.cluster import CPU, JOB_KINDS, PULL_POLICIES, ClusterSettings, DeviceClass
 from tracks_dagster.core.cluster_fragments import (
     read_environment,
@@ -37,7 +38,6 @@ from tracks_dagster.core.cluster_nodes import (
     scalar,
     word,
 )
-from tracks_dagster.core.kube_words import DNS_NAME, LABEL_KEY, QUEUE_NAME
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from tracks_dagster.attempts.kube_words import DNS_NAME, toleration_problems
 from tracks_dagster.core.cluster_nodes import DNS_LABEL, items_of, to_json, unknown_keys
-from tracks_dagster.core.kube_words import DNS_NAME, toleration_problems
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.located import (
     Node,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tracks_dagster.core.kube_words import LABEL_KEY, LABEL_VALUE
+from tracks_dagster.attempts.kube_words import LABEL_KEY, LABEL_VALUE
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
 from tracks_dagster.track.text.located import (

@@ -1,8 +1,8 @@
 """A training run in simulated time, under a policy and a cadence: what `decide` would have made of it.
 
 The run is a real `RunState`, folded from real records, and the policy is asked as a sensor asks it;
-what follows on its answer is what `services.retry` would write. Nothing sleeps and nothing is drawn:
-chance is in the world alone. Times are seconds since the simulation began.
+what follows on its answer is what `attempts.effects.opening.retry` would write. Nothing sleeps and
+nothing is drawn: chance is in the world alone. Times are seconds since the simulation began.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.core.triage_signs import (
     RANKS_TOLD_MAX,
     Seen,

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
-from tracks_dagster.core.machine import MachineNow
-from tracks_dagster.core.pace import about
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.pace import about
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.names import LOCAL, attempt_key

@@ -1,8 +1,8 @@
 """What follows on the state of a run: a retry, a wait, a refusal or the end. Pure.
 
 `decide(state, policy, now)` gives the same answer for the same history. The answer says in words what
-it counted and names the records; `services.retry` makes a record of it. More debits never turn a
-refusal into a retry, and more progress never a retry into a refusal.
+it counted and names the records; `attempts.effects.opening.retry` makes a record of it. More debits
+never turn a refusal into a retry, and more progress never a retry into a refusal.
 """
 
 from __future__ import annotations

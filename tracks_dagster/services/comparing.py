@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.effects.noting import known_attempt
 from tracks_dagster.core.comparing import Comparison, Side, compare
 from tracks_dagster.core.comparing_scores import Score
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.noting import known_attempt
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import attempt_key, parse_attempt_key
 from tracks_dagster.track.placement import nodes_of

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.core.drills import KINDS, Action
+from tracks_dagster.attempts.drills import KINDS, Action
 from tracks_dagster.services.receipts import RunReceipts
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE

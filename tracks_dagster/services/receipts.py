@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracks_dagster.core.continuity import AttemptLosses, Continuity, continuity
+from tracks_dagster.attempts.continuity import AttemptLosses, Continuity, continuity
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journals import StepLine, read_steps
 from tracks_dagster.track.names import ALERT_SAVE_FAILED

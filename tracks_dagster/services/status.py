@@ -13,17 +13,17 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from tracks_dagster.holds.effects.descending import read_held
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.heartbeat import (
+from tracks_dagster.attempts.effects.heartbeat import (
     Heartbeat,
     describe_age,
     describe_launch,
     read_heartbeat,
 )
-from tracks_dagster.services.launch import next_sensor
-from tracks_dagster.services.silence import heard_at, silence
+from tracks_dagster.attempts.effects.launch import next_sensor
+from tracks_dagster.attempts.effects.silence import heard_at, silence
+from tracks_dagster.holds.effects.descending import read_held
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.errors import TrackBroken, UnknownRun

@@ -1,4 +1,4 @@
-"""Plays the faults that a run was declared with inside its gang, at the steps it names (`core.drills`).
+"""Plays the faults of a run (`attempts.drills`) inside its gang, at the steps that it names.
 
 Every rank and every attempt knows them from the track. A drill that fires once is claimed there by a
 note before it fires, so that an attempt that replays the step is not hit again. What ends processes
@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from tracks_dagster.adapters.processes import write_json
-from tracks_dagster.core.drills import KINDS
+from tracks_dagster.attempts.drills import KINDS
+from tracks_dagster.attempts.effects.local.processes import write_json
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import StoreUnavailable, TrainingError
 from tracks_dagster.track.ports import ObjectStore

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracks_dagster.adapters.processes import write_json
+from tracks_dagster.attempts.effects.local.processes import write_json
 from tracks_dagster.track.errors import DataRejected, StoreUnavailable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json

@@ -35,14 +35,14 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.adapters.processes import (
+from tracks_dagster.attempts.effects.local.processes import (
     find_process,
     read_json,
     this_process,
     write_json,
     write_process,
 )
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.adapters.processes import read_json
+from tracks_dagster.attempts.effects.local.processes import read_json
 from tracks_dagster.training import kernel_log, memory_cgroup
 
 DRILL_CGROUP = "drill/cgroup.json"  # in the gang's folder: the path of a cgroup that a drill made

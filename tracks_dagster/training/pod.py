@@ -9,7 +9,7 @@ The pod ends with 0 when its ranks are done, EXIT_DRAINED when they saved and en
 EXIT_FENCED when another launch took over, else with the code of the rank that failed first (128 + n
 for signal n); EXIT_PROBLEM when no rank could be started, EXIT_SETTINGS when its variables are wrong.
 
-It talks to the object store only. What it leaves there: `core.pod_files`, and the journals' tails.
+It talks to the object store only. What it leaves there: `attempts.pod_files`, and the journals' tails.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tracks_dagster.adapters.journal_shipping import ship_journals
-from tracks_dagster.adapters.processes import write_json
-from tracks_dagster.core.pod_files import ASK_EVERY_S, BEAT_EVERY_S
+from tracks_dagster.attempts.effects.local.journal_shipping import ship_journals
+from tracks_dagster.attempts.effects.local.processes import write_json
+from tracks_dagster.attempts.pod_files import ASK_EVERY_S, BEAT_EVERY_S
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError

@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 import signal
 
-from tracks_dagster.adapters.stack_dumps import dump_stacks
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.pod_files import Ask, SaveAnswer
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
+from tracks_dagster.attempts.pod_files import Ask, SaveAnswer
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.pod_environment import PodEnvironment

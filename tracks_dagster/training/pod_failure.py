@@ -7,7 +7,7 @@ the pods that their Job's controller deletes is over.
 
 from __future__ import annotations
 
-from tracks_dagster.core import pod_files
+from tracks_dagster.attempts import pod_files
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 from tracks_dagster.training.pod_environment import PodEnvironment

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tracks_dagster.adapters.processes import Process, read_json
+from tracks_dagster.attempts.effects.local.processes import Process, read_json
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.records import format_time

@@ -22,7 +22,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.adapters.processes import read_json
+from tracks_dagster.attempts.effects.local.processes import read_json
 from tracks_dagster.track import names
 from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, EXIT_CANNOT_RUN, SURVIVORS_S_MAX

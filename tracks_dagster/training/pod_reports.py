@@ -13,9 +13,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from signal import SIGKILL
 
-from tracks_dagster.adapters.processes import boot_id
-from tracks_dagster.core import pod_files
-from tracks_dagster.core.pod_files import PodBeat, PodEnd
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.effects.local.processes import boot_id
+from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track.ports import ObjectStore

@@ -11,8 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tracks_dagster.adapters.log_tails import read_tail
-from tracks_dagster.adapters.processes import Process, find_process, read_json, write_json
+from tracks_dagster.attempts.effects.local.log_tails import read_tail
+from tracks_dagster.attempts.effects.local.processes import (
+    Process,
+    find_process,
+    read_json,
+    write_json,
+)
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 
 CLOSED = "closed"  # the file that says: no rank of this pod may start any more

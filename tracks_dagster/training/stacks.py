@@ -10,7 +10,7 @@ import faulthandler
 import sys
 from pathlib import Path
 
-from tracks_dagster.core.stack_files import DUMP_SIGNAL, stack_file
+from tracks_dagster.attempts.stack_files import DUMP_SIGNAL, stack_file
 
 
 def enable_dumps(work: Path, rank: int) -> None:

@@ -1,8 +1,9 @@
 """What the ranks of a living gang are asked for, through the store: a save, a stack dump.
 
 Nobody may enter a pod, and a pod holds no credentials of the cluster: so a wish is an object that
-every pod of the gang looks for (`core.pod_files`), and a pod answers with another one. The newest wish
-counts; a pod that has seen none for a few seconds misses the one before it, and its asker is told.
+every pod of the gang looks for (`attempts.pod_files`), and a pod answers with another one. The
+newest wish counts; a pod that has seen none for a few seconds misses the one before it, and its
+asker is told.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 
-from tracks_dagster.core.pod_files import (
+from tracks_dagster.attempts.pod_files import (
     ASK_EVERY_S,
     SAVE,
     STACKS,

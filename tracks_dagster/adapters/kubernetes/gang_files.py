@@ -1,8 +1,8 @@
 """What the pods of one gang put into the store, and what its launcher put there: read, and kept.
 
 A gang's pods hold no credentials of the cluster and nobody enters them, so the store is where both
-sides meet (`core.pod_files`). Beats are read at most every `BEAT_READ_S`, one small object a pod; an
-end is read once its pod is ending, until all its ranks have theirs.
+sides meet (`attempts.pod_files`). Beats are read at most every `BEAT_READ_S`, one small object a
+pod; an end is read once its pod is ending, until all its ranks have theirs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from tracks_dagster.core.pod_files import (
+from tracks_dagster.attempts.pod_files import (
     PodBeat,
     PodEnd,
     beat_key,

@@ -17,7 +17,7 @@ from tracks_dagster.adapters.kubernetes.gang_files import GangFiles
 from tracks_dagster.adapters.kubernetes.job_board import JobBoard, JobState, state_of
 from tracks_dagster.adapters.kubernetes.places import Place
 from tracks_dagster.adapters.kubernetes.pod_lives import life_of, unreachable
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import Clock, ObjectStore

@@ -42,7 +42,7 @@ from tracks_dagster.adapters.kubernetes.node_tainting import NodeTainting
 from tracks_dagster.adapters.kubernetes.starting import start_gang
 from tracks_dagster.adapters.kubernetes.sweeping import Sweeping
 from tracks_dagster.adapters.kubernetes.watched_gang import WatchedGang
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.orphans import StandingGang
 from tracks_dagster.reasons.hangs import StackDump

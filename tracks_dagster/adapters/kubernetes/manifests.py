@@ -16,7 +16,7 @@ from tracks_dagster.adapters.kubernetes.job_names import (
 from tracks_dagster.adapters.kubernetes.pod_environment import MASTER_PORT
 from tracks_dagster.adapters.kubernetes.pod_template import pod_template, read_parts
 from tracks_dagster.adapters.kubernetes.template_rules import QUEUE_LABEL
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import JOB, JOB_SET, ClusterSettings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from tracks_dagster.adapters.kubernetes.compute_demand import Demand, threads
 from tracks_dagster.adapters.kubernetes.job_names import job_name, pod_host
 from tracks_dagster.adapters.kubernetes.merging import by_key
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.track import names
 from tracks_dagster.track.records import Json

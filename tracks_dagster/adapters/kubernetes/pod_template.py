@@ -23,7 +23,7 @@ from tracks_dagster.adapters.kubernetes.template_rules import (
     check_variables,
     read_template,
 )
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import GIB, ClusterSettings
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.core.cluster import ClusterSettings
 from tracks_dagster.core.cluster_store import why_unreachable
 from tracks_dagster.track.errors import InvalidInput

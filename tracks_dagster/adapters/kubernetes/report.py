@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.core.gang_ends import conditions, deciding_pod, rank_ends
 from tracks_dagster.core.gang_seen import GangSeen
-from tracks_dagster.core.pod_files import PodBeat, PodEnd
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track.records import Json

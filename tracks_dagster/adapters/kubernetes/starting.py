@@ -12,7 +12,7 @@ from tracks_dagster.adapters.kubernetes.homes import variables_of
 from tracks_dagster.adapters.kubernetes.kube_requests import Object
 from tracks_dagster.adapters.kubernetes.manifests import gang_objects
 from tracks_dagster.adapters.kubernetes.watched_gang import WatchedGang
-from tracks_dagster.core.attempt_ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.kube_json import mapping, text
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.track.names import ENV_STORE, attempt_key

@@ -20,7 +20,7 @@ from tracks_dagster.adapters.kubernetes.pod_evidence import read_evidence
 from tracks_dagster.adapters.kubernetes.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
 from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
 from tracks_dagster.adapters.kubernetes.report import Known, report
-from tracks_dagster.core.attempt_ports import GangPhase, GangReport
+from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.core.gang_seen import GangSeen, PodStory
 from tracks_dagster.core.start_budget import cannot_start
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition

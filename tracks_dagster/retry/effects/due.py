@@ -2,7 +2,7 @@
 
 What the ledger names is then read from the tracks, so a row that is behind costs a look and decides
 nothing. A track that it is behind on is brought in by whoever looks; runs that nothing is due on, by
-`services.watch.revisit_if_due`.
+`attempts.effects.watch.revisit_if_due`.
 """
 
 from __future__ import annotations

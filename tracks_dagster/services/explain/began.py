@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tracks_dagster.core.continuity import Continuity
+from tracks_dagster.attempts.continuity import Continuity
 from tracks_dagster.services.explain.explanation import Resumed
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.track.records import Kind, Record

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.continuity import Continuity
 from tracks_dagster.core.completeness import Completeness
-from tracks_dagster.core.continuity import Continuity
 from tracks_dagster.ledger.prices import Money
 from tracks_dagster.services.explain.reading import Break
 from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from tracks_dagster.attempts.effects.silence import heard_at, silence
 from tracks_dagster.services.explain.explanation import Progress
 from tracks_dagster.services.receipts import Receipt
-from tracks_dagster.services.silence import heard_at, silence
 from tracks_dagster.track.states.run_state import AttemptState
 
 

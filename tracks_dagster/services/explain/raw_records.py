@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.effects.kept_logs import CHANGED
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.services.explain.reading import Break, read_run
-from tracks_dagster.services.kept_logs import CHANGED
 from tracks_dagster.services.narrate import sentence
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.records import Json, format_time, sha256_hex

@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from tracks_dagster.attempts.effects.gathering import read_journal_end
+from tracks_dagster.attempts.effects.kept_logs import read_evidence
+from tracks_dagster.attempts.effects.placements import read_places
 from tracks_dagster.holds.clean_start import CleanStart
 from tracks_dagster.holds.effects.descending import next_start, not_known
 from tracks_dagster.holds.effects.quarantines import Quarantines
@@ -43,10 +46,7 @@ from tracks_dagster.services.explain.ranks import late_words
 from tracks_dagster.services.explain.reading import RunRead, read_run
 from tracks_dagster.services.explain.stretches import stretches
 from tracks_dagster.services.explain.tried import explain_data, explain_tried
-from tracks_dagster.services.gathering import read_journal_end
-from tracks_dagster.services.kept_logs import read_evidence
 from tracks_dagster.services.narrate import sentence
-from tracks_dagster.services.placements import read_places
 from tracks_dagster.services.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.stores.journals import journal_prefix, read_tail
 from tracks_dagster.track.bodies import RankPlace, TimeSpent

@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.effects.closing import close_attempt
+from tracks_dagster.attempts.effects.opening.first_attempts import open_or_tell
+from tracks_dagster.attempts.effects.opening.remedying import Hands
+from tracks_dagster.attempts.effects.opening.retry import settle
+from tracks_dagster.attempts.ports import LauncherOf, OrchestratorRun
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.core.attempt_ports import LauncherOf, OrchestratorRun
 from tracks_dagster.core.restart_plan import NOW, Planned
 from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -19,10 +23,6 @@ from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.services.closing import close_attempt
-from tracks_dagster.services.first_attempts import open_or_tell
-from tracks_dagster.services.remedying import Hands
-from tracks_dagster.services.retry import settle
 from tracks_dagster.services.triage.judge import Triage
 from tracks_dagster.services.triage.line import Line
 from tracks_dagster.track.bodies import Note

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.pace import Pace
+from tracks_dagster.attempts.pace import Pace
 from tracks_dagster.core.triage_signs import Sign
 from tracks_dagster.services.triage.reading import Commit, RunRead
 from tracks_dagster.stores.journals import journal_prefix

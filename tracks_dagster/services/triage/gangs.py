@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
-from tracks_dagster.core.attempt_ports import GangReport, LauncherOf
+from tracks_dagster.attempts.ports import GangReport, LauncherOf
 from tracks_dagster.track.errors import GangError, SettingsError, TracksError
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.text.redact import Redact

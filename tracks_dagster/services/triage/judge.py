@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.core.attempt_ports import GangReport, LauncherOf, Machine
-from tracks_dagster.core.device_memory import Devices, OrphanMemory, orphan_memory, size_words
-from tracks_dagster.core.machine import MachineNow
+from tracks_dagster.attempts.device_memory import Devices, OrphanMemory, orphan_memory, size_words
+from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.core.restart_plan import Planned
 from tracks_dagster.core.triage import Judged, Verdict, judge
 from tracks_dagster.core.triage_signs import Seen, Sign
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.heartbeat import read_heartbeat
 from tracks_dagster.services.triage.daemon import Daemon, daemon_of
 from tracks_dagster.services.triage.gangs import Gangs
 from tracks_dagster.services.triage.line import Line, line_of

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracks_dagster.core.attempt_ports import GangReport
-from tracks_dagster.core.pace import Pace, Span, mean_step, measure, time_for
+from tracks_dagster.attempts.pace import Pace, Span, mean_step, measure, time_for
+from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.core.triage import Judged, Verdict
 from tracks_dagster.core.triage_signs import Sign
 from tracks_dagster.services.triage.cells import MEMORY_METRIC, cell_signs

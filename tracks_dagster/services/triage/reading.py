@@ -14,8 +14,8 @@ from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
+from tracks_dagster.attempts.pace import STEPS_MAX
 from tracks_dagster.core.attempt_tail import Tail, fold_tail
-from tracks_dagster.core.pace import STEPS_MAX
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.journals import JournalTail, read_tail

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.core.device_memory import Devices, OrphanMemory
+from tracks_dagster.attempts.device_memory import Devices, OrphanMemory
 from tracks_dagster.core.restart_plan import NOW, SLOT, Candidate, Device, Occupant, Planned, plan
 from tracks_dagster.core.triage import Verdict
 from tracks_dagster.services.triage.line import Line

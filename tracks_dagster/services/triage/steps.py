@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.attempt_ports import GangReport
+from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.services.triage.reading import RunRead
 

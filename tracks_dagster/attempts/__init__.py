@@ -1,0 +1,1 @@
+"""An attempt's life, and the gang that runs it."""

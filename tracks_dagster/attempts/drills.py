@@ -1,0 +1,236 @@
+"""Drills: faults played on purpose, as a person writes them, and what should come of each.
+
+`KIND@STEP[,option=value…]`: `preempt@23` takes the gang away after step 23 with 30 s of grace,
+`hang@12,rank=1,how=loader` lets rank 1 wait for ever for the data of step 12. Each fires once a run,
+whatever is replayed, unless its row says otherwise. Parsing and checking only: `training.drills` plays
+what happens inside a gang, `attempts.effects.outside_drills` the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json
+
+GRACE_S_MAX = 3600.0
+STEPS_MAX = 100_000
+HANGS = ("code", "loader", "stopped")  # how a rank hangs; the first is the default
+
+
+class Action(Enum):
+    """What should follow a drill."""
+
+    RETRIED = "retried"
+    REFUSED = "refused"
+    GOES_ON = "goes on"
+    EVAL_RETRIED = "eval retried"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillKind:
+    """One row of the table. reason: of the attempt, or eval, that the drill ends; None: it ends none.
+
+    first_step: the least step that it can fire at; ranks_min: processes that it takes; options:
+    what may be written after the step; repeats: fires in every attempt that gets there.
+    """
+
+    reason: TerminationReason | None
+    action: Action
+    plays: str
+    first_step: int = 1
+    ranks_min: int = 1
+    options: tuple[str, ...] = ()
+    repeats: bool = False
+
+
+_R = TerminationReason
+
+KINDS: dict[str, DrillKind] = {
+    "preempt": DrillKind(
+        reason=_R.PREEMPTED,
+        action=Action.RETRIED,
+        plays="the machine is taken after the step, with grace=SECONDS (30)",
+        options=("grace",),
+    ),
+    "sigkill": DrillKind(
+        reason=_R.UNKNOWN,
+        action=Action.RETRIED,
+        plays="SIGKILL after the step, of rank=N or of all, and nobody says why",
+        options=("rank",),
+    ),
+    "gpu_oom": DrillKind(
+        reason=_R.GPU_OOM,
+        action=Action.RETRIED,
+        plays="no device memory while the micro-batch is above half of the run's",
+        repeats=True,
+    ),
+    "host_oom": DrillKind(
+        reason=_R.HOST_OOM,
+        action=Action.RETRIED,
+        plays="a rank outgrows a real memory cgroup; skipped where none can be made",
+        options=("rank",),
+    ),
+    "nan": DrillKind(
+        reason=_R.NAN_LOSS,
+        action=Action.RETRIED,
+        plays="one rank's loss is NaN",
+        options=("rank",),
+    ),
+    "spike": DrillKind(
+        reason=None,
+        action=Action.GOES_ON,
+        plays="the loss is 20 times what it was, for steps=N (1); long enough, it has diverged",
+        options=("steps",),
+    ),
+    "hang": DrillKind(
+        reason=_R.HANG,
+        action=Action.RETRIED,
+        plays="one rank goes no further: how=code, loader (its data) or stopped (SIGSTOP)",
+        options=("rank", "how"),
+    ),
+    "bad_batch": DrillKind(
+        reason=_R.BAD_INPUT_DATA,
+        action=Action.RETRIED,
+        plays="the loader cannot read a sample of the step",
+        options=("rank",),
+    ),
+    "bad_snapshot": DrillKind(
+        reason=_R.BAD_INPUT_DATA,
+        action=Action.REFUSED,
+        plays="a byte of the snapshot is another than its manifest says",
+        first_step=0,
+        repeats=True,
+    ),
+    "disk_full": DrillKind(
+        reason=_R.DISK_FULL,
+        action=Action.RETRIED,
+        plays="from the step on no chunk of a checkpoint can be written: no space left",
+    ),
+    "storage_error": DrillKind(
+        reason=_R.STORAGE_IO,
+        action=Action.RETRIED,
+        plays="the object store does not answer in the step",
+    ),
+    "rank_crash": DrillKind(
+        reason=_R.NATIVE_CRASH,
+        action=Action.RETRIED,
+        plays="one rank of several dies of a segmentation fault",
+        ranks_min=2,
+        options=("rank",),
+    ),
+    "evaluator_crash": DrillKind(
+        reason=_R.EVALUATOR_ERROR,
+        action=Action.EVAL_RETRIED,
+        plays="the evaluator of a checkpoint of that step or a later one dies, once",
+    ),
+    "corrupt_checkpoint": DrillKind(
+        reason=_R.PREEMPTED,
+        action=Action.RETRIED,
+        plays="a byte of the newest checkpoint changes, and the gang is preempted after the step",
+    ),
+    "kill_daemon": DrillKind(
+        reason=None, action=Action.GOES_ON, plays="SIGKILL of the Dagster daemon of this home"
+    ),
+    "kill_run_worker": DrillKind(
+        reason=None, action=Action.GOES_ON, plays="SIGKILL of the process that supervises the gang"
+    ),
+    "code_error": DrillKind(
+        reason=_R.CODE_ERROR,
+        action=Action.REFUSED,
+        plays="the training code raises, in every attempt that gets there",
+        first_step=0,
+        repeats=True,
+    ),
+}
+
+
+def parse_drill(text: str) -> Drill:
+    """Return the drill that `KIND@STEP[,option=value…]` names; raises InvalidInput."""
+    kind_text, separator, rest = text.partition("@")
+    kind = KINDS.get(kind_text)
+    if kind is None or not separator:
+        raise InvalidInput(
+            f"{text!r} is no drill: write KIND@STEP with one of {', '.join(sorted(KINDS))}, "
+            "for example preempt@23."
+        )
+    step_text, *options = rest.split(",")
+    if not step_text.isascii() or not step_text.isdigit() or int(step_text) < kind.first_step:
+        raise InvalidInput(
+            f"The step of drill {text!r} is no whole number from {kind.first_step} on."
+        )
+    drill = Drill(kind=kind_text, step=int(step_text))
+    for option in options:
+        drill = _with_option(drill, text, kind, option)
+    return drill
+
+
+def fit_drill(drill: Drill, config: Mapping[str, Json], *, ranks: int) -> Drill:
+    """Return `drill` as it stands in the track of a run with that config and so many ranks.
+
+    An OOM drill gets its limit, half of the run's micro-batch. Raises InvalidInput for a drill that
+    could never fire.
+    """
+    if drill.step > config["steps"]:
+        raise InvalidInput(
+            f"Drill {drill.kind}@{drill.step} would never fire: the run has {config['steps']} "
+            "steps; choose an earlier step or more steps."
+        )
+    ranks_min = KINDS[drill.kind].ranks_min
+    if ranks < ranks_min:
+        raise InvalidInput(
+            f"Drill {drill.kind}@{drill.step} needs {ranks_min} ranks or more and the run has "
+            f"{ranks}: add --ranks {ranks_min}."
+        )
+    if drill.rank is not None and drill.rank >= ranks:
+        raise InvalidInput(
+            f"Drill {drill.kind}@{drill.step} names rank {drill.rank}; the run's ranks are 0 to "
+            f"{ranks - 1}."
+        )
+    if drill.kind != "gpu_oom":
+        return drill
+    if config["micro_batch"] < 2:
+        raise InvalidInput(
+            f"Drill gpu_oom@{drill.step} needs a micro-batch that can be halved, and it is "
+            f"{config['micro_batch']}: set micro_batch to 2 or more."
+        )
+    return replace(drill, micro_batch_max=max(1, config["micro_batch"] // 2))
+
+
+def _with_option(drill: Drill, text: str, kind: DrillKind, option: str) -> Drill:
+    name, _, value = option.partition("=")
+    if name in kind.options:
+        match name:
+            case "grace" if (grace_s := _number(value)) is not None and grace_s <= GRACE_S_MAX:
+                return replace(drill, grace_s=grace_s)
+            case "rank" if value.isascii() and value.isdigit():
+                return replace(drill, rank=int(value))
+            case "steps" if value.isascii() and value.isdigit() and 1 <= int(value) <= STEPS_MAX:
+                return replace(drill, steps=int(value))
+            case "how" if value in HANGS:
+                return replace(drill, how=value)
+    takes = ", ".join(_OPTIONS[each] for each in kind.options) or "nothing"
+    raise InvalidInput(
+        f"{text!r} is no drill: after the step {drill.kind} takes {takes}, and {option!r} is none "
+        "of it."
+    )
+
+
+_OPTIONS = {
+    "grace": f"grace=SECONDS from 0 to {GRACE_S_MAX:g}",
+    "rank": "rank=N",
+    "steps": f"steps=N from 1 to {STEPS_MAX}",
+    "how": f"how={'|'.join(HANGS)}",
+}
+
+
+def _number(text: str) -> float | None:
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if number >= 0.0 else None  # not NaN

@@ -1,0 +1,1 @@
+"""Launches, supervises, watches, drains and closes attempts."""

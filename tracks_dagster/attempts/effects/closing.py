@@ -1,0 +1,248 @@
+"""Close an attempt: end what lives of it, keep the evidence, say why it ended.
+
+Called by the supervisor of an attempt, and by the watcher when a gang is gone and nobody supervises
+it. Both at once are harmless: the evidence is stored under its own hash, and `attempt_ended` is a
+decision, so one of them appends it and the other finds it there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from tracks_dagster.attempts.effects.gathering import Gathered, gather
+from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport, Orchestrator
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.classify import classifier_version, classify
+from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, RankEnd, Verdict
+from tracks_dagster.reasons.fingerprints import fingerprint
+from tracks_dagster.reasons.initiator import initiator
+from tracks_dagster.reasons.rules.rules_control import blamed_rank
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.track.bodies import AttemptEnded
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import GangError, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import node_of, nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Draft, Kind, canonical_json, parse_time, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.redact import Redact, redact
+
+OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
+NUMERIC = frozenset({TerminationReason.NAN_LOSS.value, TerminationReason.LOSS_DIVERGENCE.value})
+GATHERINGS_MAX = 5  # a launch may be placed while evidence is gathered; then it is gathered again
+
+# `attempt_ended` is one record of at most 16 KiB; whole texts stand in the evidence.
+LINES_MAX = 12
+LINE_CHARACTERS_MAX = 400
+ROOT_MESSAGE_CHARACTERS_MAX = 1000
+
+
+def is_over(report: GangReport, now: datetime) -> bool:
+    """Whether the attempt of this gang should be closed.
+
+    Nothing of it lives, its launcher has given up bringing it up, or `OTHER_RANKS_S_MAX` have passed
+    since the first rank ended.
+    """
+    if report.phase is GangPhase.GONE or any(c.type == CANNOT_START for c in report.conditions):
+        return True
+    ends = [parse_time(end.ended_at) for end in report.ranks if end.ended_at is not None]
+    return bool(ends) and (now - min(ends)).total_seconds() >= OTHER_RANKS_S_MAX
+
+
+def close_attempt(
+    tracks: Tracks,
+    gangs: GangLauncher,
+    orchestrator: Orchestrator,
+    run_id: str,
+    attempt_id: int,
+    closed_by: str,
+    *,
+    message: str = "",
+    conditions: tuple[Condition, ...] = (),
+    clean: Redact = redact,
+    rules: UserRules = NO_RULES,
+) -> AttemptState:
+    """End the attempt and return it ended, by this call or by another before it.
+
+    Its processes are killed and seen gone first, and what they left on the machine is stored.
+    message, conditions: what the caller met or decided, kept as evidence; rules: a user's own rules of
+    the classifier. Idempotent, safe from two
+    processes. Raises UnknownRun, and GangError when processes cannot be ended; the attempt then
+    stays open.
+    """
+    for _ in range(GATHERINGS_MAX):
+        state, attempt = find_attempt(tracks, run_id, attempt_id)
+        if not attempt.is_open:
+            return attempt
+        gangs.kill(run_id, attempt_id)
+        gangs.ship(run_id, attempt_id, tracks.store)
+        report = gangs.observe(run_id, attempt_id)
+        claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
+        run = orchestrator.find(claim) if claim else None
+        gathered = gather(
+            tracks.store,
+            state,
+            attempt,
+            report,
+            run,
+            message=message,
+            conditions=conditions,
+            clean=clean,
+        )
+        ended = _ended(tracks, state, attempt, gathered, closed_by, rules)
+        draft = tracks.draft(Kind.ATTEMPT_ENDED, ended, attempt_id=attempt_id)
+        if tracks.decide_run(run_id, _unless_changed(draft, attempt)) is not None:
+            return find_attempt(tracks, run_id, attempt_id)[1]
+    raise GangError(
+        f"Cannot close {attempt_key(run_id, attempt_id)}: its evidence changed "
+        f"{GATHERINGS_MAX} times while it was gathered; the next tick tries again."
+    )
+
+
+def find_attempt(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState, AttemptState]:
+    """Return the run and its attempt as they stand now; raises UnknownRun."""
+    state = tracks.run(run_id)
+    attempt = state.attempt(attempt_id)
+    if attempt is None:
+        raise UnknownRun(
+            f"{run_id} has no attempt {attempt_id}; it has {len(state.attempts)} so far. "
+            f"`tracks explain {run_id}` lists them."
+        )
+    return state, attempt
+
+
+def _unless_changed(
+    draft: Draft, gathered_for: AttemptState
+) -> Callable[[RunState | None], Draft | None]:
+    """Return a choice that ends the attempt, unless it has ended or a launch was placed since."""
+
+    def choose(state: RunState | None) -> Draft | None:
+        attempt = state.attempt(gathered_for.attempt_id) if state else None
+        if attempt is None or not attempt.is_open:
+            return None
+        return draft if attempt.placed_seq == gathered_for.placed_seq else None
+
+    return choose
+
+
+def _ended(
+    tracks: Tracks,
+    state: RunState,
+    attempt: AttemptState,
+    gathered: Gathered,
+    closed_by: str,
+    rules: UserRules,
+) -> AttemptEnded:
+    """Judge the evidence, store it, and say both in the body of `attempt_ended`."""
+    evidence = gathered.evidence
+    verdict = classify(evidence, rules)
+    key, sha256 = _store_evidence(tracks, evidence)
+    started_at, finished_at = _span(attempt, evidence)
+    return AttemptEnded(
+        reason=verdict.reason,
+        confidence=verdict.confidence,
+        rule=verdict.rule,
+        lines=record_lines(verdict),
+        classifier_version=classifier_version(rules),
+        evidence_key=key,
+        evidence_sha256=sha256,
+        device_seconds=device_seconds(evidence.ranks, started_at, finished_at),
+        accelerator=_accelerator(attempt),
+        started_at=started_at,
+        finished_at=finished_at,
+        last_step=evidence.last_step,
+        first_line_ran=gathered.first_line_ran,
+        root_message=verdict.root_message[:ROOT_MESSAGE_CHARACTERS_MAX],
+        fingerprint=fingerprint_of(verdict, attempt),
+        closed_by=closed_by,
+        cursor_from=attempt.restored.cursor if attempt.restored else None,
+        cursor_to=gathered.journal.cursor_to,
+        onset_step=_onset_step(verdict, evidence),
+        blamed_node=_blamed_node(verdict, evidence, attempt),
+        spent=gathered.journal.spent,
+        last_stepped_at=gathered.journal.last_stepped_at,
+    )
+
+
+def _onset_step(verdict: Verdict, evidence: Evidence) -> int | None:
+    """Return the earliest step at which a rank saw the numbers go wrong."""
+    if verdict.reason not in NUMERIC:
+        return None
+    words = [end.last_word for end in evidence.ranks if end.last_word is not None]
+    return min((w.onset_step for w in words if w.onset_step is not None), default=None)
+
+
+def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
+    """Return the node that was booted anew, or that of the rank that hung, that a control plane names,
+    or that failed first."""
+    if verdict.reason == TerminationReason.NODE_FAILURE and evidence.boot_ids:
+        return min(evidence.boot_ids)
+    hung = next((c.rank for c in evidence.conditions if c.type == hangs.CONDITION), None)
+    rank = hung if hung is not None else blamed_rank(evidence, verdict.reason)
+    first = initiator(evidence.ranks)
+    if rank is None and first is not None:
+        rank = first.rank
+    if attempt.placed is None or rank is None:
+        return None
+    return node_of(attempt.placed, rank)
+
+
+def device_seconds(
+    ranks: tuple[RankEnd, ...], started_at: str | None, finished_at: str | None
+) -> float:
+    """Return the sum over ranks of the seconds from start to end, one device each.
+
+    Where a rank's own times are not known, the attempt's stand in; 0 when there are none at all.
+    """
+    return round(sum(_seconds(end, started_at, finished_at) for end in ranks), 3)
+
+
+def _seconds(end: RankEnd, started_at: str | None, finished_at: str | None) -> float:
+    start, finish = end.started_at or started_at, end.ended_at or finished_at
+    if start is None or finish is None:
+        return 0.0
+    return max(0.0, (parse_time(finish) - parse_time(start)).total_seconds())
+
+
+def _span(attempt: AttemptState, evidence: Evidence) -> tuple[str | None, str | None]:
+    """Return when the first rank started and the last one ended, as far as anybody saw it."""
+    starts = [end.started_at for end in evidence.ranks if end.started_at is not None]
+    ends = [end.ended_at for end in evidence.ranks if end.ended_at is not None]
+    started_at = min(starts) if starts else evidence.started_at
+    finished_at = max(ends) if ends else evidence.finished_at
+    return started_at, finished_at
+
+
+def _store_evidence(tracks: Tracks, evidence: Evidence) -> tuple[str, str]:
+    data = canonical_json(to_json(evidence))
+    sha256 = sha256_hex(data)
+    prefix = f"runs/{evidence.run_id}/attempts/{evidence.attempt_id}"
+    key = f"{prefix}/evidence/{sha256}.json"
+    tracks.store.put(key, data)
+    return key, sha256
+
+
+def _accelerator(attempt: AttemptState) -> str:
+    if attempt.placed is not None and attempt.placed.ranks:
+        return attempt.placed.ranks[0].accelerator
+    return attempt.opened.compute.device_class
+
+
+def record_lines(verdict: Verdict) -> tuple[str, ...]:
+    """Return the lines that decided, as short as a record wants them."""
+    return tuple(line[:LINE_CHARACTERS_MAX] for line in verdict.lines[:LINES_MAX])
+
+
+def fingerprint_of(verdict: Verdict, attempt: AttemptState) -> str:
+    """Return the fingerprint of the failure that a verdict on `attempt` names."""
+    nodes = set(nodes_of(attempt.placed)) if attempt.placed else set()
+    return fingerprint(
+        TerminationReason(verdict.reason),
+        verdict.root_message,
+        attempt.opened.config,
+        attempt.opened.snapshot,
+        tuple(sorted(nodes)),
+    )

@@ -1,0 +1,207 @@
+"""Gather what is known of an attempt's end: the launcher's report, last words, journals, requests.
+
+Only the launch that the track places counts; before there is one, all launches of the attempt do. All
+text is cleaned of secrets here, before it is stored. Nothing is judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from tracks_dagster.attempts.effects.placements import read_places
+from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
+from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.stores.journals import journal_prefix, line_time, parse_lines, spent_of
+from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.text.redact import Redact
+
+LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
+KEYS_MAX = 4096  # of ranks that ended before their launch had an id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalEnd:
+    """The end of rank 0's journal. began: whether the launch wrote any line at all.
+
+    spent: by the newest line that tells it; last_stepped_at: when the last step was done.
+    """
+
+    began: bool = False
+    last_step: int | None = None
+    cursor_to: int | None = None
+    last_line_at: str | None = None
+    spent: TimeSpent | None = None
+    last_stepped_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gathered:
+    """The evidence, and what `attempt_ended` tells beside it."""
+
+    evidence: Evidence
+    journal: JournalEnd
+    first_line_ran: bool
+
+
+def gather(
+    store: ObjectStore,
+    state: RunState,
+    attempt: AttemptState,
+    report: GangReport,
+    run: OrchestratorRun | None,
+    *,
+    message: str,
+    conditions: tuple[Condition, ...],
+    clean: Redact,
+) -> Gathered:
+    """Return all that is known of the end of `attempt` now.
+
+    run: the Dagster run of its newest claim, if Dagster still lists it; message and conditions: what
+    the caller met, and what it decided itself.
+    """
+    launch_ids, words = _launches_and_words(store, state, attempt)
+    journals = [journal_prefix(state.run_id, attempt.attempt_id, id_, 0) for id_ in launch_ids]
+    ends = [read_journal_end(store, journal) for journal in journals]
+    journal = max(ends, key=lambda end: end.last_step or 0, default=JournalEnd())
+    ranks = tuple(_rank_end(end, words, clean) for end in _all_ranks(attempt, report, words))
+    stop = state.stop_for(attempt)
+    evidence = Evidence(
+        run_id=state.run_id,
+        attempt_id=attempt.attempt_id,
+        launch_id=attempt.placed.launch_id if attempt.placed else None,
+        ranks=ranks,
+        conditions=tuple(_clean_condition(c, clean) for c in (*report.conditions, *conditions)),
+        stop=None
+        if stop is None
+        else {"by": stop.body.by, "why": stop.body.why, "mode": stop.body.mode},
+        boot_ids=_changed_boots(store, state.run_id, attempt, report),
+        dagster=_dagster(attempt, run, clean(message)),
+        vanished=_has_vanished(report, ranks),
+        started_at=report.started_at,
+        finished_at=report.ended_at or journal.last_line_at,
+        last_step=journal.last_step,
+        last_heartbeat_at=journal.last_line_at,
+        placed=attempt.placed is not None,
+        drills_fired=_drills_fired(state, attempt),
+        cgroup=report.cgroup,
+        kernel_lines=tuple(clean(line) for line in report.kernel_lines),
+        beats={str(b.rank): f"{b.phase.value} in step {b.step}" for b in report.beats},
+    )
+    began = any(end.began for end in ends)
+    first_line_ran = attempt.placed is not None or bool(words) or began
+    return Gathered(evidence=evidence, journal=journal, first_line_ran=first_line_ran)
+
+
+def read_journal_end(store: ObjectStore, journal: str) -> JournalEnd:
+    """Return the end of a journal, reading no more segments than it takes to find its last step."""
+    found = JournalEnd()
+    for key in reversed(list(store.list(journal))):
+        for line in reversed(list(parse_lines(store.get(key) or b""))):
+            at = line["t"] if line_time(line) is not None else None
+            found = replace(found, began=True, last_line_at=found.last_line_at or at)
+            found = replace(found, spent=found.spent or spent_of(line))
+            step, cursor = line.get("step"), line.get("cursor_to")
+            if line.get("kind") == "step" and isinstance(step, int):  # else it was damaged
+                cursor_to = cursor if isinstance(cursor, int) else None
+                return replace(found, last_step=step, cursor_to=cursor_to, last_stepped_at=at)
+    return found
+
+
+def _launches_and_words(
+    store: ObjectStore, state: RunState, attempt: AttemptState
+) -> tuple[list[str], dict[int, LastWord]]:
+    """Return the ids of the launches that count, and each rank's last word in them."""
+    prefix = f"runs/{state.run_id}/attempts/{attempt.attempt_id}/"
+    if attempt.placed is not None:
+        launch_id = attempt.placed.launch_id
+        return [launch_id], _words(store, store.list(f"{prefix}{launch_id}/exit/"))
+    folders = (name for name in store.folders(prefix) if name not in _NO_LAUNCHES)
+    names = list(islice(folders, LAUNCHES_MAX))
+    early = islice(store.list(f"{prefix}early/"), KEYS_MAX)
+    exits = [key for name in names for key in store.list(f"{prefix}{name}/exit/")]
+    return names, _words(store, [*exits, *(key for key in early if key.endswith("/exit.json"))])
+
+
+_NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
+
+
+def _words(store: ObjectStore, keys: Iterable[str]) -> dict[int, LastWord]:
+    """Return the earliest last word of each rank; one that cannot be read is left out."""
+    words: dict[int, LastWord] = {}
+    for key in keys:
+        try:
+            word = from_json(LastWord, json.loads(store.get(key) or b"null"))
+        except (ValueError, TrackBroken):
+            continue
+        if word.rank not in words or word.at < words[word.rank].at:
+            words[word.rank] = word
+    return words
+
+
+def _all_ranks(
+    attempt: AttemptState, report: GangReport, words: dict[int, LastWord]
+) -> list[RankEnd]:
+    """Return an end for each rank: the launcher's, or an empty one where it knows of none."""
+    known = {end.rank: end for end in report.ranks}
+    placed = range(attempt.placed.world_size) if attempt.placed else range(0)
+    return [known.get(rank, RankEnd(rank=rank)) for rank in sorted({*known, *words, *placed})]
+
+
+def _rank_end(end: RankEnd, words: dict[int, LastWord], clean: Redact) -> RankEnd:
+    word = words.get(end.rank)
+    if word is not None:
+        word = replace(word, message=clean(word.message), traceback_tail=clean(word.traceback_tail))
+    return replace(end, log_tail=clean(end.log_tail), last_word=word)
+
+
+def _clean_condition(condition: Condition, clean: Redact) -> Condition:
+    return replace(condition, message=clean(condition.message))
+
+
+def _changed_boots(
+    store: ObjectStore, run_id: str, attempt: AttemptState, report: GangReport
+) -> dict[str, str]:
+    """Return the boot ids of the nodes that were booted again since the attempt was placed."""
+    places = read_places(store, run_id, attempt.attempt_id, attempt.placed)
+    before = {place.node: place.boot_id for place in places}
+    now = report.boot_ids
+    return {node: now[node] for node in before if node in now and now[node] != before[node]}
+
+
+def _dagster(
+    attempt: AttemptState, run: OrchestratorRun | None, message: str
+) -> dict[str, Json] | None:
+    if not attempt.claims:
+        return {"message": message} if message else None
+    if run is None:
+        status = "deleted"
+    elif run.is_canceling:
+        status = "cancelled by a person"
+    elif run.is_failed:
+        status = "failed"
+    else:
+        status = "finished" if run.is_finished else "running"
+    claimed_by = attempt.claims[-1].body.dagster_run_id
+    return {"dagster_run_id": claimed_by, "status": status, "message": message}
+
+
+def _has_vanished(report: GangReport, ranks: tuple[RankEnd, ...]) -> bool:
+    """Whether the gang is gone and neither exit codes nor words of it are left."""
+    silent = not any(end.has_ended or end.last_word for end in ranks)
+    return report.phase is not GangPhase.ALIVE and silent
+
+
+def _drills_fired(state: RunState, attempt: AttemptState) -> tuple[str, ...]:
+    return tuple(
+        note.body.text
+        for note in state.notes
+        if note.body.by == "drill" and note.seq > attempt.opened_seq
+    )

@@ -1,0 +1,57 @@
+"""A gang that hangs: its stacks are kept as evidence before anything ends it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.beats import Beat
+from tracks_dagster.reasons.evidence import Condition
+from tracks_dagster.reasons.hangs import Hang, StackDump
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.records import format_time, sha256_hex
+from tracks_dagster.track.text.redact import Redact
+
+
+def judged_beats(report: GangReport) -> Sequence[Beat]:
+    """Return the beats to look for a hang in: none once a rank has ended, the others follow it."""
+    if report.phase is not GangPhase.ALIVE or any(rank.has_ended for rank in report.ranks):
+        return ()
+    return report.beats
+
+
+def keep_hang(
+    tracks: Tracks, gangs: GangLauncher, run_id: str, attempt_id: int, hang: Hang, *, clean: Redact
+) -> Condition:
+    """Take a stack dump of every rank, store them, and return the finding as a condition.
+
+    The dumps are objects beside the evidence, named by their sha256. A launcher that cannot dump
+    keeps nobody from ending the gang.
+    """
+    try:
+        dumps = gangs.dump_stacks(run_id, attempt_id)
+    except GangError as error:
+        dumps = tuple(StackDump(rank=b.rank, text="", problem=str(error)) for b in hang.beats)
+    kept = [
+        f"stacks of rank {dump.rank}: {_keep(tracks, run_id, attempt_id, clean(dump.text))}"
+        for dump in dumps
+        if dump.text
+    ]
+    behind = hangs.laggards(hang, dumps)
+    return Condition(
+        type=hangs.CONDITION,
+        reason=hangs.reason_of(behind),
+        message="\n".join([hangs.describe(hang, dumps), *kept]),
+        at=format_time(tracks.now()),
+        source="supervisor",
+        rank=behind[0].rank if len(behind) == 1 else None,
+    )
+
+
+def _keep(tracks: Tracks, run_id: str, attempt_id: int, text: str) -> str:
+    data = text.encode()
+    key = f"runs/{run_id}/attempts/{attempt_id}/evidence/{sha256_hex(data)}.txt"
+    tracks.store.put(key, data)
+    return key

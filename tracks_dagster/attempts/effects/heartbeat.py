@@ -1,0 +1,116 @@
+"""What the daemon leaves for people: when it ticked, which sensors are on, which launches do not come.
+
+Objects under `daemon/` that each tick overwrites. Nothing is decided by them: the tracks are the truth,
+and a reading command can ask Dagster nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.pace import about
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, canonical_json, format_time, parse_time
+
+HEARTBEAT_KEY = "daemon/heartbeat.json"
+# The watcher ticks every few seconds, at most every 40 where its parts take all their time.
+HEARTBEAT_AGE_S_MAX = 50.0
+LAUNCH_S_USUAL = 30.0  # from a request until a supervisor's first record, on a machine at work
+LAUNCHES_MAX = 200  # in one object
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What the daemon left last. sensors: name → whether it is switched on.
+
+    launches: that are asked for and have not led to anything yet.
+    """
+
+    at: datetime
+    sensors: Mapping[str, bool]
+    launches: Sequence[PendingLaunch] = field(default=())
+
+    def ticks(self, now: datetime) -> bool:
+        """Whether the watcher ticked just now."""
+        return (now - self.at).total_seconds() <= HEARTBEAT_AGE_S_MAX
+
+
+def write_heartbeat(store: ObjectStore, now: datetime, sensors: Mapping[str, bool]) -> None:
+    """Overwrite when the daemon ticked, and which sensors are on."""
+    value = {"at": format_time(now), "sensors": dict(sensors)}
+    store.put(HEARTBEAT_KEY, canonical_json(value))
+
+
+def write_launches(store: ObjectStore, sensor: str, launches: Sequence[PendingLaunch]) -> None:
+    """Overwrite which launches that `sensor` asks for have not led to anything; nothing where none has
+    changed: most ticks have none."""
+    data = canonical_json([to_json(each) for each in launches[:LAUNCHES_MAX]])
+    if (store.get(_launches_key(sensor)) or b"[]") != data:
+        store.put(_launches_key(sensor), data)
+
+
+def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
+    """Return what the daemon left last, or None when there is nothing that can be read."""
+    stored = _read(store, HEARTBEAT_KEY)
+    try:
+        return Heartbeat(
+            at=parse_time(stored["at"]),
+            sensors=dict(stored["sensors"]),
+            launches=[
+                from_json(PendingLaunch, each)
+                for sensor in (LAUNCH_ATTEMPTS, RUN_EVALS)
+                for each in _read(store, _launches_key(sensor)) or ()
+            ],
+        )
+    except (ValueError, KeyError, TypeError):
+        return None  # a broken one is as good as none
+
+
+def describe_age(heartbeat: Heartbeat | None, now: datetime) -> str | None:
+    """Say that no daemon ticks; None while one does."""
+    if heartbeat is None:
+        return "no daemon has looked at this store yet; start one with `tracks up`"
+    if heartbeat.ticks(now):
+        return None
+    age = about((now - heartbeat.at).total_seconds())
+    return (
+        f"no daemon has ticked since {format_time(heartbeat.at)[:19]}Z ({age} ago): either none runs, "
+        "and `tracks up` starts one, or its code server does not answer or has no share of the machine"
+    )
+
+
+def describe_launch(launch: PendingLaunch, now: datetime) -> str | None:
+    """Say what became of a launch that does not come; None where it is not late yet."""
+    asked_s = (
+        None if launch.asked_at is None else (now - parse_time(launch.asked_at)).total_seconds()
+    )
+    why = f": {launch.why}" if launch.why else ""
+    if not launch.failed_count:
+        if asked_s is None or asked_s < LAUNCH_S_USUAL:
+            return None
+        return f"its launch was asked for {about(asked_s)} ago and has not begun{why}"
+    count = launch.failed_count
+    failed = f"{count} launch{'es' if count > 1 else ''} failed{why}"
+    if asked_s is not None:
+        return f"{failed}; the next one was asked for {about(asked_s)} ago"
+    if launch.next_at is not None:
+        return f"{failed}; the next one is asked for at {launch.next_at[:19]}Z"
+    return f"{failed}; another one is asked for once a person has deleted these in Dagster's UI"
+
+
+def _launches_key(sensor: str) -> str:
+    return f"daemon/launches/{sensor}.json"
+
+
+def _read(store: ObjectStore, key: str) -> Json:
+    data = store.get(key)
+    try:
+        return None if data is None else json.loads(data)
+    except ValueError:
+        return None

@@ -1,0 +1,224 @@
+"""Which attempts need a supervisor: the plan of the one sensor that requests training runs.
+
+Pure. An attempt is supervised while a Dagster run of it lives, whether it has claimed the attempt
+already or is on its way to. A run key is never given twice: it counts the Dagster runs that died.
+After one that died for nothing the next is asked for later, each time twice as late: what keeps runs
+from starting (a machine that is overloaded) is not to be made worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
+from tracks_dagster.retry.policy import sensor_of
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled
+from tracks_dagster.track.states.promotion import promotion_is_due
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+# Dagster runs of one attempt that died before they started its gang: then something is wrong that
+# another one will not cure (code that does not load, a full disk), and a person has to look.
+FRUITLESS_RUNS_MAX = 20
+BACKOFF_S = 10.0  # after the first of them, twice as long after each further one
+BACKOFF_S_MAX = 300.0
+ID_CHARACTERS = 8  # of a Dagster run's id, in words, as Dagster's UI shows it
+REQUESTS_MAX = (
+    200  # of one tick: Dagster registers a few hundred partitions at a time; the rest follow
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenAttempt:
+    """An open attempt, every Dagster run it has had, and what is known of its gang here.
+
+    parent, root: the Dagster runs that supervised last and first in this training run, of those that
+    Dagster still has; None where there is none, and while the attempt is supervised.
+    """
+
+    run_id: str
+    attempt: AttemptState
+    runs: Sequence[OrchestratorRun]
+    gang: GangReport
+    parent: str | None = None
+    root: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The attempt's partition key."""
+        return attempt_key(self.run_id, self.attempt.attempt_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """One Dagster run to request; the same request twice is one run, by its run key.
+
+    parent, root: as of `OpenAttempt`; Dagster shows what names a root in the root's group.
+    """
+
+    attempt_key: str
+    run_key: str
+    run_id: str
+    parent: str | None = None
+    root: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingLaunch:
+    """Dagster runs that were asked for and have led to nothing yet. key: an attempt's, or one attempt's
+    at an eval.
+
+    failed_count: how many died for nothing; why: what the newest of them, or the one that is on its
+    way, met. asked_at: of the one that is on its way. next_at: when another is asked for; with neither
+    that waits for a person.
+    """
+
+    key: str
+    failed_count: int
+    why: str
+    asked_at: str | None = None
+    next_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """What to request, in words what is given up on, and what was asked for and did not come yet."""
+
+    requests: tuple[LaunchRequest, ...]
+    given_up: tuple[str, ...]
+    pending: tuple[PendingLaunch, ...] = ()
+
+
+def plan_launches(open_attempts: Sequence[OpenAttempt], now: datetime) -> LaunchPlan:
+    """Return a request for each attempt that nobody supervises and that has not its end behind it.
+
+    At most REQUESTS_MAX, the attempts opened first; those asked for are supervised by the next tick.
+    """
+    needy = [each for each in open_attempts if needs_supervisor(each)]
+    given_up = [each for each in needy if len(fruitless(each)) >= FRUITLESS_RUNS_MAX]
+    due = [each for each in needy if may_be_asked(fruitless(each), now)]
+    pending = [_pending(each) for each in open_attempts]
+    return LaunchPlan(
+        requests=tuple(_request(each) for each in due)[:REQUESTS_MAX],
+        given_up=tuple(
+            f"{each.key}: {FRUITLESS_RUNS_MAX} Dagster runs died before its gang ran; see why, "
+            "then delete them in Dagster to have it requested again"
+            for each in given_up
+        ),
+        pending=tuple(launch for launch in pending if launch is not None),
+    )
+
+
+def may_be_asked(died: Sequence[OrchestratorRun], now: datetime) -> bool:
+    """Whether a Dagster run may be asked for now, after these died for nothing; newest first."""
+    if len(died) >= FRUITLESS_RUNS_MAX:
+        return False
+    at = _next_at(died)
+    return at is None or now >= at
+
+
+def pending_launch(
+    key: str, living: OrchestratorRun | None, died: Sequence[OrchestratorRun]
+) -> PendingLaunch | None:
+    """Return what is to be said of the launches of `key`; None where there is nothing.
+
+    living: the run that is on its way; died: those that died for nothing, newest first.
+    """
+    newest = died[0] if died else living
+    if newest is None:
+        return None
+    next_at = _next_at(died) if living is None and len(died) < FRUITLESS_RUNS_MAX else None
+    asked_at = living.asked_at if living is not None else None
+    elsewhere = f"see Dagster run {newest.dagster_run_id[:ID_CHARACTERS]}" if died else ""
+    return PendingLaunch(
+        key=key,
+        failed_count=len(died),
+        why=newest.problem or elsewhere,
+        asked_at=None if asked_at is None else format_time(asked_at),
+        next_at=None if next_at is None else format_time(next_at),
+    )
+
+
+def _next_at(died: Sequence[OrchestratorRun]) -> datetime | None:
+    """Return until when the next run is put off; None where nothing puts it off."""
+    if not died or died[0].ended_at is None:
+        return None
+    wait_s = min(BACKOFF_S * 2 ** (len(died) - 1), BACKOFF_S_MAX)
+    return died[0].ended_at + timedelta(seconds=wait_s)
+
+
+def _pending(each: OpenAttempt) -> PendingLaunch | None:
+    """Return what is to be said of the attempt's launches; None once one of them supervises it."""
+    claimed = {claim.body.dagster_run_id for claim in each.attempt.claims}
+    living = [run for run in each.runs if not run.is_finished]
+    if each.gang.phase is GangPhase.GONE or any(run.dagster_run_id in claimed for run in living):
+        return None
+    return pending_launch(each.key, living[0] if living else None, fruitless(each))
+
+
+def is_supervised(each: OpenAttempt) -> bool:
+    """Whether a Dagster run of the attempt lives, one that claimed it or is on its way to."""
+    return any(not run.is_finished for run in each.runs)
+
+
+def needs_supervisor(each: OpenAttempt) -> bool:
+    """Whether to ask for one: only where a gang lives or none was ever placed.
+
+    A gang that is gone, or that was placed and does not live here, is the watcher's to close.
+    """
+    if is_supervised(each) or each.gang.phase is GangPhase.GONE:
+        return False
+    return each.gang.phase is GangPhase.ALIVE or each.attempt.placed is None
+
+
+def is_lost(each: OpenAttempt) -> bool:
+    """Whether the watcher has to close the attempt, because nobody else will.
+
+    A gang that was placed on another node and never started here is not known to be gone.
+    """
+    if is_supervised(each) or each.gang.phase is GangPhase.ALIVE:
+        return False
+    if each.gang.phase is GangPhase.GONE:
+        return True
+    placed = each.attempt.placed
+    if placed is not None and each.gang.sees_all_nodes:
+        return True
+    return placed is not None and all(node == each.gang.where for node in nodes_of(placed))
+
+
+def fruitless(each: OpenAttempt) -> list[OrchestratorRun]:
+    """Return the Dagster runs of the attempt that died and left no gang behind, newest first.
+
+    Where a gang lives, only those that never claimed the attempt: the others watched it.
+    """
+    claimed = {claim.body.dagster_run_id for claim in each.attempt.claims}
+    if each.gang.phase is GangPhase.NEVER_STARTED:
+        claimed = set()
+    return [run for run in each.runs if run.is_finished and run.dagster_run_id not in claimed]
+
+
+def _request(each: OpenAttempt) -> LaunchRequest:
+    dead_count = sum(run.is_finished for run in each.runs)
+    return LaunchRequest(
+        attempt_key=each.key,
+        run_key=f"{each.key}/{dead_count}",
+        run_id=each.run_id,
+        parent=each.parent,
+        root=each.root,
+    )
+
+
+def next_sensor(state: RunState) -> str | None:
+    """Return the sensor that has to act next on an unfinished run, or None when a gang works."""
+    attempt = state.last_attempt
+    if attempt is None or attempt.reason is None:
+        has_begun = attempt is not None and (attempt.claims or attempt.placed is not None)
+        return None if has_begun else LAUNCH_ATTEMPTS
+    owes_evals = attempt.reason in HAS_ALL_STEPS and not evals_settled(state)
+    if owes_evals or promotion_is_due(state):
+        return RUN_EVALS
+    return sensor_of(attempt.reason)

@@ -1,0 +1,1 @@
+"""Gangs, evaluators and the code on this machine."""

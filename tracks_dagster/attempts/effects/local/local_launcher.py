@@ -1,0 +1,293 @@
+"""Gangs on this machine, as processes below a parent of ours (`training.gang_parent`).
+
+The launcher and the parent meet only in files of `work/<run_id>/a<NN>/`, so that any process of this
+machine can adopt a gang that it did not start. Nothing here judges an end or speaks to Dagster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tracks_dagster.attempts.effects.local.journal_shipping import ship_journals
+from tracks_dagster.attempts.effects.local.log_tails import read_tail
+from tracks_dagster.attempts.effects.local.processes import (
+    Process,
+    boot_id,
+    read_json,
+    read_process,
+    write_json,
+)
+from tracks_dagster.attempts.effects.local.rank_logs import clean_logs
+from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
+from tracks_dagster.attempts.effects.local.worker_environment import worker_environment
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import EXIT_STARTED_BEFORE, attempt_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.text.redact import Redact, redact
+
+PARENT = "tracks_dagster.training.gang_parent"
+START_S_MAX = 60.0
+KILL_S_MAX = 20.0
+RECORD_S_MAX = 3.0  # after the ranks were killed: time for the parent to write down their ends
+POLL_S = 0.05
+
+
+class LocalLauncher:
+    """Implements `ports.GangLauncher`. work: the folder below which every gang has its own."""
+
+    def __init__(self, work: Path, *, clean: Redact = redact) -> None:
+        self._work = work
+        self._clean = clean
+        self._children: list[subprocess.Popen[bytes]] = []
+
+    def start(self, spec: GangSpec) -> bool:
+        """Start the gang and return when its parent has written itself down."""
+        folder = self._folder(spec.run_id, spec.attempt_id)
+        with _translated("start", spec.run_id, spec.attempt_id):
+            folder.mkdir(parents=True, exist_ok=True)
+            if (folder / "gang.pid").exists():
+                return False
+            if spec.script is not None:
+                _write_script(folder / "trainer.py", spec.script)
+            write_json(folder / "spec.json", to_json(spec))
+            with (folder / "gang.log").open("ab") as log:
+                child = subprocess.Popen(
+                    [sys.executable, "-m", PARENT, str(folder)],
+                    cwd=folder,
+                    env=worker_environment(),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            self._children.append(child)
+            return self._wait_for_parent(folder, child)
+
+    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+        """Look whether anything of the gang lives; what its ranks wrote is not read."""
+        self._collect()
+        with _translated("look at", run_id, attempt_id):
+            parent = read_process(self._folder(run_id, attempt_id) / "gang.pid")
+            if parent is None:
+                return GangReport(phase=GangPhase.NEVER_STARTED, where=platform.node())
+            lives = parent.lives or bool(parent.group)
+            phase = GangPhase.ALIVE if lives else GangPhase.GONE
+            return GangReport(phase=phase, where=platform.node())
+
+    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+        """Read what the parent wrote, and look whether anything of the gang lives."""
+        self._collect()
+        folder = self._folder(run_id, attempt_id)
+        with _translated("observe", run_id, attempt_id):
+            written = read_json(folder / "gang.pid")
+            parent = read_process(folder / "gang.pid")
+            if written is None or parent is None:
+                return GangReport(
+                    phase=GangPhase.NEVER_STARTED,
+                    where=platform.node(),
+                    boot_ids={platform.node(): boot_id()},
+                )
+            lives = parent.lives or bool(parent.group)
+            told = read_json(folder / "gang_exit.json") or {"ranks": []}
+            ranks = self._ranks(folder, told["ranks"], gone=not lives)
+            ends = [r.ended_at for r in ranks if r.ended_at is not None]
+            return GangReport(
+                phase=GangPhase.ALIVE if lives else GangPhase.GONE,
+                ranks=ranks,
+                conditions=_conditions(folder),
+                started_at=written["started_at"],
+                ended_at=max(ends) if ends and not lives else None,
+                where=platform.node(),
+                boot_ids={platform.node(): boot_id()},
+                beats=_beats(folder, len(ranks)),
+                cgroup=told.get("cgroup", {}),
+                kernel_lines=tuple(told.get("kernel_lines", ())),
+            )
+
+    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+        """Ask the parent; without one, ask the ranks, and the caller's `kill` is the grace's end."""
+        folder = self._folder(run_id, attempt_id)
+        with _translated("drain", run_id, attempt_id):
+            parent = read_process(folder / "gang.pid")
+            if parent is None:
+                return
+            if parent.lives:
+                write_json(folder / "drain.json", {"grace_s": grace_s})
+                return
+            for rank in _rank_processes(folder).values():
+                if rank.lives:
+                    _signal(rank.pid, signal.SIGTERM)
+
+    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+        """Send SIGUSR1, which ends a process that does not catch it, to one that does."""
+        rank = Process(pid=place.pid, started=place.pid_started, boot_id=place.boot_id)
+        try:
+            if not (rank.lives and rank.catches(signal.SIGUSR1)):
+                return False
+            os.kill(rank.pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            return False  # it went by itself
+        except OSError as error:
+            raise GangError(f"Cannot ask process {place.pid} to save: {error}.") from error
+        return True
+
+    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        """Signal every living rank that has said that it can dump, and read what it wrote."""
+        folder = self._folder(run_id, attempt_id)
+        with _translated("dump the stacks of", run_id, attempt_id):
+            return dump_stacks(folder, _rank_processes(folder), clean=self._clean)
+
+    def kill(self, run_id: str, attempt_id: int) -> None:
+        """Kill the whole process group, the parent last so that it can write down the ends."""
+        with _translated("kill", run_id, attempt_id):
+            parent = read_process(self._folder(run_id, attempt_id) / "gang.pid")
+            if parent is None:
+                return
+            began = time.monotonic()
+            while members := parent.group:
+                waited = time.monotonic() - began
+                if waited > KILL_S_MAX:
+                    raise GangError(
+                        f"Cannot end the gang of {attempt_key(run_id, attempt_id)}: processes "
+                        f"{members} still live {KILL_S_MAX:g} s after SIGKILL (a device or file "
+                        "system that does not answer?). The attempt stays open."
+                    )
+                spared = parent.pid if waited < RECORD_S_MAX else None
+                for pid in members:
+                    if pid != spared:
+                        _signal(pid, signal.SIGKILL)
+                time.sleep(POLL_S)
+            self._collect()
+
+    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+        """Upload what journals hold beyond their shipped segments, and clean the logs of the ranks."""
+        folder = self._folder(run_id, attempt_id)
+        clean_logs(folder, self._clean)
+        with _translated("ship the journals of", run_id, attempt_id):
+            ship_journals(store, folder, prefix=f"runs/{run_id}/attempts/{attempt_id}/")
+
+    def _collect(self) -> None:
+        """Let the parents that we started and that have ended go from the system's table."""
+        self._children = [child for child in self._children if child.poll() is None]
+
+    def _folder(self, run_id: str, attempt_id: int) -> Path:
+        return self._work / attempt_key(run_id, attempt_id)
+
+    def _wait_for_parent(self, folder: Path, child: subprocess.Popen[bytes]) -> bool:
+        """Return True once `child` is the gang's parent, False when another was before it."""
+        give_up_at = time.monotonic() + START_S_MAX
+        while True:
+            code = child.poll()  # before the file: a parent that wrote it may have ended already
+            parent = read_process(folder / "gang.pid")
+            if parent is not None and parent.pid == child.pid:
+                return True
+            if code == EXIT_STARTED_BEFORE:
+                return False
+            if code is not None:
+                raise GangError(
+                    f"The gang's parent in {folder} ended with {code} before it started a rank: "
+                    f"{self._clean(read_tail(folder / 'gang.log')).strip()[-500:]}"
+                )
+            if time.monotonic() > give_up_at:
+                child.kill()
+                child.wait()
+                raise GangError(
+                    f"The gang's parent in {folder} did not start within {START_S_MAX:g} s and was "
+                    "killed; the machine is overloaded, or its disk does not answer."
+                )
+            time.sleep(POLL_S)
+
+    def _ranks(
+        self, folder: Path, ends: list[dict[str, object]], *, gone: bool
+    ) -> tuple[RankEnd, ...]:
+        """Return every rank of the spec, as far as its end is known; logs of those that ended."""
+        spec = from_json(GangSpec, read_json(folder / "spec.json"))
+        known = {end["rank"]: end for end in ends}
+        return tuple(
+            self._rank(folder, rank, known.get(rank, {}), gone=gone) for rank in range(spec.ranks)
+        )
+
+    def _rank(self, folder: Path, rank: int, end: dict[str, object], *, gone: bool) -> RankEnd:
+        found = from_json(RankEnd, {"rank": rank, **end})
+        if not (found.has_ended or gone):
+            return found
+        tail = self._clean(read_tail(folder / f"rank-{rank}.log"))
+        return from_json(RankEnd, {"rank": rank, **end, "log_tail": tail})
+
+
+def living_gangs(work: Path) -> list[tuple[str, Process]]:
+    """Return the key of each attempt whose gang lives below `work`, and the gang's parent."""
+    found = []
+    for path in sorted(work.glob("*/a*/gang.pid")):
+        parent = read_process(path)
+        if parent is not None and parent.group:
+            found.append((f"{path.parts[-3]}/{path.parts[-2]}", parent))
+    return found
+
+
+@contextmanager
+def _translated(verb: str, run_id: str, attempt_id: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, KeyError) as error:
+        raise GangError(
+            f"Cannot {verb} the gang of {attempt_key(run_id, attempt_id)}: {error}."
+        ) from error
+
+
+def _rank_processes(folder: Path) -> dict[int, Process]:
+    written = read_json(folder / "gang.pid") or {"ranks": []}
+    return {
+        rank["rank"]: Process(pid=rank["pid"], started=rank["started"], boot_id=rank["boot_id"])
+        for rank in written["ranks"]
+    }
+
+
+def _beats(folder: Path, ranks: int) -> tuple[Beat, ...]:
+    """Return where each rank stood last; one that has written nothing yet is starting."""
+    found = []
+    for rank in range(ranks):
+        try:
+            data = beat_file(folder, rank).read_bytes()
+        except FileNotFoundError:
+            data = b""
+        found.append(decode(rank, data) or Beat(rank=rank, phase=Phase.STARTING))
+    return tuple(found)
+
+
+def _write_script(path: Path, script: str) -> None:
+    """Write it in one step: a rank that another supervisor started may be reading it."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch.write_text(script, encoding="utf-8")
+    scratch.replace(path)
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return  # it went by itself
+
+
+def _conditions(folder: Path) -> tuple[Condition, ...]:
+    try:
+        text = (folder / "conditions.jsonl").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ()
+    lines = text.split("\n")[:-1]  # not the one that is being written
+    return tuple(from_json(Condition, json.loads(line)) for line in lines)

@@ -1,0 +1,78 @@
+"""Asks the ranks of a gang on this machine where they stand, by a signal, and reads their answers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tracks_dagster.attempts.effects.local.processes import Process, is_stopped
+from tracks_dagster.attempts.stack_files import DUMP_SIGNAL, stack_file
+from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.track.text.redact import Redact
+
+DUMP_S_MAX = 5.0  # for all ranks together: they dump in milliseconds, or never
+SETTLED_S = 0.2  # a dump that has not grown for so long is whole
+POLL_S = 0.02
+DUMP_BYTES_MAX = 256 * 1024
+GONE = "its process is gone"
+
+
+def dump_stacks(
+    folder: Path, ranks: Mapping[int, Process], *, clean: Redact
+) -> tuple[StackDump, ...]:
+    """Return the dump of every rank, or why there is none. Harmless to a rank that goes on."""
+    sizes: dict[int, int] = {}
+    problems: dict[int, str] = {}
+    for rank, process in ranks.items():
+        problems[rank] = _why_not(folder, rank, process)
+        if problems[rank]:
+            continue
+        size = stack_file(folder, rank).stat().st_size
+        try:
+            os.kill(process.pid, DUMP_SIGNAL)
+        except ProcessLookupError:  # the stacks of the others tell all the more
+            problems[rank] = GONE
+        else:
+            sizes[rank] = size
+    _wait_for_answers(folder, sizes)
+    found = []
+    for rank in ranks:
+        text = clean(_answer(folder, rank, sizes[rank])) if rank in sizes else ""
+        late = f"it did not answer within {DUMP_S_MAX:g} s (an uninterruptible wait of the kernel?)"
+        problem = "" if text else problems[rank] or late
+        found.append(StackDump(rank=rank, text=text, problem=problem))
+    return tuple(found)
+
+
+def _why_not(folder: Path, rank: int, process: Process) -> str:
+    if not process.lives:
+        return GONE
+    if is_stopped(process.pid):
+        return "its process is stopped by a signal (SIGSTOP, a debugger) and runs no code"
+    if not stack_file(folder, rank).exists():
+        return "it had not come to its first line of ours, or its script never joined"
+    if not process.catches(DUMP_SIGNAL):
+        return "it takes no dump any more, and the signal would end it"
+    return ""
+
+
+def _wait_for_answers(folder: Path, sizes: Mapping[int, int]) -> None:
+    """Return when every rank has answered and nothing has grown for a moment; bounded."""
+    began = grown_at = time.monotonic()
+    seen: list[int] = []
+    while time.monotonic() - began < DUMP_S_MAX:
+        now = [stack_file(folder, rank).stat().st_size for rank in sizes]
+        if now != seen:
+            seen, grown_at = now, time.monotonic()
+        answered = all(size > before for size, before in zip(now, sizes.values(), strict=True))
+        if answered and time.monotonic() - grown_at > SETTLED_S:
+            return
+        time.sleep(POLL_S)
+
+
+def _answer(folder: Path, rank: int, offset: int) -> str:
+    with stack_file(folder, rank).open("rb") as file:
+        file.seek(offset)
+        return file.read(DUMP_BYTES_MAX).decode("utf-8", errors="replace")

@@ -1,0 +1,1 @@
+"""Declares runs and opens their attempts."""

@@ -1,0 +1,194 @@
+"""Open an attempt in a person's name, outside of the automatic budget: recorded, and never a debit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tracks_dagster.attempts.effects.opening.attempt_changes import (
+    NO_CHANGES,
+    AttemptChanges,
+    AttemptPlan,
+    differences,
+    plan_attempt,
+)
+from tracks_dagster.attempts.effects.opening.compute import CheckGang
+from tracks_dagster.attempts.effects.opening.remedying import quarantine_all
+from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.data.effects.own_trainer import FAMILY
+from tracks_dagster.holds.effects.branch_source import source_withdrawn
+from tracks_dagster.holds.effects.clean_starts import resume_or_refuse
+from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.effects.avoiding import avoid_now
+from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.rollback import from_onset_on
+from tracks_dagster.track.bodies import AttemptOpened
+from tracks_dagster.track.errors import Contended, InvalidInput
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, Kind, Record
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.track import DECISIONS_MAX, run_track
+
+ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
+CODE = "code_sha256"  # of the training code, in an environment
+
+Foresee = Callable[[str], Mapping[str, Json]]
+
+
+def retry_by_person(
+    tracks: Tracks,
+    run_id: str,
+    *,
+    by: str,
+    why: str,
+    policy: RetryPolicy,
+    changes: AttemptChanges = NO_CHANGES,
+    allows_environment_change: bool = False,
+    is_forced: bool = False,
+    nodes: NodeHealth | None = None,
+    check_gang: CheckGang | None = None,
+    foresee: Foresee | None = None,
+) -> Record:
+    """Open the next attempt in the name of `by`, with `changes`; no budget is spent.
+
+    What was saved after the numbers went wrong (`policy` says for which reasons) is quarantined first:
+    no attempt resumes from it, whoever opens it.
+    allows_environment_change: it may resume with other libraries than those that wrote its
+    checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
+    nodes: strikes the node that the newest attempt ended on, where no sensor has come to it.
+    check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
+    foresee: the environment of a gang that the launcher of that name would start now, {} where that
+    cannot be told.
+
+    Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open, the run is
+    finished, what it branched from or its snapshot was withdrawn, all that it could resume from
+    descends from a source in quarantine, a change cannot be used, or one is needed and missing.
+    """
+    tracks.run(run_id)
+    try:
+        for _ in range(DECISIONS_MAX):
+            state = tracks.run(run_id)
+            last = _retriable(state, changes.config)
+            if nodes is not None:
+                nodes.look(state, by=by)
+            plan = plan_attempt(tracks, state, last, changes)
+            resume, left_out = _check_sources(tracks, state, plan)
+            changed = differences(state, last, plan, why=f"{by}: {why}")
+            if not (changed or allows_environment_change or is_forced):
+                _refuse_the_same_again(state, last, foresee)
+            if check_gang is not None and changes.compute:
+                check_gang(_gang(tracks, state, last, plan))
+            avoidance = avoid_now(tracks, plan.compute)
+            if tainted := from_onset_on(state, last, policy):
+                quarantine_all(tracks, state, tainted, by=by)
+                continue
+            opened = AttemptOpened(
+                cause="manual_retry",
+                decided_by=by,
+                decision=" ".join(filter(None, (why, left_out, avoidance.words))),
+                config=plan.config,
+                compute=avoidance.compute,
+                snapshot=plan.snapshot,
+                resume=resume,
+                remediation=changed,
+                counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
+                allows_environment_change=allows_environment_change,
+                cadence=plan.cadence,
+                avoided_nodes=avoidance.nodes,
+                trainer=plan.trainer,
+            )
+            if changes.trainer_source is not None and plan.trainer is not None:
+                tracks.store.create(plan.trainer, changes.trainer_source)  # before what needs it
+            draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
+            after = tracks.append_to(state, draft)
+            if after is not None:
+                return after.head
+    finally:  # also what a caller left who was killed right after its append
+        tracks.project(run_track(run_id))
+    raise Contended(
+        f"Attempt {len(tracks.run(run_id).attempts) + 1} of {run_id} lost its place {DECISIONS_MAX} "
+        "times in a row to other records: give the same command again."
+    )
+
+
+def _check_sources(
+    tracks: Tracks, state: RunState, plan: AttemptPlan
+) -> tuple[CheckpointRef | None, str]:
+    """Return what the attempt resumes from, and what was left out, in words.
+
+    Raises InvalidInput when what the run branched from, or its snapshot, was withdrawn, or nothing is
+    left that does not descend from a source in quarantine.
+    """
+    doing = f"Training run {state.run_id} cannot be retried"
+    gone = source_withdrawn(tracks, state)
+    if gone is not None and not state.resumable:
+        raise InvalidInput(f"{doing}: {gone}")
+    refuse_withdrawn(tracks, plan.snapshot, doing=doing)
+    return resume_or_refuse(tracks, state, source_withdrawn=gone, doing=doing)
+
+
+def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
+    """Return the newest attempt of a run that a person may retry; raises InvalidInput."""
+    if state.finished is not None:
+        raise InvalidInput(
+            f"Training run {state.run_id} is finished ({state.finished.stop_cause}) and cannot be "
+            "retried; declare a new one with `tracks run`."
+        )
+    if any(stop.body.mode == "stop" for stop in state.stops):
+        raise InvalidInput(
+            f"Training run {state.run_id} was stopped and is about to be finished; declare a new one "
+            "with `tracks run`."
+        )
+    last = state.last_attempt
+    if last is None or last.is_open:
+        number = 1 if last is None else last.attempt_id
+        raise InvalidInput(
+            f"Attempt {number} of training run {state.run_id} has not ended; "
+            f"`tracks drain {state.run_id}` ends it, then it can be retried."
+        )
+    if last.reason in ENDED_WITH_ALL_STEPS and "steps" not in changes:
+        raise InvalidInput(
+            f"Training run {state.run_id} has all its steps (attempt {last.attempt_id} ended as "
+            f"{last.reason}) and waits for its evals; `--set steps=N` lets it train on, "
+            f"`tracks waive {state.run_id} SUITE` lets an eval go."
+        )
+    return last
+
+
+def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee | None) -> None:
+    """Raise InvalidInput where nothing changed since `last`, which ended before its first step for a
+    reason that lies in the code or the config alone."""
+    if last.reason not in SAME_AGAIN or last.ended is None or last.ended.last_step is not None:
+        return
+    script = trainer_of(state, last)
+    if script == FAMILY and not _is_same_code(last, foresee):
+        return
+    what = "its training code" if script == FAMILY else f"the script ({script})"
+    change = "correct it first" if script == FAMILY else "give the corrected one: --trainer FILE.py"
+    raise InvalidInput(
+        f"Attempt {last.attempt_id} of {state.run_id} ended as {last.reason} before its first step, "
+        f"and neither {what} nor anything else has changed: the next attempt would end the same. "
+        f"Change something (--set KEY=VALUE), or {change}; --force opens it all the same."
+    )
+
+
+def _is_same_code(last: AttemptState, foresee: Foresee | None) -> bool:
+    """Whether a gang would run the very training code of `last`; what is not known may differ."""
+    ran = last.placed.environment.get(CODE) if last.placed is not None else None
+    now = foresee(last.opened.compute.launcher).get(CODE) if foresee is not None else None
+    return ran is not None and ran == now
+
+
+def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan) -> GangSpec:
+    """Return what the launcher would be asked to start, to see whether it can."""
+    return GangSpec(
+        run_id=state.run_id,
+        attempt_id=last.attempt_id + 1,
+        opened_seq=state.head.seq + 1,
+        compute=plan.compute,
+        store_url=tracks.store.url,
+        trainer=plan.trainer or state.declared.trainer,
+    )

@@ -1,0 +1,329 @@
+"""Declare a training run: from what a person asked for to the first two records of its track.
+
+Everything is checked before anything is written. The command line, the launchpad job and the weekly
+schedule all come through `declare`; launching the attempt that it opens is
+`attempts.effects.launch`'s work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from tracks_dagster.attempts.drills import fit_drill, parse_drill
+from tracks_dagster.attempts.effects.opening.compute import COMPUTE_FIELDS, CheckGang, check_compute
+from tracks_dagster.attempts.effects.opening.run_config import (
+    check_best_metric,
+    checked_cadence,
+    whole_config,
+)
+from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.checkpoints.effects.pins import pin_source
+from tracks_dagster.checkpoints.retention import check_rule
+from tracks_dagster.data.effects.own_trainer import trainer_name
+from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.data.families import Family, find_family
+from tracks_dagster.holds.effects.clean_starts import refuse_declaration, resume_or_refuse
+from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.effects.avoiding import avoid_now
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import (
+    AttemptOpened,
+    CheckpointCadence,
+    CodeVersion,
+    ComputeRequest,
+    Drill,
+    EvalRequirement,
+    PromotionRule,
+    RetentionRule,
+    RunDeclared,
+)
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.ports import NewUid
+from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
+from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.redact import redact_json
+from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.track import code_diff_key, run_track
+
+STAGES = ("smoke", "canary", "full")
+DRILLS_MAX = 16
+EVAL_SEED = 0  # every eval of a suite sees the same held-out samples in the same order
+PROMOTION_ALIAS = "candidate"
+
+# Generous on purpose: the estimate only feeds the cap on a run's device-hours (1.5 times it, and
+# never less than one hour), which stops a run that burns money without an end.
+START_S_ESTIMATE = 60.0
+STEP_S_ESTIMATE = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """What a person or a schedule asks for.
+
+    config: overrides of the family's defaults ("steps" and "seed" among them); with a trainer of
+    one's own also keys that only it knows.
+    snapshot_id: None takes the newest usable snapshot of the family's dataset.
+    code_diff: what the checkout has beside the commit of `code`, cleaned; kept with the run.
+    drills: as `attempts.drills` reads them. trainer_source: a script of one's own, or None.
+    branched_from: the checkpoint of another run to go on from, or None
+    (`attempts.effects.opening.branches`). checkpoints_may_be_off: whether the policy allows neither
+    steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
+    them. launcher and what follows it: as in `ComputeRequest`.
+    """
+
+    run_id: str
+    family: str
+    intent: str
+    code: CodeVersion
+    code_diff: bytes | None = None
+    config: Mapping[str, Json] = field(default_factory=dict)
+    snapshot_id: str | None = None
+    ranks: int = 1
+    device_class: str = "cpu"
+    checkpoint_every_steps: int | None = 10
+    checkpoint_every_s: float | None = None
+    checkpoints_may_be_off: bool = False
+    owner: str = "unknown"
+    team: str = "unknown"
+    stage: str = "smoke"
+    drills: tuple[str, ...] = ()
+    trainer_source: bytes | None = None
+    branched_from: CheckpointRef | None = None
+    retention: RetentionRule = field(default_factory=RetentionRule)
+    launcher: str = names.LOCAL
+    ranks_per_node: int = 1
+    memory_bytes: int | None = None
+    cpus: float | None = None
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, Json], ...] = ()
+    priority_class: str | None = None
+    topology_key: str | None = None
+    queue: str | None = None
+    pool: str | None = None
+
+    @property
+    def compute(self) -> ComputeRequest:
+        """What its first attempt asks the launcher for."""
+        return ComputeRequest(**{name: getattr(self, name) for name in COMPUTE_FIELDS})
+
+
+def declare(
+    tracks: Tracks, request: RunRequest, *, check_gang: CheckGang | None = None
+) -> RunDeclared:
+    """Record the run and open its first attempt; return the declaration that stands in the track.
+
+    Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
+    caller did not come to open is opened. check_gang: refuses what the launcher could not start.
+    Raises InvalidInput, with nothing written.
+    """
+    state = tracks.find_run(check_run_id(request.run_id))
+    if state is None:
+        declared = plan_run(tracks, request)
+        if check_gang is not None:
+            check_gang(first_gang(request, tracks.store.url))
+        if request.branched_from is not None:  # held before anybody relies on it
+            pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
+        if request.trainer_source is not None:
+            # Before the record: from then on the watcher may open the attempt that needs it. A
+            # caller killed here leaves a script without a run, which nobody takes for one.
+            tracks.store.create(declared.trainer, request.trainer_source)
+        if request.code_diff is not None and declared.code.diff_sha256 is not None:
+            key = code_diff_key(request.run_id, declared.code.diff_sha256)
+            tracks.store.create(key, request.code_diff)
+        tracks.declare_run(declared)
+    open_first_attempt(tracks, request.run_id, decided_by=request.owner)
+    # A caller killed between its append and the projection left a run that no sensor sees.
+    tracks.project(run_track(request.run_id))
+    return tracks.run(request.run_id).declared
+
+
+def open_first_attempt(tracks: Tracks, run_id: str, *, decided_by: str) -> Record | None:
+    """Open the first attempt of a declared run; None when that was done before, or the run is being
+    stopped. Idempotent.
+
+    Raises InvalidInput when its snapshot was quarantined after it was declared.
+    """
+    return tracks.decide_run(run_id, lambda state: _first_attempt(tracks, state, decided_by))
+
+
+def check_request(request: RunRequest) -> dict[str, Json]:
+    """Check all that can be told without a store, and return the run's whole config.
+
+    Raises InvalidInput.
+    """
+    check_run_id(request.run_id)
+    check_words({"intent": request.intent, "owner": request.owner, "team": request.team})
+    if request.stage not in STAGES:
+        raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
+    config = whole_config(
+        find_family(request.family),
+        request.config,
+        ranks=request.ranks,
+        has_own_trainer=request.trainer_source is not None,
+    )
+    check_compute(request.compute)
+    _check_branch_steps(request, config)
+    _cadence(request)
+    check_rule(request.retention)
+    if request.trainer_source is None and request.branched_from is None:
+        check_best_metric(request.retention)
+    _drills(request, config)
+    trainer_name(request.run_id, request.trainer_source)
+    return config
+
+
+def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
+    """Return what `declare` would record, and write nothing; raises InvalidInput."""
+    config = check_request(request)
+    _refuse_secrets(tracks, request.run_id, config)
+    family = find_family(request.family)
+    refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
+    has_own_trainer = request.trainer_source is not None
+    return RunDeclared(
+        run_id=request.run_id,
+        model_family=family.name,
+        config=config,
+        snapshot=find_snapshot(tracks, family.dataset, request.snapshot_id),
+        code=_code(request),
+        owner=request.owner,
+        team=request.team,
+        stage=request.stage,
+        intent=request.intent,
+        compute=request.compute,
+        cadence=_cadence(request),
+        estimated_device_s=estimate_device_s(config["steps"] - _steps_done(request), request.ranks),
+        # The family's suite builds the family's model: it cannot read another trainer's weights.
+        evals=() if has_own_trainer else _evals(tracks, family),
+        promotion=None if has_own_trainer else _promotion(family),
+        drills=_drills(request, config),
+        trainer=trainer_name(request.run_id, request.trainer_source),
+        branched_from=request.branched_from,
+        retention=request.retention,
+        sample_order=SampleOrder.FEISTEL.value,
+    )
+
+
+def _code(request: RunRequest) -> CodeVersion:
+    diff = request.code_diff
+    return request.code if diff is None else replace(request.code, diff_sha256=sha256_hex(diff))
+
+
+def _cadence(request: RunRequest) -> CheckpointCadence:
+    return checked_cadence(
+        request.checkpoint_every_steps,
+        request.checkpoint_every_s,
+        may_be_off=request.checkpoints_may_be_off,
+    )
+
+
+def first_gang(request: RunRequest, store_url: str) -> GangSpec:
+    """Return what the launcher will be asked to start first, to see whether it can be; its place in
+    the track and its script are not known yet."""
+    return GangSpec(
+        run_id=request.run_id,
+        attempt_id=1,
+        opened_seq=1,
+        compute=request.compute,
+        store_url=store_url,
+        trainer=trainer_name(request.run_id, request.trainer_source),
+    )
+
+
+def new_run_id(family: str, *, day: str, new_uid: NewUid) -> str:
+    """Return a fresh run id like `gpt-20260131-1f3a`; `day` is YYYYMMDD."""
+    return check_run_id(f"{family}-{day}-{new_uid()[:4]}")
+
+
+def estimate_device_s(steps: int, ranks: int) -> float:
+    """Return device seconds that an undisturbed run may take, at a second a step.
+
+    Example: 40 steps on 2 ranks, 2 × (60 s start + 40 × 1 s) = 200.
+    """
+    return ranks * (START_S_ESTIMATE + steps * STEP_S_ESTIMATE)
+
+
+def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Draft | None:
+    if state is None or state.attempts or state.finished is not None:
+        return None
+    if any(stop.body.mode == "stop" for stop in state.stops):
+        return None
+    declared = state.declared
+    doing = f"The first attempt of {state.run_id} cannot be opened"
+    refuse_withdrawn(tracks, declared.snapshot, doing=doing)
+    resume_or_refuse(tracks, state, source_withdrawn=None, doing=doing)
+    avoidance = avoid_now(tracks, declared.compute)
+    opened = AttemptOpened(
+        cause="first",
+        decided_by=decided_by,
+        decision=f"{_first_decision(declared.branched_from)} {avoidance.words}".strip(),
+        config=declared.config,
+        compute=avoidance.compute,
+        snapshot=declared.snapshot,
+        resume=state.resumes_from,
+        counted_seqs=(state.head.seq,),
+        avoided_nodes=avoidance.nodes,
+    )
+    return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=1)
+
+
+def _first_decision(source: CheckpointRef | None) -> str:
+    start = "starts afresh" if source is None else f"goes on from {checkpoint_at(source)}"
+    return f"The run was declared; its first attempt {start}."
+
+
+def _refuse_secrets(tracks: Tracks, run_id: str, config: Mapping[str, Json]) -> None:
+    """Raise InvalidInput for a secret in what is recorded as it is, and which training could not use
+    with a word hidden in it."""
+    for key, value in {"run id": run_id, **config}.items():
+        if redact_json({key: value}, tracks.clean) != {key: value}:
+            raise InvalidInput(
+                f"{key} holds what looks like a secret, and the record would keep it for ever. Give it "
+                "to the trainer by its environment, and name it here otherwise."
+            )
+
+
+def _steps_done(request: RunRequest) -> int:
+    return request.branched_from.step if request.branched_from is not None else 0
+
+
+def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None:
+    """Raise InvalidInput unless a branch has steps left: they count from step 0 of its source."""
+    done, steps = _steps_done(request), config["steps"]
+    if request.branched_from is not None and steps <= done:
+        raise InvalidInput(
+            f"A branch of {checkpoint_at(request.branched_from)} to {steps} steps has nothing to do: "
+            f"steps count in total, {done} are done; use --steps {done + 1} or more."
+        )
+
+
+def _evals(tracks: Tracks, family: Family) -> tuple[EvalRequirement, ...]:
+    return (
+        EvalRequirement(
+            suite=family.suite,
+            suite_version=family.suite_version,
+            snapshot=find_snapshot(tracks, family.heldout_dataset, None),
+            seed=EVAL_SEED,
+        ),
+    )
+
+
+def _promotion(family: Family) -> PromotionRule:
+    return PromotionRule(
+        alias=PROMOTION_ALIAS,
+        suite=family.suite,
+        metric=family.metric,
+        direction=family.direction,
+        threshold=family.threshold,
+    )
+
+
+def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...]:
+    if len(request.drills) > DRILLS_MAX:
+        raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
+    drills = (parse_drill(text) for text in request.drills)
+    return tuple(fit_drill(drill, config, ranks=request.ranks) for drill in drills)

@@ -1,0 +1,310 @@
+"""Supervise one attempt, from the claim to its end: what the Dagster run of an attempt does.
+
+A supervisor may come and go; training does not depend on it. It starts the gang or adopts the one
+that lives, and acts only while its claim is the newest in the track. A supervisor that dies anywhere
+here leaves nothing that the next one could not take up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt, is_over
+from tracks_dagster.attempts.effects.hanging import judged_beats, keep_hang
+from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill
+from tracks_dagster.attempts.effects.resuming import check_resume
+from tracks_dagster.attempts.machine import ProcessId
+from tracks_dagster.attempts.ports import (
+    ForeseeEnvironment,
+    GangLauncher,
+    GangPhase,
+    GangReport,
+    GangSpec,
+    Orchestrator,
+)
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.evidence import START_FAILED, Condition
+from tracks_dagster.reasons.hangs import Hang, HangWatch, limits_of
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.retry.allocator import allocator_environment
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.track.bodies import AttemptSupervised, Note
+from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
+from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.records import Draft, Kind, format_time
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.track.track import run_track
+
+POLL_S = 1.0
+START_AGAIN_S = 10.0  # where the API server or the store could not be asked
+START_S_MAX = 900.0  # after that a cluster that cannot be asked ends the attempt
+DRAIN_GRACE_S = 30.0  # to finish a step and save
+DRAIN_KILL_S = 15.0  # after its grace the gang is killed here, should nobody have done it
+HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of it may still save
+
+
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why there is no gang to watch, in words and as evidence."""
+
+    message: str
+    conditions: tuple[Condition, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervisor:
+    """One supervising process: its Dagster run, the machine it runs on, and its ports.
+
+    foresee: tells the environment of a gang that would start now; policy: says which differences
+    from the one that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
+    drain_grace_s: for a gang that is drained, to finish a step and save. seen: called with the run's
+    state whenever its track has grown. monotonic: a steady clock, in seconds; process: this one, for
+    the claim; die: ends it as SIGKILL does, for the drill that plays it.
+    """
+
+    tracks: Tracks
+    gangs: GangLauncher
+    orchestrator: Orchestrator
+    foresee: ForeseeEnvironment
+    policy: RetryPolicy
+    dagster_run_id: str
+    host: str
+    clean: Redact
+    sleep: Callable[[float], None]
+    seen: Callable[[RunState], None]
+    rules: UserRules = NO_RULES
+    drain_grace_s: float = DRAIN_GRACE_S
+    monotonic: Callable[[], float] = time.monotonic
+    process: ProcessId | None = None
+    die: Callable[[], None] = _kill_this_process
+
+    def supervise(self, run_id: str, attempt_id: int) -> AttemptState | None:
+        """Claim the attempt, see it to its end and return it ended.
+
+        None when a newer claim took over: this one has to go at once and touch nothing more. Raises
+        UnknownRun, and InvalidInput when the attempt has ended already.
+        """
+        attempt = self._claim(run_id, attempt_id)
+        problem = self._start_or_adopt(run_id, attempt)
+        if problem is None:
+            return self._watch(run_id, attempt_id)
+        # A start may take long, and fail because a newer supervisor was at it too.
+        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        if attempt.is_open and not self._holds(attempt):
+            return None
+        return self._close(run_id, attempt_id, problem)
+
+    def _claim(self, run_id: str, attempt_id: int) -> AttemptState:
+        """Append `attempt_supervised`: from here on older supervisors let go."""
+        own = self.process
+        body = AttemptSupervised(
+            dagster_run_id=self.dagster_run_id,
+            host=self.host,
+            pid=own.pid if own else None,
+            pid_started=own.started if own else None,
+            boot_id=own.boot_id if own else None,
+        )
+        draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=attempt_id)
+
+        def choose(state: RunState | None) -> Draft | None:
+            attempt = state.attempt(attempt_id) if state else None
+            is_free = attempt is not None and attempt.is_open and not self._holds(attempt)
+            return draft if is_free else None
+
+        find_attempt(self.tracks, run_id, attempt_id)
+        self.tracks.decide_run(run_id, choose)
+        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        if not attempt.is_open:
+            raise InvalidInput(
+                f"Attempt {attempt_key(run_id, attempt_id)} has ended ({attempt.reason}) and stays "
+                f"as it is; `tracks retry {run_id} --why …` opens the next one, `tracks explain "
+                f"{attempt_key(run_id, attempt_id)}` says what happened."
+            )
+        return attempt
+
+    def _start_or_adopt(self, run_id: str, attempt: AttemptState) -> Problem | None:
+        """See to it that the gang lives; return why it cannot any more, or None."""
+        give_up_at = self.monotonic() + START_S_MAX
+        is_told = False
+        while True:
+            try:
+                return self._start_or_adopt_once(run_id, attempt)
+            except GangUnreachable as error:
+                if self.monotonic() >= give_up_at:
+                    return Problem(
+                        message=str(error), conditions=self._start_failed(attempt, error)
+                    )
+                if not is_told:
+                    self._tell_of_waiting(run_id, attempt, error)
+                is_told = True
+            self.sleep(START_AGAIN_S)
+            _, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
+            if not attempt.is_open or not self._holds(attempt):
+                return None  # the first look of the watch lets go
+
+    def _start_or_adopt_once(self, run_id: str, attempt: AttemptState) -> Problem | None:
+        """Raises GangUnreachable where another try may succeed."""
+        phase = self.gangs.observe(run_id, attempt.attempt_id).phase
+        if phase is not GangPhase.NEVER_STARTED:
+            return None  # alive: adopted; gone: closed by the first look at it
+        if attempt.placed is not None:
+            return Problem(
+                message="The launch that was placed does not live here, and no second one is started."
+            )
+        state, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
+        if state.stop_for(attempt) is not None:
+            return Problem(message="It was stopped before its gang was started.")
+        if (refused := self._refuse_resume(state, attempt)) is not None:
+            return refused
+        try:
+            self.gangs.start(gang_spec(self.tracks, state, attempt))
+        except GangUnreachable:
+            raise
+        except GangError as error:
+            return Problem(message=str(error), conditions=self._start_failed(attempt, error))
+        return None
+
+    def _tell_of_waiting(self, run_id: str, attempt: AttemptState, error: GangError) -> None:
+        """Say in the track, once, why the gang has not begun: a person may be able to help."""
+        again = f"It is asked again every {START_AGAIN_S:g} s, for {START_S_MAX:g} s."
+        note = Note(by="supervisor", text=f"{self.clean(str(error))} {again}")
+        self.tracks.note_run(
+            run_id, self.tracks.draft(Kind.NOTE, note, attempt_id=attempt.attempt_id)
+        )
+
+    def _start_failed(self, attempt: AttemptState, error: GangError) -> tuple[Condition, ...]:
+        """Return what a cluster said when it refused the gang; on this machine nobody else spoke."""
+        launcher = attempt.opened.compute.launcher
+        if launcher == LOCAL:
+            return ()
+        told = Condition(
+            type=START_FAILED,
+            reason="",
+            message=str(error),
+            at=format_time(self.tracks.now()),
+            source=launcher,
+        )
+        return (told,)
+
+    def _refuse_resume(self, state: RunState, attempt: AttemptState) -> Problem | None:
+        """Return why the attempt may not resume as it was opened to, or say what differs and go on."""
+        resume = check_resume(
+            self.tracks, state, attempt, foresee=self.foresee, rules=self.policy.environment
+        )
+        if resume.refusal is not None:
+            return Problem(message=resume.refusal.message, conditions=(resume.refusal,))
+        if resume.note is not None:
+            draft = self.tracks.draft(Kind.NOTE, resume.note, attempt_id=attempt.attempt_id)
+            self.tracks.note_run(state.run_id, draft)
+        return None
+
+    def _watch(self, run_id: str, attempt_id: int) -> AttemptState | None:
+        """Look every `POLL_S` until the attempt ends; as long as training takes."""
+        seen_seq = -1
+        drained_at: float | None = None  # monotonic: a clock that is set must not end a save
+        hang_watch: HangWatch | None = None
+        while True:
+            state, attempt = find_attempt(self.tracks, run_id, attempt_id)
+            if state.head.seq > seen_seq:
+                seen_seq = state.head.seq
+                self.tracks.project(run_track(run_id))  # what the ranks appended
+                self.seen(state)
+            if not attempt.is_open:
+                return attempt
+            if not self._holds(attempt):
+                return None
+            report = self.gangs.observe(run_id, attempt_id)
+            if is_over(report, self.tracks.now()):
+                return self._close(run_id, attempt_id)
+            self._play_own_death(state, report)
+            hang_watch = hang_watch or HangWatch(limits_of(attempt.opened.config))
+            hang = hang_watch.look(judged_beats(report), self.monotonic())
+            if hang is not None and drained_at is None:
+                found = keep_hang(
+                    self.tracks, self.gangs, run_id, attempt_id, hang, clean=self.clean
+                )
+                if not self._goes_on(run_id, attempt_id, hang):
+                    return self._end_hung(run_id, attempt_id, found)
+            if state.stop_for(attempt) is not None:
+                drained_at = self.monotonic() if drained_at is None else drained_at
+                self.gangs.drain(run_id, attempt_id, grace_s=self.drain_grace_s)
+                if self.monotonic() - drained_at > self.drain_grace_s + DRAIN_KILL_S:
+                    return self._close(run_id, attempt_id)
+            self.sleep(POLL_S)
+
+    def _goes_on(self, run_id: str, attempt_id: int, hang: Hang) -> bool:
+        """Whether a rank has moved, or ended by itself, while the stacks were taken."""
+        report = self.gangs.observe(run_id, attempt_id)
+        return tuple(judged_beats(report)) != hang.beats
+
+    def _end_hung(self, run_id: str, attempt_id: int, found: Condition) -> AttemptState | None:
+        """End all ranks, whose stacks are kept: SIGTERM, a moment, SIGKILL."""
+        self.gangs.drain(run_id, attempt_id, grace_s=HANG_GRACE_S)
+        give_up_at = self.monotonic() + HANG_GRACE_S
+        while self.monotonic() < give_up_at:
+            if self.gangs.observe(run_id, attempt_id).phase is not GangPhase.ALIVE:
+                break
+            self.sleep(POLL_S)
+        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        if attempt.is_open and not self._holds(attempt):
+            return None
+        message = found.message.partition("\n")[0]
+        return self._close(run_id, attempt_id, Problem(message=message, conditions=(found,)))
+
+    def _play_own_death(self, state: RunState, report: GangReport) -> None:
+        done = min((beat.step for beat in report.beats), default=0) - 1
+        if claim_outside_drill(self.tracks, state, "kill_run_worker", done) is not None:
+            self.die()
+
+    def _close(self, run_id: str, attempt_id: int, problem: Problem | None = None) -> AttemptState:
+        ended = close_attempt(
+            self.tracks,
+            self.gangs,
+            self.orchestrator,
+            run_id,
+            attempt_id,
+            self.dagster_run_id,
+            message=problem.message if problem else "",
+            conditions=problem.conditions if problem else (),
+            clean=self.clean,
+            rules=self.rules,
+        )
+        self.seen(self.tracks.run(run_id))
+        return ended
+
+    def _holds(self, attempt: AttemptState) -> bool:
+        claims = attempt.claims
+        return bool(claims) and claims[-1].body.dagster_run_id == self.dagster_run_id
+
+
+def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
+    """Return what to start for `attempt`; raises GangError when its trainer's script is gone."""
+    trainer = trainer_of(state, attempt)
+    script = None
+    if trainer != "family":
+        data = tracks.store.get(trainer)
+        if data is None:
+            raise GangError(
+                f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}: its trainer "
+                f"{trainer} is not in the store; `tracks fsck` says what else is missing."
+            )
+        script = data.decode("utf-8")
+    return GangSpec(
+        run_id=state.run_id,
+        attempt_id=attempt.attempt_id,
+        opened_seq=attempt.opened_seq,
+        compute=attempt.opened.compute,
+        store_url=tracks.store.url,
+        trainer=trainer,
+        script=script,
+        environment=allocator_environment(attempt.opened.config),
+    )

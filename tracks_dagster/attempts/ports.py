@@ -1,0 +1,179 @@
+"""Gangs, machines and Dagster's runs as the supervisor sees them: what the launchers implement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Protocol
+
+from tracks_dagster.attempts.device_memory import Devices
+from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.reasons.beats import Beat
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.track.bodies import ComputeRequest, RankPlace
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
+
+
+class GangPhase(Enum):
+    """Whether the processes of an attempt's gang exist."""
+
+    NEVER_STARTED = "no gang of this attempt was ever started here"
+    ALIVE = "its processes, or the parent that watches them, live"
+    GONE = "it was started and nothing of it lives any more"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSpec:
+    """What to start: one gang of `ranks` processes for one attempt.
+
+    compute: what the attempt asks for.
+    trainer: "family", or the name of a trainer of one's own; `script` is its source then.
+    opened_seq: the seq of the attempt's `attempt_opened`, for the trainer's walk.
+    environment: more variables for each rank (never secrets: these stay in the parent's own).
+    """
+
+    run_id: str
+    attempt_id: int
+    opened_seq: int
+    compute: ComputeRequest
+    store_url: str
+    trainer: str
+    script: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ranks(self) -> int:
+        """How many processes there are."""
+        return self.compute.ranks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangReport:
+    """What a launcher knows of a gang now; ranks and conditions grow as things happen.
+
+    where: the node that was asked; sees_all_nodes: the answer holds on every other node too.
+    boot_ids: node → the identity of its boot now.
+    beats: where each rank that started stood last; a rank that has not begun stands at its start.
+    cgroup, kernel_lines: what the machine told at the newest end of a rank, as evidence.
+    """
+
+    phase: GangPhase
+    ranks: tuple[RankEnd, ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    started_at: str | None = None
+    ended_at: str | None = None
+    where: str = ""
+    sees_all_nodes: bool = False
+    boot_ids: Mapping[str, str] = field(default_factory=dict)
+    beats: tuple[Beat, ...] = ()
+    cgroup: Mapping[str, Json] = field(default_factory=dict)
+    kernel_lines: tuple[str, ...] = ()
+
+
+# What the ranks of a gang that starts now would compute with: names and versions, as
+# `AttemptPlaced.environment` has them; what is not known beforehand is left out. Cheap.
+ForeseeEnvironment = Callable[[], Mapping[str, Json]]
+
+
+class RankSignals(Protocol):
+    """What the ranks of a living gang can be asked for; it never ends one. May raise GangError."""
+
+    def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
+        """Ask a rank to save at the end of its running step, without waiting for that; bounded. False
+        when that very process does not live where it could be asked, or does not listen: then it was
+        sent nothing."""
+        ...
+
+    def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
+        """Let every rank that lives write down where it stands; bounded, and ends none of them."""
+        ...
+
+
+class GangLauncher(RankSignals, Protocol):
+    """Starts and watches the gang of an attempt; at most one gang per attempt, ever.
+
+    Every method may raise GangError and is safe from two processes at once.
+    """
+
+    def start(self, spec: GangSpec) -> bool:
+        """Start the gang; False when one of this attempt was started before (adopt it)."""
+        ...
+
+    def glance(self, run_id: str, attempt_id: int) -> GangReport:
+        """Return the phase and where it was looked for, up to seconds old. Cheap for any number of
+        gangs, one after the other: every tick of a sensor asks for each open attempt."""
+        ...
+
+    def observe(self, run_id: str, attempt_id: int) -> GangReport:
+        """Return all that is known now, and from now on keep what happens to the gang, as long as
+        this process lives. Cheap from the second call on: called every second or so."""
+        ...
+
+    def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
+        """Ask every rank to save and end (SIGTERM); what lives after `grace_s` is killed. Returns
+        at once; idempotent."""
+        ...
+
+    def kill(self, run_id: str, attempt_id: int) -> None:
+        """End every process of the gang now and return when they are seen gone (bounded)."""
+        ...
+
+    def ship(self, run_id: str, attempt_id: int, store: ObjectStore) -> None:
+        """Bring what a gone gang left on its machine (the journals' tails) into the store.
+
+        What stays on the machine and may hold secrets (what its ranks printed) is cleaned.
+        """
+        ...
+
+
+class Machine(Protocol):
+    """The machine that this process runs on. Both only read, and are bounded."""
+
+    def look(self, pids: Iterable[int]) -> MachineNow:
+        """Return its boot, and which of `pids` live on it."""
+        ...
+
+    def devices(self) -> Devices:
+        """Return its accelerators and who holds memory of them; none where there are none."""
+        ...
+
+
+# The launcher of that name (`ComputeRequest.launcher`); raises GangError where it is not set up.
+LauncherOf = Callable[[str], GangLauncher]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrchestratorRun:
+    """A Dagster run, as far as decisions need it.
+
+    asked_at, ended_at: when it was made and when it ended, None where that is not known. problem: what
+    its launch met, in words; empty where nothing is known.
+    """
+
+    dagster_run_id: str
+    is_finished: bool
+    is_canceling: bool
+    is_failed: bool
+    asked_at: datetime | None = None
+    ended_at: datetime | None = None
+    problem: str = ""
+
+
+class Orchestrator(Protocol):
+    """What services ask of Dagster."""
+
+    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return every Dagster run that carries this attempt's tag, newest first."""
+        ...
+
+    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return every Dagster run that was asked for this attempt at an eval, newest first."""
+        ...
+
+    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
+        """Return the Dagster run of that id, or None when it was deleted."""
+        ...

@@ -36,9 +36,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import Track
-from tracks_dagster.training import attempt, state_dict
+from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.saves import state_dict
+from tracks_dagster.training.saves.state_dict import Trained
 
 SIZES_MB = (100, 500)
 ROUNDS = 7  # at the least; the first warms up and is not counted

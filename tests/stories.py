@@ -29,7 +29,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
-from tracks_dagster.training.manifest import (
+from tracks_dagster.training.saves.manifest import (
     MEMBERS,
     Chunk,
     Manifest,

@@ -147,7 +147,7 @@ def build(settings: Settings) -> App:
 
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:
     """Return the reader of what was committed in `store`; loads no torch."""
-    from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
+    from tracks_dagster.training.saves.checkpoint_reader import StoredCheckpoints
 
     return StoredCheckpoints(store)
 

@@ -22,7 +22,7 @@ from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.services.comparing import compare_named
 from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.search import Scope, search_deep
-from tracks_dagster.training.verifying import verify_checkpoint
+from tracks_dagster.training.saves.verifying import verify_checkpoint
 
 SEED = int(os.environ.get("SEARCH_SEED", "7"))
 VOCABULARY = (

@@ -30,16 +30,16 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import object_prefix
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.training import layout
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.checkpoint_reader import StoredCheckpoints
 from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.state_dict import Trained
-from tracks_dagster.training.state_dict import collect as collect_state
-from tracks_dagster.training.stop_signal import StopSignal
+from tracks_dagster.training.saves import layout
+from tracks_dagster.training.saves.checkpoint_reader import StoredCheckpoints
+from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.state_dict import collect as collect_state
+from tracks_dagster.training.stepping.stop_signal import StopSignal
 
 RUN_ID = "r"
 EVERY_STEPS = 2  # between saves

@@ -10,18 +10,18 @@ import torch
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training import random_state, state_dict
-from tracks_dagster.training.arena import Arena
-from tracks_dagster.training.chunk_writer import KnownChunks
-from tracks_dagster.training.loading import Fetched, fetch
-from tracks_dagster.training.manifest import Manifest
-from tracks_dagster.training.manifest_making import Moment
-from tracks_dagster.training.planning import SavePlanning
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.staging import Staging
-from tracks_dagster.training.state_dict import Trained
-from tracks_dagster.training.storage_writer import CheckpointStorageWriter
-from tracks_dagster.training.verifying import read_manifest, read_tensors
+from tracks_dagster.training.saves import random_state, state_dict
+from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.loading import Fetched, fetch
+from tracks_dagster.training.saves.manifest import Manifest
+from tracks_dagster.training.saves.manifest_making import Moment
+from tracks_dagster.training.saves.planning import SavePlanning
+from tracks_dagster.training.saves.staging import Staging
+from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter
+from tracks_dagster.training.saves.verifying import read_manifest, read_tensors
 
 CPU = torch.device("cpu")
 

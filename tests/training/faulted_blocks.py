@@ -14,7 +14,7 @@ import pytest
 from tests.s3_faults import REQUESTS_MAX, Wrong
 from tests.s3_fronts import Front, no_wire, wire
 from tests.training import faulted_saves
-from tracks_dagster.training import layout
+from tracks_dagster.training.saves import layout
 
 ENV_SEED = "TRACKS_FAULTY_S3_SEED"
 BLOCK = 100  # schedules of one task for a process

@@ -16,8 +16,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from tracks_dagster.track.errors import StoreUnavailable
-from tracks_dagster.training import committing
 from tracks_dagster.training.attempt import Attempt
+from tracks_dagster.training.saves import committing
 
 STEP = 2  # the save of this step is the broken one
 RANK = 1  # and this rank breaks it

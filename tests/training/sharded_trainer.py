@@ -23,9 +23,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.training.save_faults import plant
 from tracks_dagster.track import names
-from tracks_dagster.training import attempt, random_state
+from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.state_dict import Trained, collect
+from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.state_dict import Trained, collect
 
 SAMPLES = 60
 

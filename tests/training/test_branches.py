@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import Drill
+from tracks_dagster.training.saves.verifying import verify_checkpoint
 from tracks_dagster.training.software import foresee_software
-from tracks_dagster.training.verifying import verify_checkpoint
 
 
 def test_a_branch_repeats_its_source_to_the_bit_also_after_a_kill_before_its_first_commit(

@@ -27,16 +27,16 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.training import layout, random_state, state_dict, storage_reader
-from tracks_dagster.training.arena import Arena
-from tracks_dagster.training.chunk_writer import KnownChunks
-from tracks_dagster.training.loading import load_into
-from tracks_dagster.training.manifest import MEMBERS
-from tracks_dagster.training.staging import Staging
-from tracks_dagster.training.state_dict import Trained
-from tracks_dagster.training.storage_reader import CheckpointStorageReader
-from tracks_dagster.training.storage_writer import CheckpointStorageWriter, Written
-from tracks_dagster.training.verifying import read_manifest, verify_checkpoint, weights_sha256
+from tracks_dagster.training.saves import layout, random_state, state_dict, storage_reader
+from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.loading import load_into
+from tracks_dagster.training.saves.manifest import MEMBERS
+from tracks_dagster.training.saves.staging import Staging
+from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.storage_reader import CheckpointStorageReader
+from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
+from tracks_dagster.training.saves.verifying import read_manifest, verify_checkpoint, weights_sha256
 
 
 def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
@@ -410,7 +410,7 @@ def test_random_numbers_go_on_where_they_were_saved() -> None:
 
 def test_reading_weights_and_snapshots_needs_no_torch() -> None:
     code = (
-        "import sys, tracks_dagster.training, tracks_dagster.training.verifying, "
+        "import sys, tracks_dagster.training, tracks_dagster.training.saves.verifying, "
         "tracks_dagster.training.data; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

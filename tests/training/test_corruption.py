@@ -40,13 +40,13 @@ from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import launch as launching
-from tracks_dagster.training import layout
-from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.loading import load_into
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.restoring import Found, find_checkpoint
-from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.saves import layout
+from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves.loading import load_into
+from tracks_dagster.training.saves.restoring import Found, find_checkpoint
+from tracks_dagster.training.saves.state_dict import Trained
 
 ENV_SEED = "TRACKS_DAMAGE_SEED"
 CPU = torch.device("cpu")

@@ -18,9 +18,9 @@ from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import moment, ref_of, write_tensors
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training import layout
-from tracks_dagster.training.export import export_weights
-from tracks_dagster.training.verifying import weights_sha256
+from tracks_dagster.training.saves import layout
+from tracks_dagster.training.saves.export import export_weights
+from tracks_dagster.training.saves.verifying import weights_sha256
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),
@@ -200,5 +200,5 @@ def test_another_run_s_prefix_is_refused(store: FakeObjectStore, tmp_path: Path)
 
 
 def test_exporting_needs_no_torch() -> None:
-    code = "import sys, tracks_dagster.training.export; assert 'torch' not in sys.modules"
+    code = "import sys, tracks_dagster.training.saves.export; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

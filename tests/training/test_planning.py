@@ -7,9 +7,9 @@ import threading
 import torch
 from torch import nn
 
-from tracks_dagster.training.planning import SavePlanning
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.state_dict import Trained, collect
+from tracks_dagster.training.saves.planning import SavePlanning
+from tracks_dagster.training.saves.state_dict import Trained, collect
 
 
 class TwoThreads(Ranks):

@@ -17,7 +17,7 @@ from tracks_dagster.stores import open_store
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind
-from tracks_dagster.training.rank_files import read_ranks
+from tracks_dagster.training.pods.rank_files import read_ranks
 
 OPENED_SEQ = 1
 

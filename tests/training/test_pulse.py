@@ -14,7 +14,7 @@ from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.training.pulse import Pulse, StepTimes
-from tracks_dagster.training.saving import Saver
+from tracks_dagster.training.saves.saving import Saver
 
 
 def test_beats_tell_the_phase_the_step_and_how_long_steps_take(

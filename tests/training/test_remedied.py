@@ -19,8 +19,8 @@ from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import CheckpointCadence, Drill
 from tracks_dagster.track.errors import CheckpointMismatch
-from tracks_dagster.training.learning_rate import rescale
-from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.stepping.learning_rate import rescale
 
 WINDOW = [[6, 8]]
 

@@ -18,10 +18,11 @@ from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import CheckpointWriteFailed, NonFinite, TrackBroken, TrainingError
 from tracks_dagster.track.track import Track
-from tracks_dagster.training import committing, journal, saving
-from tracks_dagster.training.committing import Outcome
+from tracks_dagster.training import journal
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.saving import Saver
+from tracks_dagster.training.saves import committing, saving
+from tracks_dagster.training.saves.committing import Outcome
+from tracks_dagster.training.saves.saving import Saver
 
 WITHDRAWN = Outcome(failed="A checkpoint whose chunks it names was quarantined.", withdrawn=True)
 NOT_TOLD = Outcome(failed="Rank 0 did not say.")

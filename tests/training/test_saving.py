@@ -22,7 +22,7 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import COMMIT_BYTES_MAX, Draft, Kind
 from tracks_dagster.track.track import log_key
-from tracks_dagster.training.saving import Saver
+from tracks_dagster.training.saves.saving import Saver
 
 
 @pytest.fixture

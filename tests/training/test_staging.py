@@ -14,10 +14,10 @@ import torch
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.track.errors import NonFinite
-from tracks_dagster.training import layout, storage_writer
-from tracks_dagster.training.arena import GROW_BYTES, Arena
-from tracks_dagster.training.chunk_writer import KnownChunks, store_chunks
-from tracks_dagster.training.layout import Extent, Layout, lay_out
+from tracks_dagster.training.saves import layout, storage_writer
+from tracks_dagster.training.saves.arena import GROW_BYTES, Arena
+from tracks_dagster.training.saves.chunk_writer import KnownChunks, store_chunks
+from tracks_dagster.training.saves.layout import Extent, Layout, lay_out
 
 SEED = int(os.environ.get("TRACKS_LAYOUT_SEED") or random.SystemRandom().randrange(2**32))
 
@@ -87,7 +87,7 @@ def test_a_store_that_never_answers_keeps_no_process_from_ending() -> None:
     script = """
         import threading
         from tests.fakes import FakeObjectStore
-        from tracks_dagster.training.chunk_writer import KnownChunks, store_chunks
+        from tracks_dagster.training.saves.chunk_writer import KnownChunks, store_chunks
 
         class Hanging(FakeObjectStore):
             def put(self, key, data):

@@ -12,7 +12,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.states.checkpoints import parse_at
 from tracks_dagster.track.states.run_state import find_at
-from tracks_dagster.training.export import export_weights
+from tracks_dagster.training.saves.export import export_weights
 
 
 @click.command("export")

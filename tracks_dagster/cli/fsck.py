@@ -20,7 +20,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import LedgerError, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training.verifying import read_manifest, verify_checkpoint
+from tracks_dagster.training.saves.verifying import read_manifest, verify_checkpoint
 
 NOTHING_CHECKED = Checked(
     track_count=0, record_count=0, checkpoint_count=0, snapshot_count=0, findings=()

@@ -46,7 +46,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.verifying import weights_sha256
+from tracks_dagster.training.saves.verifying import weights_sha256
 from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0

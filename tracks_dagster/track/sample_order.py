@@ -8,7 +8,7 @@ from tracks_dagster.track.errors import InvalidInput
 
 
 class SampleOrder(StrEnum):
-    """How the permutation of an epoch is made (`training.permutations`)."""
+    """How the permutation of an epoch is made (`training.stepping.permutations`)."""
 
     SORTED = "sorted"  # random words, sorted: 24 bytes a sample; of every run that names none
     FEISTEL = "feistel"  # computed where it is read, in constant memory

@@ -39,23 +39,23 @@ from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.skip_windows import SKIP_WINDOWS
-from tracks_dagster.training.arena import Arena
 from tracks_dagster.training.data import load_snapshot
-from tracks_dagster.training.drills import Drills
+from tracks_dagster.training.drills.drills import Drills
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import tells_of_lost_rank
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.micro_batches import Batch, split
-from tracks_dagster.training.optimizer_state import parameter_names
-from tracks_dagster.training.progress import Best
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.training.sampling import BatchSampler
-from tracks_dagster.training.saving import Saver
+from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves.optimizer_state import parameter_names
+from tracks_dagster.training.saves.saving import Saver
+from tracks_dagster.training.saves.state_dict import Trained, unwrapped
 from tracks_dagster.training.starting import begin
-from tracks_dagster.training.state_dict import Trained, unwrapped
-from tracks_dagster.training.step_log import StepLog
-from tracks_dagster.training.steps import Steps
-from tracks_dagster.training.stop_signal import StopSignal
+from tracks_dagster.training.stepping.micro_batches import Batch, split
+from tracks_dagster.training.stepping.progress import Best
+from tracks_dagster.training.stepping.sampling import BatchSampler
+from tracks_dagster.training.stepping.step_log import StepLog
+from tracks_dagster.training.stepping.steps import Steps
+from tracks_dagster.training.stepping.stop_signal import StopSignal
 
 
 @contextmanager

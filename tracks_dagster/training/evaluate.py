@@ -23,17 +23,17 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time
 from tracks_dagster.track.states.evals import started_key
-from tracks_dagster.training import random_state
 from tracks_dagster.training.data import load_snapshot
+from tracks_dagster.training.drills.evaluator_drill import play_evaluator_crash
 from tracks_dagster.training.environment import (
     describe_software,
     device_of,
     digest_of,
     read_environment,
 )
-from tracks_dagster.training.evaluator_drill import play_evaluator_crash
 from tracks_dagster.training.families import family_code
-from tracks_dagster.training.loading import load_weights
+from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.loading import load_weights
 
 
 def main(path: Path) -> None:

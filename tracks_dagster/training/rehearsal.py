@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import torch
 
-from tracks_dagster.training import random_state
-from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.state_dict import Trained
 
 
 def rehearse(trained: Trained, one_backward: Callable[[], object]) -> None:

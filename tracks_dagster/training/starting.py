@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from tracks_dagster.track.bodies import AttemptRestored
 from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.track.records import Json, Kind
-from tracks_dagster.training import random_state
-from tracks_dagster.training.arena import Arena
-from tracks_dagster.training.chunk_writer import KnownChunks
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.learning_rate import follow_config
-from tracks_dagster.training.loading import Fetched, load_into
-from tracks_dagster.training.micro_batches import Batch
 from tracks_dagster.training.rehearsal import rehearse
-from tracks_dagster.training.restoring import find_checkpoint
-from tracks_dagster.training.sampling import BatchSampler
-from tracks_dagster.training.state_dict import Trained
+from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.loading import Fetched, load_into
+from tracks_dagster.training.saves.restoring import find_checkpoint
+from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.stepping.learning_rate import follow_config
+from tracks_dagster.training.stepping.micro_batches import Batch
+from tracks_dagster.training.stepping.sampling import BatchSampler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

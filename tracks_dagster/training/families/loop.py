@@ -11,10 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, default_collate
 
-from tracks_dagster.training import random_state
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.families import family_code
 from tracks_dagster.training.families.family import Config
+from tracks_dagster.training.saves import random_state
 
 BETAS = (0.9, 0.95)
 GRADIENT_NORM_MAX = 1.0

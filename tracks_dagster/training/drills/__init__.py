@@ -1,0 +1,1 @@
+"""Faults played on purpose inside a gang."""

@@ -1,0 +1,191 @@
+"""Plays the faults of a run (`attempts.drills`) inside its gang, at the steps that it names.
+
+Every rank and every attempt knows them from the track. A drill that fires once is claimed there by a
+note before it fires, so that an attempt that replays the step is not hit again. What ends processes
+from outside is played by the gang's parent, on request; `training.drills.faults` has the faults
+themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from tracks_dagster.attempts.drills import KINDS
+from tracks_dagster.attempts.effects.local.processes import write_json
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import StoreUnavailable, TrainingError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.training.drills import faults
+from tracks_dagster.training.drills.claims import claim
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.stepping.stop_signal import StopSignal
+
+SIGNAL_S_MAX = 60.0  # how long a rank that is to be ended from outside waits for it
+POLL_S = 0.02
+SPIKE_FACTOR = 20.0
+_AFTER = ("preempt", "sigkill", "corrupt_checkpoint")  # fire once the step is reported
+_AMID = ("rank_crash", "host_oom")  # end a rank in the step, and what it was saving with it
+_ENDS = (*_AFTER, *_AMID)
+
+
+class Drills:
+    """The drills of one rank. `begin` is told of every step; step 0 is before the first.
+
+    All methods but `arm` and `snapshot_store` are collective in the steps where a drill is due.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._drills = launch.declared.drills
+        self._steps_due = frozenset(drill.step for drill in self._drills)
+        self._ends_due_after = frozenset(
+            drill.step - (drill.kind in _AMID) for drill in self._drills if drill.kind in _ENDS
+        )
+        self._step = 0
+        self._spikes_until = 0
+        self._writes = faults.FullDiskStore(launch.store)
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store for this launch's checkpoints: its own, or one whose disk can be played full."""
+        return self._writes if self._has("disk_full") else self._launch.store
+
+    @property
+    def snapshot_store(self) -> ObjectStore:
+        """The store to read the snapshot from: its own, or one that changes a byte of it."""
+        return (
+            faults.BadShardStore(self._launch.store)
+            if self._has("bad_snapshot")
+            else self._launch.store
+        )
+
+    def arm(self, model: nn.Module) -> None:
+        """Let the model's forward run out of memory where a drill says so."""
+        if self._has("gpu_oom"):
+            model.register_forward_pre_hook(self._before_forward)
+
+    def begin(self, step: int) -> None:
+        """Begin `step`; raises where a drill says so."""
+        self._step = step
+        if any(drill.kind == "code_error" and drill.step == step for drill in self._drills):
+            raise RuntimeError(f"drill code_error@{step}: the training code fails on purpose")
+        if self._fires("disk_full", step):
+            self._writes.is_full = True
+        if self._fires("storage_error", step):
+            raise StoreUnavailable(
+                f"drill storage_error@{step}: Cannot read from {self._launch.store.url}: the read "
+                "timed out."
+            )
+
+    def fetch(self, step: int) -> None:
+        """Fetch the data of `step`: hang or fail where a drill says so."""
+        if self._fires("hang", step, only=lambda drill: drill.how == "loader"):
+            faults.hang()
+        if self._fires("bad_batch", step):
+            raise faults.bad_sample(step)
+
+    def compute(self, step: int) -> None:
+        """Begin to compute `step`: hang, crash or outgrow the memory where a drill says so."""
+        for drill in self._fires("hang", step, only=lambda drill: drill.how != "loader"):
+            faults.stop_process() if drill.how == "stopped" else faults.hang()
+        if self._fires("rank_crash", step):
+            faults.crash()
+        if self._fires("host_oom", step, why_not=faults.why_no_memory_cgroup):
+            faults.outgrow_memory(self._launch.place.work, self._launch.place.run_id)
+
+    def loss(self, step: int, loss: float) -> float:
+        """Return the loss of `step` as a drill wants it."""
+        for drill in self._fires("spike", step):
+            self._spikes_until = step + drill.steps
+        if self._fires("nan", step):
+            return math.nan
+        return loss * SPIKE_FACTOR if step < self._spikes_until else loss
+
+    def is_due_after(self, step: int) -> bool:
+        """Whether a drill may end the gang after `step`, or a rank in the step that follows."""
+        return step in self._ends_due_after
+
+    def play_after(self, step: int, stop: StopSignal) -> bool:
+        """End the gang from outside where a drill says so; True when it was preempted.
+
+        Returns once SIGTERM came, or not at all; raises TrainingError after a minute.
+        """
+        if self._fires("sigkill", step):
+            self._ask_parent("sigkill", step, {"rank": self._launch.ranks.rank}, stop)
+        if self._fires("corrupt_checkpoint", step):
+            self._launch.ranks.from_first(partial(faults.corrupt_newest_checkpoint, self._launch))
+            self._ask_parent("preempt", step, {"grace_s": 0.0}, stop)
+        preemptions = self._fires("preempt", step)
+        for drill in preemptions:
+            self._ask_parent("preempt", step, {"grace_s": drill.grace_s}, stop)
+        return bool(preemptions)
+
+    def _has(self, kind: str) -> bool:
+        return any(drill.kind == kind for drill in self._drills)
+
+    def _fires(
+        self,
+        kind: str,
+        step: int,
+        *,
+        only: Callable[[Drill], bool] = lambda drill: True,
+        why_not: Callable[[], str] | None = None,
+    ) -> list[Drill]:
+        """Return the drills of that kind that fire now and concern this rank."""
+        if step not in self._steps_due:  # nearly every step, several times
+            return []
+        due = [
+            (index, drill)
+            for index, drill in enumerate(self._drills)
+            if drill.kind == kind and drill.step == step and only(drill)
+        ]
+        launch = self._launch
+        fired = [
+            drill
+            for index, drill in due
+            if launch.ranks.from_first(partial(claim, launch, index, drill, why_not))
+        ]
+        return [drill for drill in fired if self._concerns_me(drill)]
+
+    def _concerns_me(self, drill: Drill) -> bool:
+        """Whether this rank is meant: the named one, else the last where one rank is enough."""
+        if drill.rank is not None:
+            return drill.rank == self._launch.ranks.rank
+        is_of_one = "rank" in KINDS[drill.kind].options and drill.kind != "sigkill"
+        return not is_of_one or self._launch.ranks.rank == self._launch.ranks.world_size - 1
+
+    def _ask_parent(self, what: str, step: int, request: dict[str, Any], stop: StopSignal) -> None:
+        """Ask the gang's parent to end this rank, or all, and wait for it."""
+        folder = self._launch.place.work / "drill"
+        folder.mkdir(parents=True, exist_ok=True)
+        name = what if what == "preempt" else f"{what}-{self._launch.ranks.rank}"
+        if what != "preempt" or self._launch.ranks.is_first:
+            write_json(folder / f"{name}.json", request)
+        deadline = time.monotonic() + SIGNAL_S_MAX
+        while not stop.received:
+            if time.monotonic() > deadline:
+                raise TrainingError(
+                    f"The drill {what}@{step} asked for a signal and none came within "
+                    f"{SIGNAL_S_MAX:g} s; only a gang's parent plays it: declare the drill with "
+                    "`tracks run`."
+                )
+            time.sleep(POLL_S)
+
+    def _before_forward(self, module: nn.Module, arguments: Any) -> None:
+        micro_batch = self._launch.opened.config.get("micro_batch", 0)
+        for drill in self._drills:
+            limit = drill.micro_batch_max
+            if drill.kind != "gpu_oom" or drill.step != self._step or limit is None:
+                continue
+            if micro_batch > limit:
+                raise torch.OutOfMemoryError(
+                    f"drill gpu_oom@{drill.step}: CUDA out of memory, as played: the micro-batch "
+                    f"of {micro_batch} is above {limit}"
+                )

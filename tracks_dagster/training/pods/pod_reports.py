@@ -1,0 +1,171 @@
+"""What a pod puts into the store while it lives: where its ranks stand, and how they ended.
+
+The store may fail, or take its time: that is told in the log, tried again, and holds up nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from signal import SIGKILL
+
+from tracks_dagster.attempts import pod_files
+from tracks_dagster.attempts.effects.local.processes import boot_id
+from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
+from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.text.redact import Redact
+from tracks_dagster.training.machine import Machine
+from tracks_dagster.training.pods.pod_environment import PodEnvironment
+from tracks_dagster.training.pods.rank_files import RankSeen, log_tail
+
+PUT_AGAIN_S = 1.0
+
+
+class Repeat:
+    """Does something every few seconds in a thread, until the process ends."""
+
+    def __init__(self, name: str, action: Callable[[], None], *, every_s: float) -> None:
+        self._name = name
+        self._action = action
+        self._every_s = every_s
+        self._soon = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def soon(self) -> None:
+        """Do it now instead of at its time."""
+        self._soon.set()
+
+    def _run(self) -> None:
+        while True:  # as long as the pod lives
+            self._soon.wait(self._every_s)
+            self._soon.clear()
+            try:
+                self._action()
+            except Exception as error:  # noqa: BLE001 - a thread's edge: who is silent seems to hang
+                print(f"{self._name}: {error}", file=sys.stderr, flush=True)
+
+
+class Beats:
+    """Puts where the ranks stand, when that has changed, and now and then that the pod is there."""
+
+    def __init__(self, store: ObjectStore, told: PodEnvironment) -> None:
+        self._store = store
+        self._told = told
+        self._key = pod_files.beat_key(told.run_id, told.attempt_id, told.pod_uid)
+        self._stored: tuple[PodBeat, float] | None = None  # and when, by a steady clock
+
+    def put(self) -> None:
+        """Put the newest beats. Raises StoreError; the next call tries again."""
+        told = self._told
+        beat = PodBeat(
+            pod=told.pod,
+            node=told.node,
+            boot_id=boot_id(),
+            index=told.index,
+            ranks=tuple(self._beat(rank) for rank in told.all_ranks),
+        )
+        now_s = time.monotonic()
+        if self._stored is not None:
+            before, put_at_s = self._stored
+            if beat == before and now_s - put_at_s < pod_files.ALIVE_EVERY_S:
+                return
+        at = format_time(datetime.now(UTC))
+        self._store.put(self._key, pod_files.encode_beat(replace(beat, at=at)))
+        self._stored = (beat, now_s)
+
+    def _beat(self, rank: int) -> Beat:
+        """Return where a rank stood last; one that has written nothing yet is starting."""
+        try:
+            data = beat_file(self._told.work, rank).read_bytes()
+        except FileNotFoundError:
+            data = b""
+        return decode(rank, data) or Beat(rank=rank, phase=Phase.STARTING)
+
+
+class Ends:
+    """Puts how the ranks ended: at each end, and whole at the last. One thread takes ends in."""
+
+    def __init__(self, store: ObjectStore, told: PodEnvironment, *, clean: Redact) -> None:
+        self._store = store
+        self._told = told
+        self._clean = clean
+        self._key = pod_files.end_key(told.run_id, told.attempt_id, told.pod_uid)
+        self._machine = Machine(told.work)
+        self._known: dict[int, RankEnd] = {}
+        self._newest = b""
+        self._stored = threading.Event()
+        self._thread = Repeat("cannot tell how ranks ended", self._put, every_s=PUT_AGAIN_S)
+
+    def take(
+        self,
+        ranks: Mapping[int, RankSeen],
+        *,
+        pids: Collection[int] = (),
+        conditions: Sequence[Condition] = (),
+        problem: str = "",
+    ) -> None:
+        """Take in what is known now; what was never known before is put soon."""
+        ends = {rank: self._end(seen) for rank, seen in ranks.items()}
+        machine = self._machine.tell(pids, is_killed=_first_was_killed(ends.values()))
+        end = PodEnd(
+            pod=self._told.pod,
+            node=self._told.node,
+            boot_id=boot_id(),
+            index=self._told.index,
+            ranks=tuple(ends.values()),
+            cgroup=machine["cgroup"],
+            kernel_lines=tuple(self._clean(line) for line in machine["kernel_lines"]),
+            problem=self._clean(problem),
+            conditions=tuple(conditions),
+        )
+        self._newest = pod_files.encode_end(end)
+        self._stored.clear()  # after it: `_put` may be at work with what was the newest before
+        self._thread.soon()
+
+    def settle(self, within_s: float) -> bool:
+        """Wait until the newest is stored, and return whether it is; then leave the machine."""
+        is_stored = self._stored.wait(within_s)
+        try:
+            self._machine.close()
+        except OSError as error:
+            print(f"a drill's cgroup stays: {error}", file=sys.stderr, flush=True)
+        return is_stored
+
+    def _put(self) -> None:
+        if self._stored.is_set() or not self._newest:
+            return
+        data = self._newest
+        self._store.put(self._key, data)
+        if data is self._newest:
+            self._stored.set()
+
+    def _end(self, seen: RankSeen) -> RankEnd:
+        """Return a rank's end, with the tail of its log once it has one."""
+        if seen.rank in self._known:
+            return self._known[seen.rank]
+        end = RankEnd(
+            rank=seen.rank,
+            exit_code=seen.exit_code,
+            signal=seen.signal,
+            started_at=seen.started_at,
+            ended_at=seen.ended_at,
+        )
+        if not end.has_ended:
+            return end
+        tail = self._clean(log_tail(self._told.work, seen.rank - self._told.first_rank))
+        self._known[seen.rank] = replace(end, log_tail=tail or seen.problem)
+        return self._known[seen.rank]
+
+
+def _first_was_killed(ends: Iterable[RankEnd]) -> bool:
+    """Whether the first rank that ended did so by SIGKILL."""
+    ended = [end for end in ends if end.has_ended]
+    first = min(ended, key=lambda end: end.ended_at or "", default=None)
+    return first is not None and first.signal == SIGKILL

@@ -1,0 +1,1 @@
+"""Checkpoints from inside the gang: saved, committed, restored, verified."""

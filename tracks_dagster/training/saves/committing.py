@@ -1,0 +1,263 @@
+"""From a staged save to its commit, in a thread of each rank: chunks, manifest, journal, one record.
+
+Each rank stores its chunks and tells rank 0 where they lie. Rank 0 waits for all of them, but not for
+ever, writes the manifest, appends the commit, and tells the others how it went.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.storage import WriteResult
+
+from tracks_dagster.checkpoints.retention import METRIC_NAME_CHARS_MAX
+from tracks_dagster.track.bodies import Alert, CheckpointCommitted, TimeSpent
+from tracks_dagster.track.errors import Fenced, NonFinite, StoreError, TrainingError
+from tracks_dagster.track.names import ALERT_SAVE_FAILED
+from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.training.journal import complain
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.manifest_making import results_from_json, results_to_json
+from tracks_dagster.training.saves.staging import Staged
+from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
+
+COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
+PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own; `slowest_s` more
+OUTCOME_S_MAX = 300.0  # how long the others wait to be told how it went; `slowest_s` more
+SLOWEST_BYTES_PER_S = 16 * 1024 * 1024  # of a store for all ranks; a slower one counts as down
+ALERT_CHARS_MAX = 2000
+ALERTS_WAITING_MAX = 100  # for a store that is down; of more the oldest are let go
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a save ended, the same on every rank. All empty: it was committed.
+
+    failed: no commit, and training goes on; withdrawn: because a checkpoint whose chunks it names was.
+    ends: name of an error of `track.errors`: training must not go on; failed says why.
+    """
+
+    failed: str = ""
+    withdrawn: bool = False
+    ends: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Save:
+    """One save under way. number: counts a launch's saves; began: monotonic seconds.
+
+    slowest_s: what a store may need for the bytes of all ranks, beyond what any save may take.
+    """
+
+    number: int
+    step: int
+    trigger: str
+    began: float
+    blocking_s: float
+    writer: CheckpointStorageWriter
+    staged: Staged
+    metadata: Metadata
+    slowest_s: float
+    rng: Json
+    spent: TimeSpent | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """What one rank stored of a save. failed: why it could not; ends: as in `Outcome`."""
+
+    results: list[WriteResult] = field(default_factory=list)
+    rng: Json = None
+    written_bytes: int = 0
+    sources: frozenset[str] = frozenset()
+    failed: str = ""
+    ends: str = ""
+
+    def to_json(self) -> dict[str, Json]:
+        """Return it as rank 0 is told."""
+        told = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**told, "results": results_to_json(self.results), "sources": sorted(self.sources)}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Json]) -> Part:
+        """Return the part that another rank told of."""
+        results = results_from_json(told["results"])
+        return cls(**{**told, "results": results, "sources": frozenset(told["sources"])})
+
+
+class Committer:
+    """Brings one launch's staged saves to their end, one at a time; `complete` is a thread's body."""
+
+    def __init__(self, launch: Launch, known: KnownChunks) -> None:
+        self._launch = launch
+        self._known = known
+        self._alerts: deque[Draft] = deque(maxlen=ALERTS_WAITING_MAX)
+        self._rank_is_lost = threading.Event()
+
+    def lose_rank(self) -> None:
+        """Take in that another rank is gone: what has not been told by now is waited for no more."""
+        self._rank_is_lost.set()
+
+    def complete(self, save: Save) -> Outcome:
+        """Store and commit a staged save; return how it ended, whatever happens."""
+        try:
+            return self._exchange(save, self._own_part(save))
+        except BaseException as error:  # noqa: BLE001 - a thread's edge: `settle` raises it
+            why = f"{type(error).__name__}: {error}"
+            outcome = Outcome(failed=why, ends=TrainingError.__name__)
+            self._tell(save, outcome, None)
+            return outcome
+
+    def journal(self, save: Save, outcome: Outcome) -> None:
+        """Write down how a save ended."""
+        fields: dict[str, Json] = {
+            "step": save.step,
+            "blocking_s": save.blocking_s,
+            "save_s": round(time.monotonic() - save.began, 6),
+            "written_bytes": save.writer.written_bytes,
+        }
+        if outcome.failed:
+            error = self._launch.clean(outcome.failed)
+            self._launch.journal.write("save_failed", error=error, **fields)
+        else:
+            self._launch.journal.write("save", **fields)
+
+    def _own_part(self, save: Save) -> Part:
+        """Store this rank's chunks; return where they lie, or what kept it from storing them."""
+        try:
+            results = save.writer.store(save.staged)
+        except NonFinite as error:
+            return Part(failed=str(error), ends=NonFinite.__name__)
+        except StoreError as error:
+            return Part(failed=str(error))
+        return Part(
+            results=results,
+            rng=save.rng,
+            written_bytes=save.writer.written_bytes,
+            sources=self._known.sources(save.writer.chunks),
+        )
+
+    def _exchange(self, save: Save, part: Part) -> Outcome:
+        """Let rank 0 commit what all ranks stored; return the outcome that it found."""
+        ranks = self._launch.ranks
+        key = f"save-{save.number}"
+        if not ranks.is_first:
+            ranks.post(f"{key}/part-{ranks.rank}", part.to_json())
+            wait_s = OUTCOME_S_MAX + save.slowest_s
+            told = self._fetch(f"{key}/outcome", wait_s)
+            if told is None:
+                return Outcome(failed=f"Rank 0 did not say{self._in_time(wait_s)} how it ended.")
+            outcome = Outcome(**told["outcome"])
+        else:
+            written, outcome = self._gather_and_commit(save, key, part)
+            told = self._tell(save, outcome, written)
+        if told["manifest"] and not outcome.failed:
+            self._known.learn_commit(told["manifest"], save.writer.chunks)
+        return outcome
+
+    def _tell(self, save: Save, outcome: Outcome, written: Written | None) -> dict[str, Json]:
+        """Let the other ranks know what rank 0 found; return it as it is told."""
+        ranks = self._launch.ranks
+        told = {"outcome": asdict(outcome), "manifest": written and written.ref.manifest_sha256}
+        if ranks.is_first and ranks.world_size > 1:
+            ranks.post(f"save-{save.number}/outcome", told)
+        return told
+
+    def _gather_and_commit(
+        self, save: Save, key: str, part: Part
+    ) -> tuple[Written | None, Outcome]:
+        ranks = self._launch.ranks
+        parts = [part]
+        wait_s = PART_S_MAX + save.slowest_s
+        deadline = time.monotonic() + wait_s
+        for rank in range(1, ranks.world_size):
+            left_s = max(0.0, deadline - time.monotonic())
+            told = self._fetch(f"{key}/part-{rank}", left_s)
+            late = f"Rank {rank} had not stored its part{self._in_time(wait_s)}."
+            parts.append(Part(failed=late) if told is None else Part.from_json(told))
+        failed = [each for each in parts if each.failed]
+        if failed:
+            first = next((each for each in failed if each.ends), failed[0])
+            return None, self._failed(save, first.failed, ends=first.ends)
+        try:
+            return self._commit(save, parts)
+        except Fenced as error:
+            return None, Outcome(failed=str(error), ends=Fenced.__name__)
+        except StoreError as error:
+            return None, self._failed(save, str(error))
+
+    def _fetch(self, key: str, wait_s: float) -> Json | None:
+        is_vain = self._rank_is_lost.is_set
+        return self._launch.ranks.fetch(key, timeout_s=wait_s, is_vain=is_vain)
+
+    def _in_time(self, wait_s: float) -> str:
+        if self._rank_is_lost.is_set():
+            return " before a rank was lost"
+        return f" in {wait_s:.3g} s"
+
+    def _commit(self, save: Save, parts: list[Part]) -> tuple[Written | None, Outcome]:
+        writer = save.writer
+        writer.moment = replace(writer.moment, rng=[part.rng for part in parts])
+        writer.finish(save.metadata, [part.results for part in parts])
+        written = writer.written
+        if written is None:
+            raise TrainingError(f"The save of step {save.step} left no manifest.")
+        self._launch.journal.ship()
+        sources = frozenset(source for part in parts for source in part.sources)
+        bytes_written = sum(part.written_bytes for part in parts)
+        record = self._launch.append(self._draft(save, written, bytes_written), sources=sources)
+        if record is None:
+            text = "A checkpoint whose chunks it names was quarantined or deleted meanwhile."
+            return None, replace(self._failed(save, text), withdrawn=True)
+        self._send_alerts()
+        return written, Outcome()
+
+    def _draft(self, save: Save, written: Written, written_bytes: int) -> Draft:
+        moment = save.writer.moment
+        body = CheckpointCommitted(
+            launch_id=moment.launch_id,
+            ref=written.ref,
+            cursor=moment.data["cursor"],
+            epoch=moment.data["epoch"],
+            trigger=save.trigger,
+            total_bytes=written.total_bytes,
+            written_bytes=written_bytes,
+            blocking_s=save.blocking_s,
+            metrics=_few(moment.metrics, first=self._launch.declared.retention.metric),
+            spent=save.spent,
+        )
+        return self._launch.draft(Kind.CHECKPOINT_COMMITTED, body)
+
+    def _failed(self, save: Save, why: str, *, ends: str = "") -> Outcome:
+        """Say on stderr and in the track that a save failed; rank 0 only."""
+        text = f"The {save.trigger} save of step {save.step} failed: {why}"
+        complain(text)
+        alert = Alert(rule=ALERT_SAVE_FAILED, text=text[:ALERT_CHARS_MAX], data={"step": save.step})
+        self._alerts.append(self._launch.draft(Kind.ALERT, alert))
+        self._send_alerts()
+        return Outcome(failed=why, ends=ends)
+
+    def _send_alerts(self) -> None:
+        """Append what has not landed yet; a store that is down gets it with the next save."""
+        try:
+            while self._alerts:
+                self._launch.whole_track().note(self._alerts[0])
+                self._alerts.popleft()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the save ended as it did
+            complain(f"an alert waits for the next save: {type(error).__name__}: {error}")
+
+
+def _few(metrics: Mapping[str, Json], *, first: str) -> dict[str, Json]:
+    """Return what a commit tells of the metrics: what retention goes by, the loss, others by name."""
+    names = [
+        name
+        for name in dict.fromkeys((first, "loss", *sorted(metrics)))
+        if name in metrics and len(name) <= METRIC_NAME_CHARS_MAX
+    ]
+    return {name: metrics[name] for name in names[:COMMIT_METRICS_MAX]}

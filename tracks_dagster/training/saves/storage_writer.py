@@ -1,0 +1,173 @@
+"""DCP's StorageWriter over an object store: one rank's part of a save, and the manifest of them all.
+
+`write_data` stages the rank's tensors, which is all that training waits for, and
+stores them as chunks in a thread. `finish` makes the manifest; its bytes are durable when it returns,
+and still nobody knows of it: only the commit record makes a checkpoint, and `saving` appends it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
+from torch.futures import Future
+
+from tracks_dagster.track.errors import NonFinite, TrainingError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.training.saves.chunk_writer import KnownChunks, store_chunks
+from tracks_dagster.training.saves.manifest import Chunk, Manifest
+from tracks_dagster.training.saves.manifest_making import Moment, StoredPiece, make_manifest
+from tracks_dagster.training.saves.staging import Staged, Staging
+
+FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A checkpoint whose bytes are durable and that nobody knows of yet."""
+
+    ref: CheckpointRef
+    manifest: Manifest
+    total_bytes: int
+
+
+class CheckpointStorageWriter(StorageWriter):
+    """Writes one save of one rank. `moment` may be completed until `finish` is called.
+
+    parameters: flat names of what must be finite; a rank that finds NaN or infinity among its own
+    raises NonFinite from the future of `write_data`, and nothing of the save is ever committed.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        moment: Moment,
+        *,
+        staging: Staging,
+        known: KnownChunks,
+        parameters: frozenset[str] = frozenset(),
+    ) -> None:
+        self.moment = moment
+        self.chunks: list[Chunk] = []
+        self.written_bytes = 0
+        self.written: Written | None = None
+        self._object_store = store
+        self._staging = staging
+        self._known = known
+        self._parameters = parameters
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Do nothing: a writer is of one save, and `moment` names it."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: rank 0 alone is asked to `finish`."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        """Return the plan as it is."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        """Return the plans as they are."""
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """Return False: a checkpoint is named by its commit, never by a path."""
+        return False
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Stage the plan's tensors, then store them in a thread; `storage_data` says where they lie.
+
+        What DCP's own save calls; one who has a thread of its own calls `stage` and `store`.
+        """
+        staged = self.stage(plan, planner)
+        future: Future[list[WriteResult]] = Future()
+
+        def store() -> None:
+            try:
+                future.set_result(self.store(staged))
+            except Exception as error:  # noqa: BLE001 - a thread's edge: it goes to who waits
+                future.set_exception(error)  # type: ignore[arg-type]
+
+        threading.Thread(target=store, name="checkpoint writer", daemon=True).start()
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """Store the manifest of all ranks' parts; `written` is the checkpoint then."""
+        manifest = make_manifest(self.moment, metadata, results)
+        data = manifest.to_bytes()
+        moment = self.moment
+        ref = CheckpointRef(
+            moment.run_id, moment.attempt_id, moment.step, moment.prefix, sha256_hex(data)
+        )
+        self._object_store.put(manifest_key(ref), data)
+        total = sum(result.size_in_bytes for each in results for result in each)
+        self.written = Written(ref=ref, manifest=manifest, total_bytes=total)
+
+    def stage(self, plan: SavePlan, planner: SavePlanner) -> Staged:
+        """Copy the plan's tensors: they may change as soon as this returns."""
+        if sys.byteorder != "little":
+            raise TrainingError("Checkpoints are little-endian and this machine is not.")
+        return self._staging.stage(plan, planner)
+
+    def store(self, staged: Staged) -> list[WriteResult]:
+        """Store what was staged; durable when this returns. Raises StoreError or NonFinite."""
+        self.chunks, self.written_bytes = store_chunks(
+            self._object_store,
+            self.moment.prefix,
+            staged.chunks,
+            self._known,
+            meanwhile=lambda: self._check_finite(staged),
+        )
+        return [
+            WriteResult(
+                index=item.index,
+                size_in_bytes=slot.size_bytes,
+                storage_data=tuple(
+                    StoredPiece(self.chunks[index], part.offset_bytes, part.size_bytes)
+                    for index, part in pieces
+                ),
+            )
+            for item, slot, pieces in zip(
+                staged.plan.items, staged.layout.slots, staged.layout.pieces, strict=True
+            )
+        ]
+
+    def _check_finite(self, staged: Staged) -> None:
+        """Raise NonFinite for parameters that no run should resume from.
+
+        The loss of a step is of the weights before it, so a finite one does not tell. Buffers may
+        hold infinities on purpose (a mask does).
+        """
+        for item, tensor in zip(staged.plan.items, staged.tensors, strict=True):
+            if item.index.fqn in self._parameters and not _is_finite(tensor):
+                raise NonFinite(
+                    f"Step {self.moment.step} left NaN or infinity in {item.index.fqn}; it is "
+                    "not saved."
+                )
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    """Tell whether every element is finite, a piece at a time, so that it takes little memory."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if not tensor.is_floating_point() or tensor.numel() == 0:
+        return True
+    return all(_is_finite_piece(piece) for piece in torch.split(tensor.reshape(-1), FINITE_PIECE))
+
+
+def _is_finite_piece(piece: torch.Tensor) -> bool:
+    """Tell the same of a few elements; the sum tells in one pass when it is finite itself."""
+    if math.isfinite(piece.sum(dtype=torch.float64).item()):
+        return True
+    return bool(torch.isfinite(piece.double()).all())  # a sum may overflow where no element does

@@ -1,0 +1,1 @@
+"""The training loop's own parts: sampling, steps, losses, triggers."""

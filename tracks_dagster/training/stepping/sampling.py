@@ -1,0 +1,185 @@
+"""Which samples a step trains on: a function of (seed, step, skip windows, order), of nothing else.
+
+The epochs' permutations, one after the other, form an endless stream of sample indices, cut into
+blocks of the global batch B: block b (1-based) is the positions [(b-1)·B, b·B). Step s takes block s,
+or, behind `skip_windows`, the s-th block that these leave (`track.skip_windows`); rank r takes its r-th
+contiguous slice. So the order does not depend on world size, micro-batch, loader workers or how far a
+loader prefetched, and the cursor after step s is the end of its block: nothing has to be saved to
+resume. Blocks are left out where the stream has them, over the end of an epoch as well: what is
+skipped is not made up for in that epoch. Of an epoch only the places are computed that are read, so
+memory and the time until the first batch do not depend on its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+
+import numpy as np
+
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.sample_order import SampleOrder, find_order
+from tracks_dagster.track.skip_windows import block_of, skipped_blocks
+from tracks_dagster.training.stepping.permutations import (
+    FeistelPermutation,
+    Indices,
+    philox_key,
+    sorted_permutation,
+)
+
+PART = 4096  # places of an epoch that are computed at once: 32 KiB, and steps between share them
+PARTS_KEPT = 4  # what the loader reads ahead, the step that is reported, and the next of each
+
+
+class SampleIndex(int):
+    """An index into the dataset that also knows its epoch, for `sample_rng`."""
+
+    epoch: int
+
+    def __new__(cls, index: int, epoch: int) -> SampleIndex:
+        """Return `index`, seen in `epoch` (0-based)."""
+        sample = super().__new__(cls, index)
+        sample.epoch = epoch
+        return sample
+
+    def __reduce__(self) -> tuple[type[SampleIndex], tuple[int, int]]:
+        """Travel to loader workers with the epoch."""
+        return SampleIndex, (int(self), self.epoch)
+
+
+class BatchSampler:
+    """The `batch_sampler` of a DataLoader: each item is one rank's share of one step.
+
+    Iterating begins after the step that `resume_after` was last given and goes on to `until`.
+    """
+
+    def __init__(
+        self,
+        dataset_length: int,
+        *,
+        seed: int,
+        global_batch: int,
+        rank: int,
+        world_size: int,
+        skip_windows: Json = None,
+        order: str = SampleOrder.FEISTEL,
+    ) -> None:
+        """Raise InvalidInput for an empty dataset, a batch that the ranks cannot divide, or windows
+        that are none (`skip_windows`: as in the config, None for none).
+
+        order: of a run that begins; `go_on_at` takes the one of a checkpoint.
+        """
+        if dataset_length < 1:
+            raise InvalidInput("The dataset has no samples; there is nothing to train on.")
+        if global_batch < 1 or global_batch % world_size:
+            raise InvalidInput(
+                f"A global batch of {global_batch} cannot be divided among {world_size} ranks; "
+                f"use a multiple of {world_size}."
+            )
+        self.dataset_length = dataset_length
+        self.seed = seed
+        self.global_batch = global_batch
+        self._skipped = skipped_blocks(skip_windows)
+        self._share = global_batch // world_size
+        self._rank = rank
+        self._after_step = 0
+        self._until = 0
+        self._order = find_order(order)
+        # Two epochs: near a boundary the loader reads ahead in the next one.
+        self._sorted = lru_cache(maxsize=2)(partial(sorted_permutation, dataset_length, seed=seed))
+        self._part = lru_cache(maxsize=PARTS_KEPT)(self._computed)
+
+    def go_on_at(self, position: Mapping[str, Json]) -> None:
+        """Take the order of samples from a checkpoint's `position`; one that names none is older than
+        the choice. Raises InvalidInput for an order of a newer version."""
+        self._order = find_order(position.get("order", SampleOrder.SORTED))
+
+    def resume_after(self, step: int, *, until: int) -> None:
+        """Let the next iteration yield the steps `step` + 1 … `until`."""
+        self._after_step = step
+        self._until = until
+
+    def __len__(self) -> int:
+        """Return how many steps an iteration yields."""
+        return max(0, self._until - self._after_step)
+
+    def __iter__(self) -> Iterator[list[SampleIndex]]:
+        """Yield this rank's samples of each step, in order."""
+        for step in range(self._after_step + 1, self._until + 1):
+            first = self._first(step) + self._rank * self._share
+            indices = self._at(first, self._share)
+            yield [
+                SampleIndex(index, (first + place) // self.dataset_length)
+                for place, index in enumerate(indices.tolist())
+            ]
+
+    def cursor(self, step: int) -> int:
+        """Return how much of the stream all ranks have consumed or passed over when `step` is done.
+
+        A window after `step` does not move it: what a checkpoint says is true with that window too.
+        """
+        return self._first(step) + self.global_batch if step > 0 else 0
+
+    def epoch(self, step: int) -> int:
+        """Return the epoch (0-based) that the cursor stands in when `step` is done."""
+        return self.cursor(step) // self.dataset_length
+
+    def position(self, step: int) -> dict[str, Json]:
+        """Return all that the samples after `step` depend on; a checkpoint keeps it.
+
+        The first order is not named: checkpoints that were written before there were two have none.
+        """
+        named = {} if self._order is SampleOrder.SORTED else {"order": self._order.value}
+        return {
+            **named,
+            "cursor": self.cursor(step),
+            "epoch": self.epoch(step),
+            "seed": self.seed,
+            "dataset_length": self.dataset_length,
+            "global_batch": self.global_batch,
+        }
+
+    def global_indices(self, step: int) -> Indices:
+        """Return the samples of all ranks in `step`, in order. (B,)"""
+        return self._at(self._first(step), self.global_batch)
+
+    def indices_sha256(self, step: int) -> str:
+        """Return the digest of `global_indices(step)` as little-endian int64."""
+        return sha256_hex(self.global_indices(step).astype("<i8", copy=False).tobytes())
+
+    def _first(self, step: int) -> int:
+        """Return the stream's position at which the block of `step` begins."""
+        return (block_of(step, self._skipped) - 1) * self.global_batch
+
+    def _at(self, position: int, count: int) -> Indices:
+        """Return `count` indices of the stream from `position` on."""
+        parts: list[Indices] = []
+        while count > 0:  # ends: each turn takes at least one
+            epoch, offset = divmod(position, self.dataset_length)
+            if self._order is SampleOrder.SORTED:
+                part = self._sorted(epoch=epoch)[offset : offset + count]
+            else:
+                begin, within = offset - offset % PART, offset % PART
+                part = self._part(epoch, begin)[within : within + count]
+            parts.append(part)
+            position += len(part)
+            count -= len(part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _computed(self, epoch: int, begin: int) -> Indices:
+        """Return the samples at up to PART places of an epoch from `begin` on."""
+        permutation = FeistelPermutation(self.dataset_length, seed=self.seed, epoch=epoch)
+        part = permutation.at(begin, min(PART, self.dataset_length - begin))
+        part.flags.writeable = False  # shares of steps are views of it
+        return part
+
+
+def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
+    """Return the random numbers of one sample in one epoch, whichever worker draws them.
+
+    Same key as the epoch's permutation, with the counter's third word set to index + 1: the two
+    streams meet only after 2¹²⁸ draws.
+    """
+    counter = np.array([0, 0, index + 1, 0], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=philox_key(seed, epoch), counter=counter))

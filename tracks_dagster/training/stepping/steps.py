@@ -1,0 +1,171 @@
+"""One rank's steps, from the first after the restore to the last, and what happens between two.
+
+A report is where the ranks agree: on the loss, on a save, on an end. What comes before the first step
+is `attempt`'s and `starting`'s work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.track.errors import (
+    CheckpointWriteFailed,
+    LossDiverged,
+    NonFinite,
+    TrainingError,
+)
+from tracks_dagster.training.drills.drills import Drills
+from tracks_dagster.training.joining import Farewell
+from tracks_dagster.training.last_word import Drained
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.pulse import Pulse
+from tracks_dagster.training.saves.saving import Saver
+from tracks_dagster.training.starting import Begun
+from tracks_dagster.training.stepping.micro_batches import Batch
+from tracks_dagster.training.stepping.sampling import BatchSampler
+from tracks_dagster.training.stepping.step_log import StepLog
+from tracks_dagster.training.stepping.stop_signal import StopSignal
+from tracks_dagster.training.stepping.triggers import Triggers
+
+_ENDED: Any = object()  # a loader may yield None
+
+
+class Steps:
+    """The steps from where `begun` says to `until`. running: the step that the script is in."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        begun: Begun,
+        *,
+        until: int,
+        stop: StopSignal,
+        farewell: Farewell,
+        drills: Drills,
+        pulse: Pulse,
+        log: StepLog,
+        saver: Saver,
+        sampler: BatchSampler,
+    ) -> None:
+        self.saver = saver
+        self.running = 0
+        self._launch = launch
+        self._batches = begun.batches
+        self._done = begun.step  # the last step reported
+        self._until = until
+        self._stop = stop
+        self._farewell = farewell
+        self._drills = drills
+        self._pulse = pulse
+        self._log = log
+        self._sampler = sampler
+        cadence = launch.opened.cadence or launch.declared.cadence
+        self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
+
+    def run(self) -> Iterator[tuple[int, Batch]]:
+        """Yield (step, this rank's share) as `Attempt.steps` does."""
+        self._triggers.saved()
+        self._drills.begin(0)
+        for step in range(self._done + 1, self._until + 1):
+            self._drills.begin(step)
+            self.running = step
+            self._log.data_asked(step)
+            self._drills.fetch(step)
+            batch = next(self._batches, _ENDED)
+            if batch is _ENDED:
+                raise TrainingError(
+                    f"The loader ended before step {step} of {self._until}; build it over "
+                    "a.sampler(…)."
+                )
+            self._log.data_came(step)
+            self._drills.compute(step)
+            yield step, batch
+            if self._done != step:
+                raise TrainingError(
+                    f"Step {step} was not reported before the next batch was asked for; call a.report "
+                    "once a step. What asks one batch ahead, as Lightning does of a loader without "
+                    "__len__, needs a.steps wrapped in a class with __len__."
+                )
+        self._pulse.beat(Phase.ENDING, self._until)
+
+    def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
+        """End a step as `Attempt.report` does."""
+        if step != self.running or step == self._done:
+            raise TrainingError(
+                f"Step {step} was reported while step {self.running} is the one to report, once."
+            )
+        value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
+        self._pulse.beat(Phase.REPORTING, step)
+        value = self._drills.loss(step, value)
+        asked = [value, self.saver.must_settle, *self._triggers.asked()]
+        loss_sum, settles, *wishes = self._launch.ranks.sum(asked)
+        if settles:
+            self._settle()
+        self._take(step, loss_sum / self._launch.ranks.world_size, value, metrics)
+        self._done = self._farewell.step = step
+        trigger = self._triggers.choose(step, wishes, is_last=step == self._until)
+        if trigger is not None:
+            self._save(trigger)
+        is_preempted = False
+        if self._drills.is_due_after(step):
+            self._settle()  # what a drill shows does not depend on a disk's speed
+            is_preempted = self._drills.play_after(step, self._stop)
+        if (is_preempted or trigger == "sigterm") and step < self._until:
+            self._drain()
+
+    def save_soon(self) -> None:
+        """Ask for a checkpoint at the end of the running step."""
+        self._triggers.ask()
+
+    def finish(self) -> bool:
+        """Save what a loop left early did not; return whether the last step was reached."""
+        self._settle()
+        if self.saver.saved_step < self._done:
+            self._save("final")
+        self._log.tell_spent()
+        self._pulse.beat(Phase.ENDING, self._done)
+        self._pulse.close()
+        self._launch.ranks.close()
+        return self._done >= self._until
+
+    def _take(self, step: int, loss: float, own_loss: float, metrics: Mapping[str, Any]) -> None:
+        try:
+            self._log.take(step, loss, own_loss, metrics, self._sampler)
+        except (NonFinite, LossDiverged) as error:
+            try:
+                self._settle()  # weights that were not finite before are the better answer
+            except CheckpointWriteFailed as late:  # and this a worse one; the journal has it
+                raise error from late
+            error.args = (f"{error} The last checkpoint is of step {self.saver.saved_step}.",)
+            raise
+
+    def _save(self, trigger: str) -> None:
+        self._pulse.beat(Phase.SAVING, self._done)
+        spent = self._log.time.spent
+        with self._log.time.saving():
+            self.saver.save(
+                self._done,
+                trigger,
+                data=self._sampler.position(self._done),
+                progress=self._log.progress,
+                metrics=self._log.metrics,
+                spent=spent,
+            )
+        self._triggers.saved()
+
+    def _settle(self) -> None:
+        self._pulse.beat(Phase.SAVING, self._done)
+        with self._log.time.saving():
+            self.saver.settle()
+
+    def _drain(self) -> None:
+        self._settle()
+        if self.saver.saved_step != self._done:
+            self._save("sigterm")
+        self._log.tell_spent()
+        self._launch.ranks.close()
+        raise Drained

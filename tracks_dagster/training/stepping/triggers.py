@@ -1,0 +1,56 @@
+"""When a checkpoint is due: every N steps or T seconds, on SIGTERM, on demand, at the end.
+
+The ranks must agree, so each says what it knows (`asked`) and all choose by the sums.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.training.stepping.stop_signal import StopSignal
+
+
+class Triggers:
+    """One rank's reasons to save. is_clock: one rank's clock decides for all."""
+
+    def __init__(self, cadence: CheckpointCadence, stop: StopSignal, *, is_clock: bool) -> None:
+        self._cadence = cadence
+        self._stop = stop
+        self._is_clock = is_clock
+        self._is_asked = False
+        self._saved_at = time.monotonic()  # the last save tried
+
+    def ask(self) -> None:
+        """Ask for a checkpoint at the end of the running step."""
+        self._is_asked = True
+
+    def asked(self) -> tuple[bool, bool, bool]:
+        """Return whether this rank was told to stop, wants to save, and finds that it is time."""
+        every_s = self._cadence.every_s
+        waited_s = time.monotonic() - self._saved_at
+        is_time = self._is_clock and every_s is not None and waited_s >= every_s
+        return self._stop.received, self._is_asked or self._stop.save_asked, is_time
+
+    def choose(self, step: int, asked: Sequence[float], *, is_last: bool) -> str | None:
+        """Return why a checkpoint of `step` is due, or None; of several reasons the firmest.
+
+        asked: the sums of `asked` over all ranks.
+        """
+        stop, wish, is_time = asked
+        every_steps = self._cadence.every_steps
+        if is_last:
+            return "final"
+        if stop:
+            return "sigterm"
+        if every_steps is not None and step % every_steps == 0:
+            return "interval"
+        if wish:
+            return "demand"
+        return "time" if is_time else None
+
+    def saved(self) -> None:
+        """Begin anew: a save was tried, whatever came of it."""
+        self._saved_at = time.monotonic()
+        self._is_asked = self._stop.save_asked = False

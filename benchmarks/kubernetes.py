@@ -27,8 +27,8 @@ from benchmarks.kubernetes_gangs import (
 )
 from benchmarks.kubernetes_meter import Passed
 from tests.kube.double import kube_double
-from tracks_dagster.adapters.kubernetes.change_stream import WATCH_S_MAX, WATCH_S_MIN
-from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
+from tracks_dagster.kubernetes.effects.api.change_stream import WATCH_S_MAX, WATCH_S_MIN
+from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 
 Figures = dict[str, float]
 MIB = 1024 * 1024

@@ -22,12 +22,12 @@ from benchmarks.kubernetes_meter import Door, Passed
 from tests.histories import History
 from tests.kube.double import KubeDouble
 from tests.kube.furniture import NAMESPACE
-from tracks_dagster.adapters.kubernetes.client import connect
-from tracks_dagster.adapters.kubernetes.job_names import job_name
-from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.attempts.pod_files import PodBeat, beat_key, encode_beat
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.kubernetes.objects.job_names import job_name
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest

@@ -25,20 +25,20 @@ from tests.fakes import FakeClock, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.kube.double import kube_double
 from tests.kube.furniture import NAMESPACE
-from tracks_dagster.adapters.kubernetes.client import connect
-from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.launch import plan_launches
 from tracks_dagster.attempts.effects.watch import close_lost, settle_open_runs, survey
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.kubernetes.effects.sweep import sweep
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.ledger.effects.database.engine import make_engine
 from tracks_dagster.ledger.effects.database.migrate import migrate
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.sweep import sweep
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import attempt_key

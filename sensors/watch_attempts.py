@@ -33,14 +33,14 @@ from tracks_dagster.attempts.effects.watch import close_lost, settle_open_runs, 
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core.node_taints import NodeTaints
-from tracks_dagster.core.orphans import StandingGangs
+from tracks_dagster.kubernetes.effects.sweep import sweep, sweep_is_due
+from tracks_dagster.kubernetes.effects.tainting import keep_taints
+from tracks_dagster.kubernetes.gangs.orphans import StandingGangs
+from tracks_dagster.kubernetes.settings.node_taints import NodeTaints
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.retry.watch_cursor import WatchCursor, read_cursor
 from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
-from tracks_dagster.services.sweep import sweep, sweep_is_due
-from tracks_dagster.services.tainting import keep_taints
 from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError

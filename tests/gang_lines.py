@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.core.gang_ends import conditions, rank_ends
-from tracks_dagster.core.gang_fold import GangFold
-from tracks_dagster.core.gang_seen import GangSeen
-from tracks_dagster.core.gang_sightings import INDEX, Line, event_line, job_line, pod_line
+from tracks_dagster.kubernetes.gangs.gang_ends import conditions, rank_ends
+from tracks_dagster.kubernetes.gangs.gang_fold import GangFold
+from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen
+from tracks_dagster.kubernetes.gangs.gang_sightings import (
+    INDEX,
+    Line,
+    event_line,
+    job_line,
+    pod_line,
+)
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.track.records import Json

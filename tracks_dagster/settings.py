@@ -17,7 +17,7 @@ from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
-    from tracks_dagster.core.cluster import ClusterSettings
+    from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
@@ -186,7 +186,7 @@ def load_cluster(settings: Settings) -> ClusterSettings:
 
     Raises SettingsError naming every error of the file with its line, or where one would lie.
     """
-    from tracks_dagster.core.cluster_file import read_cluster
+    from tracks_dagster.kubernetes.settings.cluster_file import read_cluster
     from tracks_dagster.track.effects.yaml_nodes import read_yaml
     from tracks_dagster.track.text.located import told
 

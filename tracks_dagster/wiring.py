@@ -196,8 +196,8 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
 
     @cache
     def kubernetes() -> GangLauncher:
-        from tracks_dagster.adapters.kubernetes.client import connect
-        from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
+        from tracks_dagster.kubernetes.effects.api.client import connect
+        from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 
         cluster = load_cluster(settings)
         launcher = KubernetesLauncher(connect(cluster), cluster, store, now=utc_now, clean=clean)

@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from tracks_dagster.adapters.kubernetes import change_stream
-from tracks_dagster.adapters.kubernetes.change_stream import Backoff, ChangeStream
-from tracks_dagster.adapters.kubernetes.reads import (
+from tracks_dagster.kubernetes.effects.api import change_stream
+from tracks_dagster.kubernetes.effects.api.change_stream import Backoff, ChangeStream
+from tracks_dagster.kubernetes.effects.api.reads import (
     EVENTS,
     GONE,
     PODS,

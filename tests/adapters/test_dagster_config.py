@@ -19,7 +19,7 @@ from tracks_dagster.adapters.kubernetes.dagster_config import (
     unreachable,
     worker_config,
 )
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.names import MANAGED_BY
 
 CLUSTER = ClusterSettings(

@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.adapters.kubernetes.pod_lives import (
+from tracks_dagster.kubernetes.gangs.gang_seen import PodStory
+from tracks_dagster.kubernetes.objects.pod_lives import (
     OVERDUE_S,
     PodLife,
     is_lost,
@@ -15,7 +16,6 @@ from tracks_dagster.adapters.kubernetes.pod_lives import (
     life_of,
     unreachable,
 )
-from tracks_dagster.core.gang_seen import PodStory
 from tracks_dagster.track.records import Json, format_time
 
 # As recorded on Kubernetes 1.34 when a node was cut off: the node controller's Ready has no reason.

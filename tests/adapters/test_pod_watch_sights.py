@@ -11,11 +11,19 @@ from kubernetes.client import ApiClient
 from kubernetes.config import ConfigException
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.adapters.kubernetes import lasting_thread, pod_watch
-from tracks_dagster.adapters.kubernetes.lasting_thread import LastingThread
-from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
-from tracks_dagster.adapters.kubernetes.reads import JOBS, PODS, Listed, ReadFailed, Reads, Wanted
-from tracks_dagster.core.gang_sightings import pod_line
+from tracks_dagster.kubernetes.effects import pod_watch
+from tracks_dagster.kubernetes.effects.api import lasting_thread
+from tracks_dagster.kubernetes.effects.api.lasting_thread import LastingThread
+from tracks_dagster.kubernetes.effects.api.reads import (
+    JOBS,
+    PODS,
+    Listed,
+    ReadFailed,
+    Reads,
+    Wanted,
+)
+from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
+from tracks_dagster.kubernetes.gangs.gang_sightings import pod_line
 from tracks_dagster.track.records import Json
 
 PREFIX = "runs/r/attempts/1"

@@ -25,14 +25,14 @@ from tests.gang_lines import (
     text_at,
 )
 from tests.kube.telling import recorded
-from tracks_dagster.core.gang_ends import (
+from tracks_dagster.kubernetes.gangs.gang_ends import (
     ALIKE_MAX,
     LOG_BYTES_MIN,
     conditions,
     deciding_pod,
     rank_ends,
 )
-from tracks_dagster.core.gang_fold import (
+from tracks_dagster.kubernetes.gangs.gang_fold import (
     EVENTS_OF_ONE_MAX,
     FIRST_STATUSES,
     GAPS_MAX,
@@ -40,7 +40,7 @@ from tracks_dagster.core.gang_fold import (
     PODS_MAX,
     GangFold,
 )
-from tracks_dagster.core.gang_sightings import (
+from tracks_dagster.kubernetes.gangs.gang_sightings import (
     Line,
     event_line,
     gap_line,

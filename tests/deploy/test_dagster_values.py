@@ -24,7 +24,7 @@ from tests.deploy.worker_jobs import check_run_worker, run_worker_job
 from tracks_dagster.adapters import dagster_instance
 from tracks_dagster.adapters.dagster_instance import DEADLINES
 from tracks_dagster.adapters.kubernetes import dagster_config
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,11 +13,11 @@ from tests.fakes import FakeObjectStore
 from tests.kube.double import KubeDouble
 from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import until
-from tracks_dagster.adapters.kubernetes.client import connect
-from tracks_dagster.adapters.kubernetes.job_names import job_name
-from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
+from tracks_dagster.kubernetes.objects.job_names import job_name
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.text.redact import redact
 

@@ -16,9 +16,9 @@ from tests.kube.double import KubeDouble
 from tests.kube.faults import Misbehaviour
 from tests.kube.furniture import NAMESPACE, TOKEN, kubeconfig
 from tests.kube.gangs import job
-from tracks_dagster.adapters.kubernetes import client as ours
-from tracks_dagster.adapters.kubernetes.client import CLIENT_ERRORS, connect, explain
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.api import client as ours
+from tracks_dagster.kubernetes.effects.api.client import CLIENT_ERRORS, connect, explain
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.errors import SettingsError
 
 NOTHING = "raise SystemExit(0)"

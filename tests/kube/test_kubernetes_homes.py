@@ -12,8 +12,8 @@ from tests.fakes import FakeObjectStore
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.furniture import NAMESPACE
 from tests.kube.launching import launcher_on, pods_of, running, seen, spec
-from tracks_dagster.adapters.kubernetes.job_names import job_name
 from tracks_dagster.attempts.ports import GangPhase, GangSpec
+from tracks_dagster.kubernetes.objects.job_names import job_name
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import canonical_json
 

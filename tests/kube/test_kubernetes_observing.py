@@ -16,16 +16,16 @@ from tests.kube.double import KubeDouble, kube_double
 from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import until
 from tests.kube.launching import Clock, asked, is_gone, launcher_on, running, seen, spec, uid_of
-from tracks_dagster.adapters.kubernetes import watched_gang
-from tracks_dagster.adapters.kubernetes.asks import STACKS_S_MAX
-from tracks_dagster.adapters.kubernetes.gang_files import BEAT_READ_S, HEARD_S, UNHEARD_S_MAX
-from tracks_dagster.adapters.kubernetes.launcher import IDLE_S
-from tracks_dagster.adapters.kubernetes.pod_lives import OVERDUE_S
-from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
 from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.kubernetes.effects import watched_gang
+from tracks_dagster.kubernetes.effects.asks import STACKS_S_MAX
+from tracks_dagster.kubernetes.effects.gang_files import BEAT_READ_S, HEARD_S, UNHEARD_S_MAX
+from tracks_dagster.kubernetes.effects.launcher import IDLE_S
+from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
+from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd

@@ -11,8 +11,8 @@ from tests.fakes import FakeObjectStore
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.gangs import until
 from tests.kube.launching import is_gone, launcher_on, pods_of, running, seen, spec
-from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.attempts.ports import GangPhase
+from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.track.errors import GangError
 
 ACTS: dict[str, Callable[[KubernetesLauncher], object]] = {

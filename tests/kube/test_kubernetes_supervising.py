@@ -13,10 +13,10 @@ from tests.histories import History
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.faults import Misbehaviour
 from tests.kube.launching import Clock, launcher_on, running
-from tracks_dagster.adapters.kubernetes.kube_requests import WAITS_S
-from tracks_dagster.adapters.kubernetes.launcher import KubernetesLauncher
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.kubernetes.effects.api.kube_requests import WAITS_S
+from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import START_FAILED, Evidence
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY

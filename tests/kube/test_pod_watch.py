@@ -17,11 +17,11 @@ from tests.kube.double import KubeDouble
 from tests.kube.faults import Misbehaviour
 from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import SLEEPS, job, running, until
-from tracks_dagster.adapters.kubernetes.change_stream import Backoff
-from tracks_dagster.adapters.kubernetes.pod_evidence import TAILS, read_evidence
-from tracks_dagster.adapters.kubernetes.pod_watch import PodWatch
-from tracks_dagster.adapters.kubernetes.watch_pace import Pace
-from tracks_dagster.core.gang_seen import GangSeen, PodStory
+from tracks_dagster.kubernetes.effects.api.change_stream import Backoff
+from tracks_dagster.kubernetes.effects.pod_evidence import TAILS, read_evidence
+from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
+from tracks_dagster.kubernetes.effects.watch_pace import Pace
+from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen, PodStory
 
 PREFIX = "runs/r/attempts/1"
 QUICK = Pace(

@@ -32,8 +32,8 @@ from tests.kube.run_workers import (
     running_pod,
     started,
 )
-from tracks_dagster.adapters.kubernetes import run_worker_watch
-from tracks_dagster.adapters.kubernetes.run_worker_api import RunWorkerApi
+from tracks_dagster.kubernetes.effects import run_worker_watch
+from tracks_dagster.kubernetes.effects.api.run_worker_api import RunWorkerApi
 from tracks_dagster.track.names import LABEL_ATTEMPT, LABEL_RUN, TAG_WORKER_REASON
 
 FAILED, STARTED = DagsterRunStatus.FAILURE, DagsterRunStatus.STARTED

@@ -24,7 +24,7 @@ from tests.kube.run_workers import (
     running_pod,
     started,
 )
-from tracks_dagster.adapters.kubernetes import run_worker_watch
+from tracks_dagster.kubernetes.effects import run_worker_watch
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import TAG_WORKER_REASON
 

@@ -12,12 +12,12 @@ from kubernetes import client
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import job, running, until
-from tracks_dagster.adapters.kubernetes import run_worker_watch
-from tracks_dagster.adapters.kubernetes.client import connect
-from tracks_dagster.adapters.kubernetes.run_worker_api import LABEL_DAGSTER_RUN, RunWorkerApi
-from tracks_dagster.adapters.kubernetes.run_worker_watch import RunWorkerWatch
-from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.run_workers import has_disruption
+from tracks_dagster.kubernetes.effects import run_worker_watch
+from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.api.run_worker_api import LABEL_DAGSTER_RUN, RunWorkerApi
+from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerWatch
+from tracks_dagster.kubernetes.gangs.run_workers import has_disruption
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import Json
 

@@ -28,7 +28,7 @@ from tracks_dagster.adapters.kubernetes.dagster_config import POSTGRES_SECRET
 from tracks_dagster.adapters.kubernetes.dagster_on_cluster import open_cluster_home
 from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.cli import up
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.errors import GangError, OrchestratorError, SettingsError
 
 POSTGRES = "postgresql+psycopg2://tracks:hunter22@db.example/tracks"

@@ -11,7 +11,8 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.core.orphans import (
+from tracks_dagster.kubernetes.effects.sweep import RUNS_MAX, SWEEP_EVERY, sweep, sweep_is_due
+from tracks_dagster.kubernetes.gangs.orphans import (
     ENDED_GRACE,
     SERVICE,
     UNKNOWN_GRACE,
@@ -21,7 +22,6 @@ from tracks_dagster.core.orphans import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.sweep import RUNS_MAX, SWEEP_EVERY, sweep, sweep_is_due
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import run_track

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import click
 
-from tracks_dagster.adapters.kubernetes.preflight import gang_check
 from tracks_dagster.attempts.effects.opening.compute import (
     LAUNCHERS,
     CheckGang,
     check_is_on_cluster,
 )
+from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput

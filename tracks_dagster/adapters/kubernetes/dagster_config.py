@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from tracks_dagster.adapters.dagster_instance import instance_config
-from tracks_dagster.adapters.kubernetes import pod_security
-from tracks_dagster.core.cluster import ClusterSettings
-from tracks_dagster.core.cluster_store import why_unreachable
+from tracks_dagster.kubernetes.objects import pod_security
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings.cluster_store import why_unreachable
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT
 from tracks_dagster.track.records import Json
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tracks_dagster.adapters.dagster_home import DagsterHome
 from tracks_dagster.adapters.kubernetes import dagster_config
-from tracks_dagster.adapters.kubernetes.client import connect
-from tracks_dagster.adapters.kubernetes.kube_requests import KubeRequests
-from tracks_dagster.core.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.errors import SettingsError
 
 

@@ -1,0 +1,1 @@
+"""Gangs on a Kubernetes cluster: an Indexed Job for each attempt."""

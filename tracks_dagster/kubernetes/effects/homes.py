@@ -1,0 +1,91 @@
+"""Whose a gang's object is: homes may share a namespace, and by chance a run's id as well.
+
+Every object is marked with its attempt, and here with its store: by the id in `format.json`, since one
+folder has other paths on other machines, and two object stores may call their buckets alike.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.reasons.kube_json import mapping, mappings, text
+from tracks_dagster.stores.format_file import FORMAT_KEY
+from tracks_dagster.track.names import ENV_STORE
+from tracks_dagster.track.ports import ObjectStore
+
+ANNOTATION_STORE = "tracks/store"
+
+
+class Home:
+    """The home that this process works for. Safe for several threads; may raise StoreUnavailable."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._id: str | None = None  # read at its first use, and never changed
+
+    @property
+    def id(self) -> str:
+        """The store's own id; its address where it does not say one."""
+        if self._id is None:
+            self._id = _id_in(self._store.get(FORMAT_KEY)) or self._store.url
+        return self._id
+
+    def mark(self, objects: Iterable[Object]) -> None:
+        """Mark what is to be created, and whatever its controllers make of it."""
+        for each in objects:
+            for metadata in _metadata_of(each):
+                metadata.setdefault("annotations", {})[ANNOTATION_STORE] = self.id
+
+    def owns(self, found: Object) -> bool:
+        """Whether an object is this home's; one that says nothing of a store may be."""
+        marked = _mark_of(found)
+        if marked:
+            return marked == self.id
+        return variables_of(found).get(ENV_STORE, self._store.url) == self._store.url
+
+    def address_in(self, found: Object) -> str:
+        """Return where an object's pods write, by the name that it has here; empty where it does not
+        say."""
+        if _mark_of(found) == self.id:
+            return self._store.url
+        return variables_of(found).get(ENV_STORE, "")
+
+
+def variables_of(found: Object) -> dict[str, str]:
+    """Return the plain variables of a pod, or of the pods of a Job or JobSet."""
+    spec = mapping(found.get("spec"))
+    for member in mappings(spec.get("replicatedJobs")):
+        spec = mapping(mapping(member.get("template")).get("spec"))  # there is one
+    pod = mapping(mapping(spec.get("template")).get("spec")) or spec
+    return {
+        text(entry.get("name")): text(entry["value"])
+        for container in mappings(pod.get("containers"))
+        for entry in mappings(container.get("env"))
+        if "value" in entry
+    }
+
+
+def _metadata_of(made: Object) -> list[Object]:
+    """Return the metadata of an object and of all templates in it."""
+    found = [made["metadata"]]
+    spec = mapping(made.get("spec"))
+    below = [spec.get("template"), *(m.get("template") for m in spec.get("replicatedJobs") or ())]
+    for template in below:
+        if isinstance(template, dict):
+            template.setdefault("metadata", {})
+            found += _metadata_of(template)
+    return found
+
+
+def _mark_of(found: Object) -> str:
+    meta = mapping(found.get("metadata"))
+    return text(mapping(meta.get("annotations")).get(ANNOTATION_STORE))
+
+
+def _id_in(data: bytes | None) -> str:
+    try:
+        return text(mapping(json.loads(data or b"{}")).get("store_id"))
+    except ValueError:
+        return ""

@@ -1,0 +1,120 @@
+"""Ends what still stands on a cluster though its attempt is over, and says so in the run's track.
+
+Which objects these are is planned by `kubernetes.gangs.orphans`. The ledger names the attempts that
+are open, and their gangs are left alone; of every other the track itself is asked before anything
+is deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+
+from tracks_dagster.kubernetes.gangs.orphans import (
+    SERVICE,
+    Fate,
+    Orphan,
+    StandingGang,
+    StandingGangs,
+    orphans,
+)
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.effects.turns import UPKEEP_S_MAX, Seconds
+from tracks_dagster.retry.effects.upkeep import Upkeep
+from tracks_dagster.track.bodies import Note
+from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json, Kind, format_time, parse_time
+
+SWEEP_EVERY = timedelta(minutes=1)
+LOOKED_AT_MAX = 200  # attempts of one sweep whose tracks are read; the next one sees what is left
+RUNS_MAX = 500  # that one query names
+SWEPT_BY = "sweeper"
+
+
+def sweep_is_due(last_at: str | None, now: datetime) -> bool:
+    """Whether the cluster is to be swept again; never swept means yes."""
+    return last_at is None or now - parse_time(last_at) >= SWEEP_EVERY
+
+
+def sweep(
+    tracks: Tracks,
+    ledger: Ledger,
+    cluster: StandingGangs,
+    *,
+    seconds: Seconds = time.monotonic,
+) -> Upkeep:
+    """Sweep for a few seconds; return when, and in words what was swept and what could not be.
+
+    Safe from two processes: a deletion is repeated without harm, and the note then stands twice.
+    """
+    now = tracks.now()
+    try:
+        standing = cluster.standing()
+    except TracksError as error:
+        return Upkeep(done_at=format_time(now), problems=(f"the cluster was not swept: {error}",))
+    fates, problems = _fates(tracks, _not_open(ledger, standing))
+    began_s = seconds()
+    for orphan in orphans(standing, fates, tracks.store.url, now):
+        if seconds() - began_s >= UPKEEP_S_MAX:
+            break  # the next sweep finds the rest
+        try:
+            cluster.sweep(orphan.gang)
+            problems.append(_told(tracks, orphan))
+        except TracksError as error:
+            problems.append(f"{orphan.gang.key}: {error}")
+    return Upkeep(done_at=format_time(now), problems=tuple(problems))
+
+
+def _not_open(ledger: Ledger, standing: Sequence[StandingGang]) -> list[StandingGang]:
+    """Return what is of no attempt that the ledger shows as open.
+
+    Asked by the runs that have something standing, each for its newest attempt: by primary keys, so
+    that it costs the same however many attempts are closed.
+    """
+    run_ids = sorted({gang.run_id for gang in standing})
+    is_open: set[tuple[Json, Json]] = set()
+    for first in range(0, len(run_ids), RUNS_MAX):
+        given: dict[str, Json] = {
+            f"run_{index}": run_id for index, run_id in enumerate(run_ids[first : first + RUNS_MAX])
+        }
+        rows = ledger.query(
+            "select a.run_id, a.attempt_id from training_runs r join training_attempts a "
+            "on a.run_id = r.run_id and a.attempt_id = r.attempt_count "
+            f"where r.run_id in ({', '.join(f':{name}' for name in given)}) "
+            "and a.termination_reason is null",
+            given,
+        )
+        is_open |= {(row["run_id"], row["attempt_id"]) for row in rows}
+    return [gang for gang in standing if (gang.run_id, gang.attempt_id) not in is_open]
+
+
+def _fates(tracks: Tracks, gangs: Iterable[StandingGang]) -> tuple[dict[str, Fate], list[str]]:
+    """Return what the tracks say, and of which runs they could not be asked."""
+    fates: dict[str, Fate] = {}
+    problems = []
+    wanted = sorted({(gang.run_id, gang.attempt_id) for gang in gangs})[:LOOKED_AT_MAX]
+    for run_id, attempt_id in wanted:
+        key = attempt_key(run_id, attempt_id)
+        try:
+            state = tracks.find_run(run_id)
+        except TracksError as error:
+            problems.append(f"{key}: {error}")
+            continue
+        attempt = state.attempt(attempt_id) if state is not None else None
+        ended_at = attempt.ended_at if attempt is not None else None
+        fates[key] = Fate(is_known=attempt is not None, ended_at=ended_at)
+    return fates, problems
+
+
+def _told(tracks: Tracks, orphan: Orphan) -> str:
+    """Say what was swept: in the run's track where there is one, and to whoever asked."""
+    gang = orphan.gang
+    text = f"Deleted {gang.kind} {gang.name}: {orphan.why}."
+    if orphan.is_known and gang.kind != SERVICE:
+        data = {"kind": gang.kind, "name": gang.name}
+        note = Note(by=SWEPT_BY, text=text, data=data)
+        tracks.note_run(gang.run_id, tracks.draft(Kind.NOTE, note, attempt_id=gang.attempt_id))
+    return f"{gang.key}: {text}"

@@ -1,0 +1,1 @@
+"""What was seen of a gang on a cluster, folded and judged. Pure."""

@@ -1,0 +1,1 @@
+"""The API's objects that a gang is made of. Pure."""

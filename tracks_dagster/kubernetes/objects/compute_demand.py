@@ -1,0 +1,123 @@
+"""What a gang asks of the cluster's nodes: how many pods, which devices, how much memory.
+
+The request goes before the settings. Nothing is asked of the cluster: whether a node has it is the
+scheduler's word.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tracks_dagster.kubernetes.objects.job_names import NODES_MAX
+from tracks_dagster.kubernetes.settings.cluster import CPU, ClusterSettings, DeviceClass
+from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.text.located import unknown
+
+CPUS = "cpu"  # the resource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """The request beside the settings. nodes: how many pods; queue, …: None for none.
+
+    requests: what each pod is given; limits: what it is held to.
+    """
+
+    nodes: int
+    ranks_per_node: int
+    device: DeviceClass
+    requests: dict[str, str]
+    limits: dict[str, str]
+    node_selector: dict[str, str]
+    priority_class: str | None
+    topology_key: str | None
+    queue: str | None
+
+
+def demand(compute: ComputeRequest, cluster: ClusterSettings, problems: list[str]) -> Demand:
+    """Return what to ask for; adds to `problems` what cannot be asked for.
+
+    Where the request leaves a word empty ("") it refuses what the settings say.
+    """
+    problems += _impossible(compute)
+    device = _device(compute.device_class, cluster, problems)
+    requests = _requests(compute, device, cluster.shared_memory_bytes)
+    return Demand(
+        nodes=max(1, compute.ranks // max(1, compute.ranks_per_node)),
+        ranks_per_node=compute.ranks_per_node,
+        device=device,
+        requests=requests,
+        # CPU is a share and no limit: a quota of the kernel's would stop a rank that imports or loads
+        # with more threads than it computes with, though the node has cores to spare.
+        limits={name: value for name, value in requests.items() if name != CPUS},
+        node_selector={**cluster.node_selector, **device.node_selector, **compute.node_selector},
+        priority_class=_first(compute.priority_class, cluster.priority_class),
+        topology_key=_first(compute.topology_key, cluster.topology_key),
+        queue=_first(compute.queue, cluster.queue),
+    )
+
+
+def threads(compute: ComputeRequest) -> int | None:
+    """Return with how many threads a rank computes on its share of the CPUs, None if unsaid."""
+    if compute.cpus is None or not math.isfinite(compute.cpus):
+        return None
+    return max(1, int(compute.cpus // max(1, compute.ranks_per_node)))
+
+
+def _impossible(compute: ComputeRequest) -> list[str]:
+    """Return what no cluster can give."""
+    found = []
+    per_node = compute.ranks_per_node
+    if compute.ranks < 1 or per_node < 1:
+        found.append(
+            f"ranks = {compute.ranks} and ranks_per_node = {per_node}: both are 1 or more."
+        )
+    elif compute.ranks % per_node:
+        fitting = [n for n in range(1, per_node) if compute.ranks % n == 0]
+        found.append(
+            f"ranks_per_node = {per_node} does not divide ranks = {compute.ranks}; every pod has "
+            f"the same number: use {fitting[-1]}, for example."
+        )
+    elif compute.ranks // per_node > NODES_MAX:
+        found.append(
+            f"ranks = {compute.ranks} on {per_node} a pod make {compute.ranks // per_node} pods; "
+            f"an Indexed Job has at most {NODES_MAX}: raise ranks_per_node."
+        )
+    cpus = compute.cpus
+    if cpus is not None and not (math.isfinite(cpus) and cpus >= 0.001):
+        found.append(f"cpus = {cpus:g} of each pod: use a number from 0.001 on, 8 for example.")
+    if compute.memory_bytes is not None and compute.memory_bytes < 1:
+        found.append(f"memory_bytes = {compute.memory_bytes} of each pod: use 1 or more.")
+    return found
+
+
+def _device(name: str, cluster: ClusterSettings, problems: list[str]) -> DeviceClass:
+    classes = {CPU: DeviceClass(resource=None), **cluster.device_classes}
+    if name not in classes:
+        words = unknown("device class", name, sorted(classes))
+        problems.append(f"{words} Others are declared under device_classes in kubernetes.yaml.")
+    return classes.get(name, classes[CPU])
+
+
+def _requests(
+    compute: ComputeRequest, device: DeviceClass, shared_memory_bytes: int
+) -> dict[str, str]:
+    """Return what each pod is given.
+
+    /dev/shm is memory of the container's cgroup: it comes on top, or a loader's tensors there would
+    end a rank that keeps to what was asked for.
+    """
+    found = {}
+    if compute.cpus is not None and math.isfinite(compute.cpus):
+        milli = math.ceil(compute.cpus * 1000)
+        found[CPUS] = f"{milli}m" if milli % 1000 else str(milli // 1000)
+    if compute.memory_bytes is not None:
+        found["memory"] = str(compute.memory_bytes + shared_memory_bytes)
+    if device.resource is not None:
+        found[device.resource] = str(compute.ranks_per_node)
+    return found
+
+
+def _first(asked: str | None, settled: str | None) -> str | None:
+    return (settled if asked is None else asked) or None

@@ -1,0 +1,182 @@
+"""The pod of a gang: a person's own template, the settings over it, the request over both.
+
+Of what several say, the request's word holds, then the settings', then the template's, then what is
+set here so that a plain cluster runs it: no root, no account's token. Maps are merged key by key;
+lists of the API that have names (containers, volumes, variables) are merged by them, and lists that
+have none are joined. What makes a gang a gang is nobody's to change (`template_rules`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+
+from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.kubernetes.objects import pod_security
+from tracks_dagster.kubernetes.objects.affinity import affinity
+from tracks_dagster.kubernetes.objects.compute_demand import CPUS, Demand
+from tracks_dagster.kubernetes.objects.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
+from tracks_dagster.kubernetes.objects.merging import by_key, distinct, merged
+from tracks_dagster.kubernetes.objects.pod_environment import MASTER_PORT, WORK, environment
+from tracks_dagster.kubernetes.objects.template_rules import (
+    TRAINER,
+    TemplateParts,
+    check_variables,
+    read_template,
+)
+from tracks_dagster.kubernetes.settings.cluster import GIB, ClusterSettings
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.records import Json
+
+MODULE = "tracks_dagster.training.pod"
+SHARED_MEMORY = "/dev/shm"
+
+# What a node has to have free on its disk: journals and logs of days. The volume's limit is for what
+# runs away, and is asked of no node.
+DISK, DISK_REQUEST_BYTES = "ephemeral-storage", GIB
+_WORK_VOLUME = "tracks-work"
+_SHARED_VOLUME = "tracks-shared-memory"
+_OWN_VOLUMES = {_WORK_VOLUME: WORK, _SHARED_VOLUME: SHARED_MEMORY}
+_POD_DEFAULTS: Json = {
+    "automountServiceAccountToken": False,  # ranks ask the object store, never the API server
+    "enableServiceLinks": False,  # no variables for every Service of the namespace
+    "securityContext": pod_security.POD,
+}
+_CONTAINER_DEFAULTS: Json = {"securityContext": pod_security.CONTAINER}
+
+
+def read_parts(spec: GangSpec, cluster: ClusterSettings, problems: list[str]) -> TemplateParts:
+    """Return the template's parts; adds to `problems` what in it or the settings is not theirs to
+    say."""
+    parts = read_template(cluster.pod_template, problems)
+    problems += check_variables(cluster.environment, "environment")
+    problems += check_variables(spec.environment, "the attempt's environment")
+    problems += _mount_problems(parts, cluster)
+    return parts
+
+
+def pod_template(
+    spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: TemplateParts
+) -> Json:
+    """Return the PodTemplateSpec of a gang, of parts that `read_parts` found no fault with."""
+    labels = gang_labels(spec.run_id, spec.attempt_id)
+    own_annotations = {ANNOTATION_ATTEMPT: attempt_key(spec.run_id, spec.attempt_id)}
+    return {
+        "metadata": {
+            "labels": merged(parts.labels, labels),
+            "annotations": merged(parts.annotations, own_annotations),
+        },
+        "spec": _pod(spec, cluster, wanted, parts),
+    }
+
+
+def _pod(spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: TemplateParts) -> Json:
+    below = merged(_pod_defaults(parts.spec), parts.spec)
+    own: dict[str, Json] = {
+        "restartPolicy": "Never",
+        "subdomain": job_name(spec.run_id, spec.attempt_id),
+        "terminationGracePeriodSeconds": cluster.termination_grace_s,
+        "containers": [_trainer(spec, cluster, wanted, parts), *deepcopy(list(parts.others))],
+        "volumes": by_key("name", parts.volumes, cluster.volumes, _volumes(cluster)),
+    }
+    if cluster.service_account is not None:
+        own["serviceAccountName"] = cluster.service_account
+    if wanted.priority_class is not None:
+        own["priorityClassName"] = wanted.priority_class
+    secrets = [{"name": name} for name in cluster.image_pull_secrets]
+    joined = {
+        "imagePullSecrets": by_key("name", below.get("imagePullSecrets") or (), secrets),
+        "tolerations": distinct(
+            below.get("tolerations") or (), cluster.tolerations, spec.compute.tolerations
+        ),
+        "nodeSelector": merged(below.get("nodeSelector") or {}, wanted.node_selector),
+        "affinity": affinity(
+            below.get("affinity") or {},
+            excluded_nodes=spec.compute.excluded_nodes,
+            topology_key=wanted.topology_key,
+            labels=gang_labels(spec.run_id, spec.attempt_id),
+        ),
+    }
+    return merged(below, own | {field: value for field, value in joined.items() if value})
+
+
+def _pod_defaults(template: Mapping[str, Json]) -> Json:
+    """A pod in the node's network finds the others' names only when it is told where to ask."""
+    if template.get("hostNetwork"):
+        return _POD_DEFAULTS | {"dnsPolicy": "ClusterFirstWithHostNet"}
+    return _POD_DEFAULTS
+
+
+def _trainer(
+    spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: TemplateParts
+) -> Json:
+    below = merged(_CONTAINER_DEFAULTS, parts.trainer)
+    port = {"name": "rendezvous", "containerPort": MASTER_PORT, "protocol": "TCP"}
+    ports = [p for p in below.get("ports") or () if p.get("containerPort") != MASTER_PORT]
+    own: dict[str, Json] = {
+        "name": TRAINER,
+        "image": cluster.image,
+        "imagePullPolicy": cluster.image_pull_policy,
+        "command": [cluster.python, "-m", MODULE],
+        "env": environment(spec, cluster, wanted, below.get("env") or ()),
+        "ports": [*ports, port],
+        "volumeMounts": by_key(
+            "mountPath", below.get("volumeMounts") or (), cluster.volume_mounts, _own_mounts()
+        ),
+    }
+    sources = distinct(below.get("envFrom") or (), cluster.environment_from)
+    if sources:
+        own["envFrom"] = sources
+    own["resources"] = _resources(wanted, cluster, below.get("resources") or {})
+    return merged(below, own)
+
+
+def _resources(wanted: Demand, cluster: ClusterSettings, template: Mapping[str, Json]) -> Json:
+    """Return requests and limits; a template that limits CPUs or disk keeps that such a limit is there.
+
+    A limit below its request has every pod refused: of CPUs it becomes what the run asks for. Kueue
+    admits no gang that asks for a resource which its queue does not cover: there disk is asked for only
+    where the template does.
+    """
+    limited = template.get("limits") or {}
+    requests, limits = dict(wanted.requests), dict(wanted.limits)
+    if CPUS in limited and CPUS in requests:
+        limits[CPUS] = requests[CPUS]
+    is_said = DISK in limited or DISK in (template.get("requests") or {})
+    if not is_said and wanted.queue is None:
+        requests[DISK] = str(min(DISK_REQUEST_BYTES, cluster.work_storage_bytes))
+    return {"requests": requests, **({"limits": limits} if limits else {})}
+
+
+def _volumes(cluster: ClusterSettings) -> list[Json]:
+    """Docker's 64 MiB of /dev/shm are too small for the workers of a data loader."""
+    memory = {"medium": "Memory", "sizeLimit": str(cluster.shared_memory_bytes)}
+    return [
+        {"name": _WORK_VOLUME, "emptyDir": {"sizeLimit": str(cluster.work_storage_bytes)}},
+        {"name": _SHARED_VOLUME, "emptyDir": memory},
+    ]
+
+
+def _own_mounts() -> list[Json]:
+    return [{"name": name, "mountPath": path} for name, path in _OWN_VOLUMES.items()]
+
+
+def _mount_problems(parts: TemplateParts, cluster: ClusterSettings) -> list[str]:
+    """Return which volumes and mounts are the launcher's, and which mounts have no volume."""
+    found = []
+    volumes = {str(volume.get("name")) for volume in (*parts.volumes, *cluster.volumes)}
+    for name in sorted(volumes & set(_OWN_VOLUMES)):
+        found.append(f"volume {name} is the launcher's; choose another name.")
+    for path, name in _mounts(parts, cluster):
+        if path.rstrip("/") in _OWN_VOLUMES.values():
+            hint = "; set shared_memory in kubernetes.yaml" if path.startswith("/dev") else ""
+            found.append(f"a volume mount at {path}: the launcher mounts its own there{hint}.")
+        elif name not in volumes:
+            there = ", ".join(sorted(volumes)) or "none"
+            found.append(f"the volume mount at {path} names volume {name}; there are: {there}.")
+    return found
+
+
+def _mounts(parts: TemplateParts, cluster: ClusterSettings) -> Iterable[tuple[str, str]]:
+    for mount in (*(parts.trainer.get("volumeMounts") or ()), *cluster.volume_mounts):
+        yield str(mount.get("mountPath")), str(mount.get("name"))

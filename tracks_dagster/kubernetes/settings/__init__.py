@@ -1,0 +1,1 @@
+"""A cluster's settings, and what the cluster lacks for them. Pure."""

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracks_dagster.adapters.home_folder import check_home
 from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import LEDGER_FILE, Settings
 from tracks_dagster.track.errors import LedgerError, NothingYet, TrackBroken

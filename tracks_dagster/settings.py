@@ -238,7 +238,7 @@ def find_ui_url(settings: Settings) -> str:
 
     Empty where there is none. For an exported run, which another home's UI shows, only as it is set.
     """
-    from tracks_dagster.adapters.dagster_home import read_address
+    from tracks_dagster.home.dagster_home import read_address
 
     if settings.ui_url or settings.is_archive:
         return settings.ui_url

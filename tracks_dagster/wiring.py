@@ -15,11 +15,11 @@ from datetime import UTC, datetime
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
-from tracks_dagster.adapters.home_folder import check_home, prepare_home
 from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import GangLauncher, LauncherOf
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.data.ports import Datasets, Evaluator
+from tracks_dagster.home.home_folder import check_home, prepare_home
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.settings import (
     Settings,
@@ -36,7 +36,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
 
 if TYPE_CHECKING:
-    from tracks_dagster.adapters.dagster_home import DagsterHome
+    from tracks_dagster.home.dagster_home import DagsterHome
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.reasons.user_rules import UserRules
@@ -154,7 +154,7 @@ def read_checkpoints(store: ObjectStore) -> CheckpointReader:
 
 def open_dagster_home(settings: Settings) -> DagsterHome:
     """Return the home of Dagster's storage, daemon and web server; nothing is started yet."""
-    from tracks_dagster.adapters.dagster_home import DagsterHome
+    from tracks_dagster.home.dagster_home import DagsterHome
 
     return DagsterHome(
         settings.home / "dagster",
@@ -169,7 +169,7 @@ def open_cluster_home(settings: Settings) -> DagsterHome:
 
     Raises SettingsError with all that pods cannot use, GangError when the cluster refuses.
     """
-    from tracks_dagster.adapters.kubernetes import dagster_on_cluster
+    from tracks_dagster.home import dagster_on_cluster
 
     cluster = load_cluster(settings)
     files = {

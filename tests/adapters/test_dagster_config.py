@@ -10,8 +10,8 @@ import pytest
 import yaml
 from dagster._core.instance.ref import InstanceRef
 
-from tracks_dagster.adapters.kubernetes import dagster_config
-from tracks_dagster.adapters.kubernetes.dagster_config import (
+from tracks_dagster.home import dagster_config
+from tracks_dagster.home.dagster_config import (
     config_map,
     config_map_name,
     here,

@@ -16,16 +16,16 @@ import pytest
 import sqlalchemy
 import yaml
 
-from tracks_dagster.adapters import dagster_home, dagster_instance
-from tracks_dagster.adapters.dagster_home import DagsterHome, read_address
-from tracks_dagster.adapters.dagster_instance import (
+from tracks_dagster.attempts.effects.local import reaper
+from tracks_dagster.attempts.effects.local.processes import Process
+from tracks_dagster.home import dagster_home, dagster_instance
+from tracks_dagster.home.dagster_home import DagsterHome, read_address
+from tracks_dagster.home.dagster_instance import (
     create_schema,
     in_own_schema,
     local_config,
     write_config,
 )
-from tracks_dagster.attempts.effects.local import reaper
-from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.track.errors import OrchestratorError
 
 SLEEPS = "import subprocess, sys, time\n"
@@ -93,7 +93,7 @@ USES = """
 import sys
 from pathlib import Path
 from tracks_dagster.adapters import dagster_home
-from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.home.dagster_home import DagsterHome
 dagster_home.DAEMON, dagster_home.WEBSERVER = "played_daemon", "played_webserver"
 root = Path(sys.argv[1])
 home = DagsterHome(root / "dagster", root=root, environment={}, postgres_url=None)

@@ -322,7 +322,7 @@ def _starting_nothing() -> Iterator[None]:
         raise OrchestratorError("The fuzzer starts nothing.")
 
     with (
-        mock.patch("tracks_dagster.adapters.dagster_home.DagsterHome.__init__", refused),
+        mock.patch("tracks_dagster.home.dagster_home.DagsterHome.__init__", refused),
         mock.patch("tracks_dagster.wiring.open_cluster_home", refused),
         mock.patch("time.sleep", return_value=None),
     ):

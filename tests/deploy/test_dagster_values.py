@@ -21,9 +21,8 @@ from tests.deploy.values import (
     launcher_values,
 )
 from tests.deploy.worker_jobs import check_run_worker, run_worker_job
-from tracks_dagster.adapters import dagster_instance
-from tracks_dagster.adapters.dagster_instance import DEADLINES
-from tracks_dagster.adapters.kubernetes import dagster_config
+from tracks_dagster.home import dagster_config, dagster_instance
+from tracks_dagster.home.dagster_instance import DEADLINES
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 
 ROOT = Path(__file__).parents[2]

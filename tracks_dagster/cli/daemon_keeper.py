@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tracks_dagster.adapters.dagster_home import DagsterHome
+from tracks_dagster.home.dagster_home import DagsterHome
 
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
 RESTART_S_MAX = 60.0

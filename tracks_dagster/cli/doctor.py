@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tracks_dagster.adapters.home_folder import how_open
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
+from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.kubernetes.settings.cluster_checkup import Finding, Health, check_cluster
 from tracks_dagster.kubernetes.settings.cluster_store import (

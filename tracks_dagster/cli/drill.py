@@ -12,7 +12,6 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from tracks_dagster.adapters.dagster_home import DagsterHome
 from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
@@ -23,6 +22,7 @@ from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensur
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
+from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.services.drill_score import DrillRow, score
 from tracks_dagster.services.receipts import read_receipts
 from tracks_dagster.settings import Settings

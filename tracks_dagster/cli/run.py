@@ -12,7 +12,6 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tracks_dagster.adapters.home_folder import check_home
 from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
 from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.opening.branches import Origin, find_origin
@@ -38,6 +37,7 @@ from tracks_dagster.cli.intents import intent_of
 from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
+from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.services.outcome import read_outcome
 from tracks_dagster.settings import Settings, load_policy

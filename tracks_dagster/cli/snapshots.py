@@ -15,10 +15,10 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.adapters.dagster_home import DagsterHome
 from tracks_dagster.data.effects.datasets import open_datasets
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
+from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import OrchestratorError, UnknownRun
 from tracks_dagster.track.names import snapshot_asset

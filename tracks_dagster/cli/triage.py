@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracks_dagster.adapters.dagster_instance import ATTEMPTS_MAX
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
 from tracks_dagster.cli.triage_advice import tell_what_to_do
@@ -15,6 +14,7 @@ from tracks_dagster.cli.triage_text import tell, tell_acts
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
 from tracks_dagster.core.triage import CLOSABLE
+from tracks_dagster.home.dagster_instance import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage
 from tracks_dagster.services.triage.judge import Triage, triage
 from tracks_dagster.services.triage.room import Asked

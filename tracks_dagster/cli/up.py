@@ -6,11 +6,11 @@ import threading
 
 import click
 
-from tracks_dagster.adapters.dagster_home import DagsterHome
-from tracks_dagster.adapters.home_folder import how_open
 from tracks_dagster.attempts.effects.local.local_launcher import living_gangs
 from tracks_dagster.cli.daemon_keeper import DaemonKeeper
 from tracks_dagster.cli.interrupts import Interrupts
+from tracks_dagster.home.dagster_home import DagsterHome
+from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.wiring import App, build, open_cluster_home, open_dagster_home

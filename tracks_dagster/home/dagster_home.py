@@ -21,17 +21,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from tracks_dagster.adapters.dagster_instance import (
-    CONFIG_FILE,
-    DEADLINES,
-    POSTGRES_VARIABLE,
-    create_schema,
-    create_storage,
-    in_own_schema,
-    local_config,
-    postgres_problem,
-    write_config,
-)
 from tracks_dagster.attempts.effects.local import reaper
 from tracks_dagster.attempts.effects.local.processes import (
     Process,
@@ -42,6 +31,17 @@ from tracks_dagster.attempts.effects.local.processes import (
     write_process,
 )
 from tracks_dagster.attempts.effects.local.reaper import wait_for_lock
+from tracks_dagster.home.dagster_instance import (
+    CONFIG_FILE,
+    DEADLINES,
+    POSTGRES_VARIABLE,
+    create_schema,
+    create_storage,
+    in_own_schema,
+    local_config,
+    postgres_problem,
+    write_config,
+)
 from tracks_dagster.track.errors import OrchestratorError
 
 DAEMON = "dagster._daemon"

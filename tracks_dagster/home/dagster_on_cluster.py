@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from http import HTTPStatus
 from pathlib import Path
 
-from tracks_dagster.adapters.dagster_home import DagsterHome
-from tracks_dagster.adapters.kubernetes import dagster_config
+from tracks_dagster.home import dagster_config
+from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.kubernetes.effects.api.client import connect
 from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tracks_dagster.adapters.dagster_instance import instance_config
+from tracks_dagster.home.dagster_instance import instance_config
 from tracks_dagster.kubernetes.objects import pod_security
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.kubernetes.settings.cluster_store import why_unreachable

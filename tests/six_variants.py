@@ -21,7 +21,7 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.services.triage.judge import Sources
+from tracks_dagster.recovery.effects.triage.judge import Sources
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.ports import ObjectStore

@@ -12,7 +12,7 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import History
 from tests.six_variants import DONE, FAMILY, QUEUED, write_variants
 from tracks_dagster.cli import main
-from tracks_dagster.core.triage import BAD_NEWS, CLOSABLE, Verdict
+from tracks_dagster.recovery.triage import BAD_NEWS, CLOSABLE, Verdict
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -144,7 +144,9 @@ def test_runs_that_were_not_looked_at_are_told_beside_the_order(
 ) -> None:
     words = "newer ones were not looked at: they may hold devices that this order gives away"
     assert words not in call("triage", "v2-2", "--devices", "1").stdout
-    monkeypatch.setattr("tracks_dagster.services.triage.reading.RUNS_MAX", 3)  # four are not over
+    monkeypatch.setattr(
+        "tracks_dagster.recovery.effects.triage.reading.RUNS_MAX", 3
+    )  # four are not over
     assert words in call("triage", "v2-2", "--devices", "1").stdout
     assert json.loads(call("triage", "v2-2", "--json").stdout)["unfinished_more"] is True
 

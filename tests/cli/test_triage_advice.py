@@ -19,8 +19,8 @@ from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.services.triage.judge import triage
-from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.recovery.effects.triage.judge import triage
+from tracks_dagster.recovery.effects.triage.room import Asked
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.track.records import Kind, canonical_json, format_time

@@ -8,7 +8,7 @@ import pytest
 
 from tests.histories import History
 from tests.random_histories import random_run
-from tracks_dagster.core.attempt_tail import fold_tail
+from tracks_dagster.recovery.attempt_tail import fold_tail
 from tracks_dagster.track.records import Kind
 
 

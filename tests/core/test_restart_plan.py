@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.restart_plan import Candidate, Device, Occupant, Planned, plan
+from tracks_dagster.recovery.restart_plan import Candidate, Device, Occupant, Planned, plan
 
 GIB = 2**30
 ONE = (Device(name="gpu", memory_bytes=24 * GIB),)

@@ -19,9 +19,9 @@ from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.services.triage.judge import triage
-from tracks_dagster.services.triage.line import Line
-from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.recovery.effects.triage.judge import triage
+from tracks_dagster.recovery.effects.triage.line import Line
+from tracks_dagster.recovery.effects.triage.room import Asked
 
 
 @pytest.fixture

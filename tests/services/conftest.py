@@ -13,7 +13,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.triage.judge import Sources
+from tracks_dagster.recovery.effects.triage.judge import Sources
 
 
 @pytest.fixture

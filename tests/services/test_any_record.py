@@ -22,9 +22,9 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.recovery.effects.fsck.check import fsck
 from tracks_dagster.services.explain.run import explain_run
 from tracks_dagster.services.explain.text import run_text
-from tracks_dagster.services.fsck.check import fsck
 from tracks_dagster.services.report.page import render_report
 from tracks_dagster.services.status import read_status
 from tracks_dagster.track.errors import TrackBroken, TracksError

@@ -28,9 +28,9 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.services.triage.judge import Sources, Triage, triage
-from tracks_dagster.services.triage.reading import read_sql
-from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.recovery.effects.triage.judge import Sources, Triage, triage
+from tracks_dagster.recovery.effects.triage.reading import read_sql
+from tracks_dagster.recovery.effects.triage.room import Asked
 from tracks_dagster.track.errors import GangError, UnknownRun
 from tracks_dagster.track.records import canonical_json, format_time
 
@@ -213,7 +213,7 @@ def test_a_cluster_that_hangs_is_asked_for_a_bounded_time_in_all(
             hangs.wait(60)
             raise GangError("too late")
 
-    monkeypatch.setattr("tracks_dagster.services.triage.gangs.ANSWERS_S_MAX", 0.2)
+    monkeypatch.setattr("tracks_dagster.recovery.effects.triage.gangs.ANSWERS_S_MAX", 0.2)
     for run_id in ("r-1", "r-2"):
         history = History(run_id).declare()
         compute = replace(history.state.declared.compute, launcher="kubernetes")

@@ -15,10 +15,10 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.user_rules import NO_RULES
+from tracks_dagster.recovery.effects.triage.apply import Act, Acting, apply
+from tracks_dagster.recovery.effects.triage.judge import Sources, triage
+from tracks_dagster.recovery.effects.triage.room import Asked
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.triage.apply import Act, Acting, apply
-from tracks_dagster.services.triage.judge import Sources, triage
-from tracks_dagster.services.triage.room import Asked
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 

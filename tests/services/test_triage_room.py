@@ -13,8 +13,8 @@ from tests.six_variants import NODE, FakeMachine, write_variants
 from tracks_dagster.attempts.device_memory import Devices, Gpu
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.services.triage.judge import Sources, triage
-from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.recovery.effects.triage.judge import Sources, triage
+from tracks_dagster.recovery.effects.triage.room import Asked
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES, LOCAL
 
@@ -113,7 +113,7 @@ def test_unfinished_runs_that_were_not_looked_at_are_told(
     gangs: FakeGangs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tracks_dagster.services.triage.reading.RUNS_MAX", runs_max)
+    monkeypatch.setattr("tracks_dagster.recovery.effects.triage.reading.RUNS_MAX", runs_max)
     write_variants(sources.store, gangs)
     Projector(sources.store, sources.ledger).scan()
     named = triage(sources, ONE_DEVICE, run_ids=["v2-2"])

@@ -12,8 +12,8 @@ from tests.six_variants import FAMILY, NODE, write_variants
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.services.triage.judge import Sources, triage
-from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.recovery.effects.triage.judge import Sources, triage
+from tracks_dagster.recovery.effects.triage.room import Asked
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import Kind, canonical_json
 from tracks_dagster.track.track import log_key

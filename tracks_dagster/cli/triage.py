@@ -12,12 +12,12 @@ from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
 from tracks_dagster.cli.triage_advice import tell_what_to_do
 from tracks_dagster.cli.triage_text import tell, tell_acts
 from tracks_dagster.cli.words import RECORDED
-from tracks_dagster.core.triage import BAD_NEWS as BAD_VERDICTS
-from tracks_dagster.core.triage import CLOSABLE
 from tracks_dagster.home.dagster_instance import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage
-from tracks_dagster.services.triage.judge import Triage, triage
-from tracks_dagster.services.triage.room import Asked
+from tracks_dagster.recovery.effects.triage.judge import Triage, triage
+from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.triage import BAD_NEWS as BAD_VERDICTS
+from tracks_dagster.recovery.triage import CLOSABLE
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -26,7 +26,7 @@ from tracks_dagster.track.text.units import size_bytes
 from tracks_dagster.track.text.valid_text import check_words
 
 if TYPE_CHECKING:
-    from tracks_dagster.services.triage.apply import Act
+    from tracks_dagster.recovery.effects.triage.apply import Act
 
 DEVICES_MAX = 100_000
 WHY = "after an incident"
@@ -88,10 +88,7 @@ def command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.services.triage.apply import (  # classifies: who reads needs it not
-        Acting,
-        apply,
-    )
+    from tracks_dagster.recovery.effects.triage.apply import Acting, apply
 
     app = open_app()
     rules, problem = app.usable_rules()

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import click
 
 from tracks_dagster.attempts.pace import about
-from tracks_dagster.core.restart_plan import NOW
-from tracks_dagster.core.triage import CLOSABLE, Verdict
-from tracks_dagster.services.triage.judge import Triage
-from tracks_dagster.services.triage.line import Line
+from tracks_dagster.recovery.effects.triage.judge import Triage
+from tracks_dagster.recovery.effects.triage.line import Line
+from tracks_dagster.recovery.restart_plan import NOW
+from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import parse_time
 

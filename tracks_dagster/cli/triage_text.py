@@ -13,15 +13,15 @@ from tracks_dagster.attempts.device_memory import size_words
 from tracks_dagster.attempts.pace import Span, about, told
 from tracks_dagster.cli.common import print_table
 from tracks_dagster.cli.triage_advice import daemon_told, unkept_told
-from tracks_dagster.core.restart_plan import LATER, NEVER, Planned
-from tracks_dagster.core.triage_signs import Sign
-from tracks_dagster.services.triage.judge import Triage
-from tracks_dagster.services.triage.line import Line
-from tracks_dagster.services.triage.reading import RUNS_MAX
+from tracks_dagster.recovery.effects.triage.judge import Triage
+from tracks_dagster.recovery.effects.triage.line import Line
+from tracks_dagster.recovery.effects.triage.reading import RUNS_MAX
+from tracks_dagster.recovery.restart_plan import LATER, NEVER, Planned
+from tracks_dagster.recovery.triage_signs import Sign
 from tracks_dagster.track.names import attempt_key
 
 if TYPE_CHECKING:
-    from tracks_dagster.services.triage.apply import Act
+    from tracks_dagster.recovery.effects.triage.apply import Act
 
 EVIDENCE_RUNS_MAX = 20  # whose evidence is told in full; that of all is in --json
 SECTION_LINES_MAX = 40

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.recovery.effects.fsck.tracks import fold_track, read_track
 from tracks_dagster.services.explain.reading import Break, RunRead, read_run
-from tracks_dagster.services.fsck.tracks import fold_track, read_track
 from tracks_dagster.track.archives import (
     ARCHIVE_FORMAT,
     MANIFEST,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.services.fsck.findings import Finding
-from tracks_dagster.services.fsck.journals import check_journals
-from tracks_dagster.services.fsck.ledger import check_ledger, check_orphans, unreadable
-from tracks_dagster.services.fsck.objects import (
+from tracks_dagster.recovery.effects.fsck.findings import Finding
+from tracks_dagster.recovery.effects.fsck.journals import check_journals
+from tracks_dagster.recovery.effects.fsck.ledger import check_ledger, check_orphans, unreadable
+from tracks_dagster.recovery.effects.fsck.objects import (
     IsAbsent,
     VerifyCheckpoint,
     check_checkpoints,
@@ -26,8 +26,13 @@ from tracks_dagster.services.fsck.objects import (
     check_trainer,
     nothing_is_absent,
 )
-from tracks_dagster.services.fsck.sources import Sources
-from tracks_dagster.services.fsck.tracks import check_cursor, fold_track, read_track, track_names
+from tracks_dagster.recovery.effects.fsck.sources import Sources
+from tracks_dagster.recovery.effects.fsck.tracks import (
+    check_cursor,
+    fold_track,
+    read_track,
+    track_names,
+)
 from tracks_dagster.track.errors import LedgerError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record

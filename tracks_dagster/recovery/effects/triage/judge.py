@@ -1,7 +1,7 @@
 """The truth after a reboot, a lost daemon or a lost cluster: how every run that is not over stands.
 
 From tracks, store, this machine and the cluster, and without a daemon. Reads only; what is done about
-it is `apply`'s. The verdicts are `core.triage`'s, the order of restarts `core.restart_plan`'s.
+it is `apply`'s. The verdicts are `recovery.triage`'s, the order of restarts `recovery.restart_plan`'s.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tracks_dagster.attempts.device_memory import Devices, OrphanMemory, orphan_
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
-from tracks_dagster.core.restart_plan import Planned
-from tracks_dagster.core.triage import Judged, Verdict, judge
-from tracks_dagster.core.triage_signs import Seen, Sign
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.triage.daemon import Daemon, daemon_of
-from tracks_dagster.services.triage.gangs import Gangs
-from tracks_dagster.services.triage.line import Line, line_of
-from tracks_dagster.services.triage.reading import RunRead, find_runs, read_runs
-from tracks_dagster.services.triage.room import Asked, find_room, kept_by_nobody, propose
+from tracks_dagster.recovery.effects.triage.daemon import Daemon, daemon_of
+from tracks_dagster.recovery.effects.triage.gangs import Gangs
+from tracks_dagster.recovery.effects.triage.line import Line, line_of
+from tracks_dagster.recovery.effects.triage.reading import RunRead, find_runs, read_runs
+from tracks_dagster.recovery.effects.triage.room import Asked, find_room, kept_by_nobody, propose
+from tracks_dagster.recovery.restart_plan import Planned
+from tracks_dagster.recovery.triage import Judged, Verdict, judge
+from tracks_dagster.recovery.triage_signs import Seen, Sign
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason

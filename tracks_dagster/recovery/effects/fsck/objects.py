@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
-from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.fsck.tracks import fold_track, read_track
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.tracks import fold_track, read_track
 from tracks_dagster.track.errors import CheckpointError
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore

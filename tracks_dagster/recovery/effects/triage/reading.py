@@ -15,9 +15,9 @@ from itertools import groupby
 from pathlib import Path
 
 from tracks_dagster.attempts.pace import STEPS_MAX
-from tracks_dagster.core.attempt_tail import Tail, fold_tail
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.recovery.attempt_tail import Tail, fold_tail
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import LedgerError, StoreError, TrackBroken, UnknownRun

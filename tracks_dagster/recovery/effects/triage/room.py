@@ -12,9 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.device_memory import Devices, OrphanMemory
-from tracks_dagster.core.restart_plan import NOW, SLOT, Candidate, Device, Occupant, Planned, plan
-from tracks_dagster.core.triage import Verdict
-from tracks_dagster.services.triage.line import Line
+from tracks_dagster.recovery.effects.triage.line import Line
+from tracks_dagster.recovery.restart_plan import (
+    NOW,
+    SLOT,
+    Candidate,
+    Device,
+    Occupant,
+    Planned,
+    plan,
+)
+from tracks_dagster.recovery.triage import Verdict
 from tracks_dagster.track.names import LOCAL
 
 GPU = "gpu"  # the kind of an accelerator

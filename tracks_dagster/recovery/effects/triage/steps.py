@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.reasons.beats import Phase
-from tracks_dagster.services.triage.reading import RunRead
+from tracks_dagster.recovery.effects.triage.reading import RunRead
 
 # Where each of these phases stands, the step itself is done; in the others it is under way.
 _AFTER_THE_STEP = frozenset({Phase.SAVING, Phase.EVALUATING, Phase.ENDING})

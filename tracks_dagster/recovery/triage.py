@@ -13,7 +13,8 @@ from enum import Enum
 
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.core.triage_signs import (
+from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.recovery.triage_signs import (
     RANKS_TOLD_MAX,
     Seen,
     Sign,
@@ -24,7 +25,6 @@ from tracks_dagster.core.triage_signs import (
     rank_signs,
     supervision,
 )
-from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.placement import nodes_of
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_launch
-from tracks_dagster.core.triage_signs import DAEMON_AGE_S_MAX
+from tracks_dagster.recovery.triage_signs import DAEMON_AGE_S_MAX
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS
 from tracks_dagster.track.records import format_time
 

@@ -15,16 +15,16 @@ from tracks_dagster.attempts.effects.opening.remedying import Hands
 from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.attempts.ports import LauncherOf, OrchestratorRun
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.core.restart_plan import NOW, Planned
-from tracks_dagster.core.triage import CLOSABLE, Verdict
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.recovery.effects.triage.judge import Triage
+from tracks_dagster.recovery.effects.triage.line import Line
+from tracks_dagster.recovery.restart_plan import NOW, Planned
+from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.services.triage.judge import Triage
-from tracks_dagster.services.triage.line import Line
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.records import Json, Kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.fsck.tracks import RESTORE, fold_track, read_track
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.tracks import RESTORE, fold_track, read_track
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.dataset_state import DatasetState

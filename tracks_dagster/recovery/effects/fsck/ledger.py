@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.ledger.ports import Cursor, Ledger, Row
 from tracks_dagster.ledger.track_states import owned_rows, rows_of
-from tracks_dagster.services.fsck.findings import Finding, FindingKind
-from tracks_dagster.services.fsck.tracks import fold_track, has_records
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.tracks import fold_track, has_records
 from tracks_dagster.track.errors import LedgerError, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Record, format_time

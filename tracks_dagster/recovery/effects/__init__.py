@@ -1,0 +1,1 @@
+"""Triage and fsck: reads of tracks, machines and launchers."""

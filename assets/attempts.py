@@ -41,14 +41,14 @@ from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.families import FAMILIES
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.reasons.endings import Ending, ending_check
-from tracks_dagster.services.explain.run import Around
-from tracks_dagster.services.receipt_metadata import (
+from tracks_dagster.review.effects.explain.run import Around
+from tracks_dagster.review.effects.receipt_metadata import (
     Show,
     attempt_metadata,
     ending_tags,
     runs_address,
 )
-from tracks_dagster.services.report.link import write_report
+from tracks_dagster.review.effects.report.link import write_report
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, TracksError

@@ -29,10 +29,15 @@ from dagster import (
 )
 
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.core.review_tables import markdown
-from tracks_dagster.core.review_text import headline, numbers, unevaluated_words, unexplained_words
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.services.review.day import review_day
+from tracks_dagster.review.effects.review.day import review_day
+from tracks_dagster.review.review_tables import markdown
+from tracks_dagster.review.review_text import (
+    headline,
+    numbers,
+    unevaluated_words,
+    unexplained_words,
+)
 from tracks_dagster.settings import load_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError

@@ -40,7 +40,7 @@ from tracks_dagster.kubernetes.settings.node_taints import NodeTaints
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due
 from tracks_dagster.retry.watch_cursor import WatchCursor, read_cursor
-from tracks_dagster.services.receipt_metadata import Show, attempt_metadata, ending_tags
+from tracks_dagster.review.effects.receipt_metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError

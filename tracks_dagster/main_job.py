@@ -23,9 +23,9 @@ from tracks_dagster.cli.report import write_report
 from tracks_dagster.cli.run import WAIT_S, problem_of
 from tracks_dagster.cli.snapshots import ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
-from tracks_dagster.services.explain.run import Around, explain_attempt
-from tracks_dagster.services.explain.text import attempt_text
-from tracks_dagster.services.outcome import read_outcome
+from tracks_dagster.review.effects.explain.run import Around, explain_attempt
+from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key

@@ -15,7 +15,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.explain.random_failed import pick_failed
+from tracks_dagster.review.effects.explain.random_failed import pick_failed
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -20,8 +20,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.projection_texts import text_rows
 from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.recovery.effects.fsck.check import fsck
-from tracks_dagster.services.comparing import compare_named
-from tracks_dagster.services.search import Scope, search_deep
+from tracks_dagster.review.effects.comparing import compare_named
+from tracks_dagster.review.effects.search import Scope, search_deep
 from tracks_dagster.training.saves.verifying import verify_checkpoint
 
 SEED = int(os.environ.get("SEARCH_SEED", "7"))

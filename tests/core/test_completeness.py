@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.histories import History
-from tracks_dagster.core.completeness import FIELDS, Absence, Completeness, Seen, completeness
+from tracks_dagster.review.completeness import FIELDS, Absence, Completeness, Seen, completeness
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, Debit
 
 DEBIT = Debit(reason="preempted", amount=0.0, fingerprint=None, why="free")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.core.review import (
+from tracks_dagster.review.review import (
     EndedAttempt,
     Matter,
     MatterKind,
@@ -19,8 +19,8 @@ from tracks_dagster.core.review import (
     in_order,
     parse_day,
 )
-from tracks_dagster.core.review_tables import markdown, sections
-from tracks_dagster.core.review_text import (
+from tracks_dagster.review.review_tables import markdown, sections
+from tracks_dagster.review.review_text import (
     headline,
     hours,
     numbers,

@@ -17,7 +17,7 @@ from pathlib import Path
 import boto3
 
 from tests.time_sums import assert_accounts
-from tracks_dagster.services.status import RunLine, read_status
+from tracks_dagster.review.effects.status import RunLine, read_status
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.track import RUNS

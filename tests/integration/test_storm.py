@@ -30,7 +30,7 @@ from tests.integration.paced import start_paced
 from tests.ports import free_port
 from tests.real.raw_store import RawBucket, RawFolder, RawStore, violations, weights_digest
 from tracks_dagster.attempts.effects.heartbeat import HEARTBEAT_KEY
-from tracks_dagster.services.status import RunLine
+from tracks_dagster.review.effects.status import RunLine
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 

@@ -23,10 +23,10 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.fsck.check import fsck
-from tracks_dagster.services.explain.run import explain_run
-from tracks_dagster.services.explain.text import run_text
-from tracks_dagster.services.report.page import render_report
-from tracks_dagster.services.status import read_status
+from tracks_dagster.review.effects.explain.run import explain_run
+from tracks_dagster.review.effects.explain.text import run_text
+from tracks_dagster.review.effects.report.page import render_report
+from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.track.errors import TrackBroken, TracksError
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.track import log_key

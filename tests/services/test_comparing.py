@@ -10,11 +10,11 @@ from tests.bodies import HELDOUT
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.core.comparing import Comparison
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.comparing import compare_named
+from tracks_dagster.review.comparing import Comparison
+from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.track.bodies import EvalOpened, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Kind

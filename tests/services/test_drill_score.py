@@ -9,8 +9,8 @@ from tests.histories import History
 from tracks_dagster.attempts.drill_claims import claim_note
 from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.drill_score import DrillRow, score
-from tracks_dagster.services.receipts import read_receipts
+from tracks_dagster.review.effects.drill_score import DrillRow, score
+from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.track.bodies import Alert, Drill
 from tracks_dagster.track.records import Kind
 

@@ -11,8 +11,8 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.explain.run import explain_attempt, explain_run
-from tracks_dagster.services.explain.text import LABEL_WIDTH, MARGIN, attempt_text, run_text
+from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
+from tracks_dagster.review.effects.explain.text import LABEL_WIDTH, MARGIN, attempt_text, run_text
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.records import Kind

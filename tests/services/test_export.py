@@ -11,8 +11,8 @@ from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services import export as exporting
-from tracks_dagster.services.export import Exported, export_run
+from tracks_dagster.review.effects import export as exporting
+from tracks_dagster.review.effects.export import Exported, export_run
 from tracks_dagster.track.archives import MANIFEST, README
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.placement import pool_of

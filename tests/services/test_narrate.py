@@ -6,7 +6,7 @@ import pytest
 
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.services.narrate import sentence
+from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.records import Kind
 
 

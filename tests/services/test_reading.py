@@ -10,9 +10,9 @@ from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.explain.reading import read_run
-from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
-from tracks_dagster.services.explain.text import attempt_text, run_text
+from tracks_dagster.review.effects.explain.reading import read_run
+from tracks_dagster.review.effects.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.review.effects.explain.text import attempt_text, run_text
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal
 from tracks_dagster.track.track import log_key, run_track

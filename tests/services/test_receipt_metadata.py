@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.receipt_metadata import (
+from tracks_dagster.review.effects.receipt_metadata import (
     Show,
     attempt_metadata,
     ending_tags,

@@ -16,7 +16,7 @@ from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.reasons.user_rules import NO_RULES, Row, check_rules
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.spending import spendings
-from tracks_dagster.services.explain.run import Around, explain_attempt
+from tracks_dagster.review.effects.explain.run import Around, explain_attempt
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.reasons import TerminationReason

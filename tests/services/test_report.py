@@ -9,9 +9,9 @@ from html.parser import HTMLParser
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.explain.run import NOTHING_AROUND, Around, read_to_explain
-from tracks_dagster.services.explain.stretches import STRETCHES_MAX
-from tracks_dagster.services.report.page import EXPLAINED_MAX, render_report, render_told
+from tracks_dagster.review.effects.explain.run import NOTHING_AROUND, Around, read_to_explain
+from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
+from tracks_dagster.review.effects.report.page import EXPLAINED_MAX, render_report, render_told
 from tracks_dagster.track.track import log_key, run_track
 
 VOID = {"meta", "line", "circle", "polyline", "br"}

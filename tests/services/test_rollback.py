@@ -13,8 +13,8 @@ from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.explain.run import explain_attempt
-from tracks_dagster.services.explain.text import attempt_text
+from tracks_dagster.review.effects.explain.run import explain_attempt
+from tracks_dagster.review.effects.explain.text import attempt_text
 from tracks_dagster.track.names import WATCH_ATTEMPTS
 from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.track.track import run_track

@@ -19,8 +19,8 @@ from tracks_dagster.attempts.effects.opening.runs import (
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.explain.run import explain_attempt
-from tracks_dagster.services.explain.text import attempt_text
+from tracks_dagster.review.effects.explain.run import explain_attempt
+from tracks_dagster.review.effects.explain.text import attempt_text
 from tracks_dagster.track.bodies import CodeVersion, Drill
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind, sha256_hex

@@ -12,8 +12,8 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.searching import parse_question
-from tracks_dagster.services import search as searching
-from tracks_dagster.services.search import Found, Scope, search, search_deep
+from tracks_dagster.review.effects import search as searching
+from tracks_dagster.review.effects.search import Found, Scope, search, search_deep
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import parse_time
 

@@ -27,8 +27,8 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.explain.run import explain_attempt
-from tracks_dagster.services.status import read_status
+from tracks_dagster.review.effects.explain.run import explain_attempt
+from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Kind

@@ -11,7 +11,7 @@ from tests.histories import History
 from tests.random_histories import random_run
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.services.status import read_status
+from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.track import log_key

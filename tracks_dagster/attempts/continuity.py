@@ -2,7 +2,7 @@
 
 After a resume the steps that an earlier attempt had already run past the resume point are run again.
 Their losses must be the same floats, or the resume was not exact. Pure: who reads the journals is
-`services.receipts`.
+`review.effects.receipts`.
 """
 
 from __future__ import annotations

@@ -10,10 +10,10 @@ from rich.table import Table
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import archive_option, as_json, print_json, print_table, settings_for
-from tracks_dagster.core.comparing import Comparison, Difference
-from tracks_dagster.core.comparing_scores import Measured, MetricLine
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.comparing import compare_named
+from tracks_dagster.review.comparing import Comparison, Difference
+from tracks_dagster.review.comparing_scores import Measured, MetricLine
+from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import checkpoint_at

@@ -23,8 +23,8 @@ from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
 from tracks_dagster.home.dagster_home import DagsterHome
-from tracks_dagster.services.drill_score import DrillRow, score
-from tracks_dagster.services.receipts import read_receipts
+from tracks_dagster.review.effects.drill_score import DrillRow, score
+from tracks_dagster.review.effects.receipts import read_receipts
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json

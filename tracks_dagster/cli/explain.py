@@ -18,13 +18,13 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.explain.glossary import GLOSSARY
-from tracks_dagster.services.explain.random_failed import SEED_MAX, Picked, pick_failed
-from tracks_dagster.services.explain.raw_records import evidence_text, record_lines
-from tracks_dagster.services.explain.reading import Break
-from tracks_dagster.services.explain.run import Around, explain_attempt, explain_run
-from tracks_dagster.services.explain.text import attempt_text, broken_lines, run_text
-from tracks_dagster.services.status import reads_what_waits
+from tracks_dagster.review.effects.explain.glossary import GLOSSARY
+from tracks_dagster.review.effects.explain.random_failed import SEED_MAX, Picked, pick_failed
+from tracks_dagster.review.effects.explain.raw_records import evidence_text, record_lines
+from tracks_dagster.review.effects.explain.reading import Break
+from tracks_dagster.review.effects.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.review.effects.explain.text import attempt_text, broken_lines, run_text
+from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, LedgerError
@@ -205,7 +205,7 @@ def _write(
     html: str,
     around: Around,
 ) -> Break | None:
-    from tracks_dagster.services.report.link import write_report  # most calls need none of it
+    from tracks_dagster.review.effects.report.link import write_report  # most calls need none of it
 
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
     written = write_report(tracks, run_id, file, around, attempt_id=attempt_id)

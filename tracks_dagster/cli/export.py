@@ -11,8 +11,8 @@ import click
 
 from tracks_dagster.cli.common import as_json, print_json, run_argument
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.services.explain.reading import read_run
-from tracks_dagster.services.export import Exported, export_run
+from tracks_dagster.review.effects.explain.reading import read_run
+from tracks_dagster.review.effects.export import Exported, export_run
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.archive import write_archive
 from tracks_dagster.track.archives import SUFFIX

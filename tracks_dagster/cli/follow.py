@@ -15,8 +15,8 @@ from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.services.narrate import sentence
-from tracks_dagster.services.status import waiting_for
+from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.review.effects.status import waiting_for
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.errors import (
     InvalidInput,

@@ -9,8 +9,8 @@ import click
 from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
 from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.services.goodput.read import KEYS, read_goodput
-from tracks_dagster.services.goodput.text import goodput_text
+from tracks_dagster.review.effects.goodput.read import KEYS, read_goodput
+from tracks_dagster.review.effects.goodput.text import goodput_text
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

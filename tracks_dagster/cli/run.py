@@ -39,7 +39,7 @@ from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.services.outcome import read_outcome
+from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput

@@ -10,7 +10,7 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, parse_target, print_json
 from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.search import (
+from tracks_dagster.review.effects.search import (
     EVIDENCE_READ_MAX,
     HITS_MAX,
     Found,

@@ -7,7 +7,7 @@ from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.services.status import RunLine, read_status
+from tracks_dagster.review.effects.status import RunLine, read_status
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import NothingYet

@@ -11,7 +11,7 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 
 
 def attempts_table(outcome: Json) -> Table:
-    """Return the attempts of an outcome (`services.outcome`), a row each."""
+    """Return the attempts of an outcome (`review.effects.outcome`), a row each."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in _TITLES:
         table.add_column(title, justify="right" if title in _NUMBERS else "left")

@@ -1,0 +1,1 @@
+"""Explanations, reports, status, search and export, read from tracks and the ledger."""

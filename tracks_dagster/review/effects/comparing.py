@@ -1,0 +1,300 @@
+"""Find the two attempts or checkpoints that a person names, and read what is compared of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tracks_dagster.attempts.effects.noting import known_attempt
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review.comparing import Comparison, Side, compare
+from tracks_dagster.review.comparing_scores import Score
+from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.names import attempt_key, parse_attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    CheckpointState,
+    EvalState,
+    RunState,
+    trainer_of,
+)
+
+DESCENT_MAX = 10_000  # checkpoints that one side's descent is followed through, branches included
+STEPS_NAMED_MAX = 5  # of a run, those nearest to one that is not there
+SHA256_DIGITS_MIN = 8  # of a manifest: fewer may be a word
+
+_SHA256 = re.compile(rf"[0-9a-f]{{{SHA256_DIGITS_MIN},64}}")
+
+OpenLedger = Callable[[], Ledger]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What a person named: an attempt, or one of its checkpoints."""
+
+    state: RunState
+    attempt: AttemptState
+    checkpoint: CheckpointState | None
+
+
+def compare_named(
+    tracks: Tracks, open_ledger: OpenLedger, a: str, b: str, *, is_forced: bool = False
+) -> Comparison:
+    """Return two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256) compared.
+
+    open_ledger: asked only for a manifest, which tells nobody its run. Raises UnknownRun naming the
+    nearest, InvalidInput for other names and for an attempt against a checkpoint.
+    """
+    first, second = (find(tracks, open_ledger, text) for text in (a, b))
+    if (first.checkpoint is None) != (second.checkpoint is None):
+        raise InvalidInput(
+            f"{a} and {b} are an attempt and a checkpoint; compare two attempts (RUN/aNN) or two "
+            "checkpoints (RUN@STEP)."
+        )
+    return compare(side_of(tracks, first), side_of(tracks, second), is_forced=is_forced)
+
+
+def find(tracks: Tracks, open_ledger: OpenLedger, text: str) -> Named:
+    """Return what `text` names; raises UnknownRun or InvalidInput."""
+    if "/" in text:
+        run_id, attempt_id = parse_attempt_key(text)
+        state = tracks.run(run_id)
+        return Named(state=state, attempt=known_attempt(state, attempt_id), checkpoint=None)
+    if "@" in text:
+        run_id, step = parse_at(text)
+        state = tracks.run(run_id)
+        return _of_checkpoint(state, _at_step(state, step))
+    if _SHA256.fullmatch(text):
+        run_id, sha256 = _run_of_manifest(open_ledger(), text)
+        state = tracks.run(run_id)
+        checkpoint = state.checkpoint(sha256)
+        if checkpoint is not None:
+            return _of_checkpoint(state, checkpoint)
+    raise InvalidInput(
+        f"{text!r} names neither an attempt nor a checkpoint; write RUN/aNN, RUN@STEP or at least "
+        f"{SHA256_DIGITS_MIN} digits of a manifest's sha256."
+    )
+
+
+def side_of(tracks: Tracks, named: Named) -> Side:
+    """Return what is compared of an attempt or a checkpoint."""
+    state, attempt, checkpoint = named.state, named.attempt, named.checkpoint
+    line = list(_descent(tracks, named))
+    return Side(
+        name=_name(named),
+        steps=_attempt_steps(named) if checkpoint is None else _checkpoint_steps(checkpoint),
+        dataset=attempt.opened.snapshot.dataset,
+        snapshot_id=attempt.opened.snapshot.snapshot_id,
+        cursor_from=attempt.restored.cursor if attempt.restored else None,
+        cursor_to=_cursor_to(named),
+        config=attempt.opened.config,
+        code=_code(state, attempt),
+        environment=_environment(attempt),
+        placement=_placement(attempt),
+        descent=tuple(each.ref for each in line),
+        ancestor_cursors={each.ref.manifest_sha256: each.body.cursor for each in line},
+        scores=tuple(_scores(named)),
+    )
+
+
+# --- who is meant ---------------------------------------------------------------------------------
+
+
+def _of_checkpoint(state: RunState, checkpoint: CheckpointState) -> Named:
+    attempt = known_attempt(state, checkpoint.ref.attempt_id)
+    return Named(state=state, attempt=attempt, checkpoint=checkpoint)
+
+
+def _at_step(state: RunState, step: int) -> CheckpointState:
+    """Return the newest attempt's checkpoint of `step`, whatever was decided about it since."""
+    there = [c for c in state.checkpoints if c.ref.step == step]
+    if there:
+        return max(there, key=lambda c: c.ref.attempt_id)
+    steps = sorted({c.ref.step for c in state.checkpoints}, key=lambda s: (abs(s - step), s))
+    named = ", ".join(f"{state.run_id}@{s}" for s in sorted(steps[:STEPS_NAMED_MAX]))
+    nearest = f"the nearest are {named}" if named else "it has committed none"
+    raise UnknownRun(f"{state.run_id} has no checkpoint of step {step}; {nearest}.")
+
+
+def _run_of_manifest(ledger: Ledger, digits: str) -> tuple[str, str]:
+    rows = ledger.query(
+        "select run_id, manifest_sha256, step from checkpoints "
+        "where manifest_sha256 >= :digits and manifest_sha256 <= :last "
+        "order by manifest_sha256, run_id limit 3",
+        {"digits": digits, "last": digits.ljust(64, "f")},
+    )
+    if not rows:
+        raise UnknownRun(
+            f"No committed checkpoint has a manifest whose sha256 begins with {digits}; `tracks "
+            "checkpoints list RUN` shows those of a run."
+        )
+    if len(rows) > 1:
+        named = ", ".join(f"{row['manifest_sha256']} ({row['run_id']})" for row in rows)
+        raise InvalidInput(f"{digits} begins several manifests' sha256: {named}; give more digits.")
+    return str(rows[0]["run_id"]), str(rows[0]["manifest_sha256"])
+
+
+def _name(named: Named) -> str:
+    if named.checkpoint is None:
+        return attempt_key(named.state.run_id, named.attempt.attempt_id)
+    ref = named.checkpoint.ref
+    return f"{ref.run_id}@{ref.step} (attempt {ref.attempt_id})"
+
+
+# --- what is compared -----------------------------------------------------------------------------
+
+
+def _attempt_steps(named: Named) -> Mapping[str, Json]:
+    attempt = named.attempt
+    account = kept_and_lost(named.state)[attempt.attempt_id - 1]
+    return {
+        "from_step": attempt.resumed_step,
+        "last_step": account.last,
+        "kept": account.kept,
+        "lost": account.lost,
+        "ended_as": "open" if attempt.reason is None else attempt.reason.value,
+        "device_seconds": attempt.ended.device_seconds if attempt.ended else None,
+    }
+
+
+def _checkpoint_steps(checkpoint: CheckpointState) -> Mapping[str, Json]:
+    body = checkpoint.body
+    training = {f"training {name}": body.metrics[name] for name in sorted(body.metrics)}
+    return {
+        "step": body.ref.step,
+        "epoch": body.epoch,
+        "status": checkpoint.status,
+        "trigger": body.trigger,
+        "committed_at": format_time(checkpoint.at),
+        **training,
+    }
+
+
+def _cursor_to(named: Named) -> int | None:
+    """Return how far the order was consumed: at a checkpoint, else as far as is known at the end."""
+    attempt, checkpoint = named.attempt, named.checkpoint
+    if checkpoint is not None:
+        return checkpoint.body.cursor
+    if attempt.ended is not None and attempt.ended.cursor_to is not None:
+        return attempt.ended.cursor_to
+    own = [c.body.cursor for c in named.state.checkpoints if c.ref.attempt_id == attempt.attempt_id]
+    return max(own, default=attempt.restored.cursor if attempt.restored else None)
+
+
+def _code(state: RunState, attempt: AttemptState) -> Mapping[str, Json]:
+    code = state.declared.code
+    return {
+        "commit": code.git_commit,
+        "branch": code.branch,
+        "dirty": code.dirty,
+        "package_version": code.package_version,
+        "trainer": trainer_of(state, attempt),
+    }
+
+
+def _environment(attempt: AttemptState) -> Mapping[str, Json]:
+    """Return every version by name, those in a table of their own as `table.name`."""
+    if attempt.placed is None:
+        return {}
+    flat: dict[str, Json] = {}
+    for name, value in sorted(attempt.placed.environment.items()):
+        if isinstance(value, dict):
+            flat |= {f"{name}.{each}": value[each] for each in sorted(value)}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _placement(attempt: AttemptState) -> Mapping[str, Json]:
+    compute, placed = attempt.opened.compute, attempt.placed
+    where: dict[str, Json] = {
+        "launcher": compute.launcher,
+        "pool": compute.pool,
+        "ranks": compute.ranks,
+        "device_class": compute.device_class,
+        "memory_bytes": compute.memory_bytes,
+        "excluded_nodes": sorted(compute.excluded_nodes),
+    }
+    if placed is not None:
+        where["nodes"] = list(nodes_of(placed))
+        where["devices"] = sorted({place.device for place in placed.ranks})
+        where["accelerators"] = sorted({place.accelerator for place in placed.ranks})
+        where["image"] = placed.image
+    return where
+
+
+def _scores(named: Named) -> Iterator[Score]:
+    """Yield the completed evals: of the checkpoint, or of the newest one of an attempt by suite."""
+    done = [e for e in named.state.evals if _is_of(e, named) and _is_completed(e)]
+    newest: dict[str, int] = {}
+    for each in done:
+        newest[each.opened.suite] = max(
+            each.opened.checkpoint.step, newest.get(each.opened.suite, 0)
+        )
+    counted = {  # of several measurements of one thing the last
+        (e.opened.suite, e.opened.suite_version, e.opened.snapshot.snapshot_id, e.opened.seed): e
+        for e in done
+        if e.opened.checkpoint.step == newest[e.opened.suite]
+    }
+    return (_score(each) for each in counted.values())
+
+
+def _is_of(evaluation: EvalState, named: Named) -> bool:
+    ref = evaluation.opened.checkpoint
+    if named.checkpoint is not None:
+        return ref.manifest_sha256 == named.checkpoint.ref.manifest_sha256
+    return ref.attempt_id == named.attempt.attempt_id
+
+
+def _is_completed(evaluation: EvalState) -> bool:
+    ended = evaluation.ended
+    return ended is not None and ended.reason == TerminationReason.COMPLETED
+
+
+def _score(evaluation: EvalState) -> Score:
+    opened, ended = evaluation.opened, evaluation.ended
+    assert ended is not None, "only completed ones are scores"
+    return Score(
+        suite=opened.suite,
+        suite_version=opened.suite_version,
+        snapshot_id=opened.snapshot.snapshot_id,
+        seed=opened.seed,
+        step=opened.checkpoint.step,
+        environment_sha256=ended.environment_sha256,
+        metrics=ended.metrics,
+    )
+
+
+def _descent(tracks: Tracks, named: Named) -> Iterator[CheckpointState]:
+    """Yield the checkpoints that it rests on, the newest first, its own among them.
+
+    What an attempt committed lies on its way, so a later checkpoint of it descends from an earlier.
+    Ends at a run that is not there, and after `DESCENT_MAX`.
+    """
+    state: RunState | None = named.state
+    attempt: AttemptState | None = named.attempt
+    until = None if named.checkpoint is None else named.checkpoint.ref.step
+    count = 0
+    while state is not None and attempt is not None:
+        own = [c for c in state.checkpoints if c.ref.attempt_id == attempt.attempt_id]
+        for checkpoint in sorted(own, key=lambda c: c.ref.step, reverse=True):
+            if until is None or checkpoint.ref.step <= until:
+                yield checkpoint
+                count += 1
+        source = attempt.resumed_from
+        if source is None or count >= DESCENT_MAX:
+            return
+        state = _run_of(tracks, state, source)
+        attempt = state.attempt(source.attempt_id) if state is not None else None
+        until = source.step
+
+
+def _run_of(tracks: Tracks, state: RunState, source: CheckpointRef) -> RunState | None:
+    return state if source.run_id == state.run_id else tracks.find_run(source.run_id)

@@ -1,0 +1,162 @@
+"""How a drill went: what was expected of it, what the run's track and journals tell, and the times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.attempts.drills import KINDS, Action
+from tracks_dagster.review.effects.receipts import RunReceipts
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.names import ALERT_LOSS_SPIKE
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrillRow:
+    """One line of the scored table.
+
+    detection_s: from the fault to the record that tells of it: the attempt's or the eval's end, or the
+    alert of a spike. decision_s: from there to the opening of the next one, a backoff included;
+    recovery_s: to the first new step, or to the next claim where only the supervisor was lost. missing:
+    what is not as it should be, empty when all is right; skipped: why it could not be played.
+    """
+
+    drill: str
+    run_id: str
+    expected_reason: str
+    found_reason: str
+    expected_action: str
+    found_action: str
+    lost_steps: int
+    detection_s: float | None
+    decision_s: float | None
+    recovery_s: float | None
+    missing: str
+    skipped: str = ""
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the row counts as right; a skipped drill is no failure."""
+        return bool(self.skipped) or not self.missing
+
+
+def score(run: RunReceipts, drill: Drill) -> DrillRow:
+    """Return the row of a run that was declared with one drill."""
+    kind = KINDS[drill.kind]
+    state = run.state
+    first = state.attempts[0] if state.attempts else None
+    skipped = next(
+        (str(n.body.data["skipped"]) for n in state.notes if "skipped" in n.body.data), ""
+    )
+    reason = _found_reason(state, first, drill.kind)
+    action = _found_action(run, drill.kind)
+    expected = kind.reason.value if kind.reason else "–"
+    wrong = [] if skipped else list(_wrong(run, drill, expected, reason, action))
+    fault_at, found_at = _fault_at(state, first), _found_at(state, first, drill.kind)
+    return DrillRow(
+        drill=f"{drill.kind}@{drill.step}",
+        run_id=state.run_id,
+        expected_reason=expected,
+        found_reason=reason,
+        expected_action=kind.action.value,
+        found_action=action,
+        lost_steps=sum(receipt.account.lost for receipt in run.receipts),
+        detection_s=_seconds(fault_at, found_at),
+        decision_s=_seconds(found_at, _next_opened_at(state, drill.kind)),
+        recovery_s=_recovery_s(run, drill.kind, fault_at),
+        missing="; ".join(wrong),
+        skipped=skipped,
+    )
+
+
+def _found_reason(state: RunState, first: AttemptState | None, kind: str) -> str:
+    if kind == "evaluator_crash":
+        ended = [str(each.ended.reason) for each in state.evals if each.ended is not None]
+        return ended[0] if ended else "–"
+    reason = first.reason if first is not None else None
+    return "–" if reason in (None, TerminationReason.COMPLETED) else str(reason)
+
+
+def _found_action(run: RunReceipts, kind: str) -> str:
+    if run.status.state == RunLifecycle.REFUSED:
+        return Action.REFUSED.value
+    if kind == "evaluator_crash" and len(run.state.evals) > 1 and len(run.state.attempts) == 1:
+        return Action.EVAL_RETRIED.value
+    action = Action.RETRIED if len(run.state.attempts) > 1 else Action.GOES_ON
+    return str(action.value)
+
+
+def _wrong(
+    run: RunReceipts, drill: Drill, expected: str, reason: str, action: str
+) -> Iterator[str]:
+    kind, state = KINDS[drill.kind], run.state
+    if reason != expected:
+        yield f"ended as {reason}"
+    if action != kind.action.value:
+        yield f"the run was {action}" if action != Action.GOES_ON.value else "nothing was retried"
+    meant = RunLifecycle.REFUSED if kind.action is Action.REFUSED else RunLifecycle.SUCCEEDED
+    if run.status.state != meant:
+        yield f"the run is {run.status.state}: {run.status.why}"
+    fired = any(note.body.by == "drill" for note in state.notes)
+    if not fired and not kind.repeats:
+        yield "it did not fire"
+    yield from _kind_wrong(state, drill.kind)
+
+
+def _kind_wrong(state: RunState, kind: str) -> Iterator[str]:
+    """Yield what only this kind of drill must leave behind, and did not."""
+    first = state.attempts[0]
+    match kind:
+        case "spike" if not any(a.body.rule == ALERT_LOSS_SPIKE for a in state.alerts):
+            yield "no alert of a loss spike"
+        case "kill_run_worker" if len(first.claims) < 2:
+            yield "the gang was not adopted by another supervisor"
+        case "corrupt_checkpoint" if not any(c.status == "quarantined" for c in state.checkpoints):
+            yield "the corrupt checkpoint was not quarantined"
+        case "nan" if first.ended is not None and first.ended.onset_step is None:
+            yield "no onset step"
+        case "hang" if first.ended is not None and first.ended.rule != "hung":
+            yield f"found by the rule {first.ended.rule}"
+
+
+def _fault_at(state: RunState, first: AttemptState | None) -> datetime | None:
+    """Return when the drill fired; where it leaves no note, when the last rank ended."""
+    claimed = next((note.at for note in state.notes if note.body.by == "drill"), None)
+    if claimed is not None or first is None or first.ended is None:
+        return claimed
+    return parse_time(first.ended.finished_at) if first.ended.finished_at else None
+
+
+def _found_at(state: RunState, first: AttemptState | None, kind: str) -> datetime | None:
+    """Return the time of the record that first tells of the fault."""
+    match kind:
+        case "spike":
+            return next((a.at for a in state.alerts if a.body.rule == ALERT_LOSS_SPIKE), None)
+        case "evaluator_crash":
+            return next((each.ended_at for each in state.evals if each.ended is not None), None)
+        case _ if KINDS[kind].reason is None:
+            return None
+    return first.ended_at if first is not None else None
+
+
+def _next_opened_at(state: RunState, kind: str) -> datetime | None:
+    opened = state.evals if kind == "evaluator_crash" else state.attempts
+    return opened[1].opened_at if len(opened) > 1 else None
+
+
+def _recovery_s(run: RunReceipts, kind: str, fault_at: datetime | None) -> float | None:
+    if kind == "kill_run_worker" and len(run.state.attempts[0].claims) > 1:
+        return _seconds(fault_at, run.state.attempts[0].claims[1].at)
+    is_lost = KINDS[kind].action is Action.REFUSED  # its second attempt only confirms
+    if is_lost or len(run.receipts) < 2 or not run.receipts[1].steps:
+        return None
+    return _seconds(run.receipts[0].attempt.ended_at, parse_time(run.receipts[1].steps[0].at))
+
+
+def _seconds(begin: datetime | None, end: datetime | None) -> float | None:
+    return None if begin is None or end is None else round((end - begin).total_seconds(), 1)

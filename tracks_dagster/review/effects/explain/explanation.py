@@ -1,0 +1,300 @@
+"""What a person must learn to understand an attempt, as data: the shape of `tracks explain --json`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tracks_dagster.attempts.continuity import Continuity
+from tracks_dagster.ledger.prices import Money
+from tracks_dagster.review.completeness import Completeness
+from tracks_dagster.review.effects.explain.reading import Break
+from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What the attempt was for. decision: why it was opened, in words."""
+
+    intent: str
+    model_family: str
+    stage: str
+    owner: str
+    team: str
+    trainer: str
+    cause: str
+    decided_by: str
+    decision: str
+    opened_at: str
+    config: Mapping[str, Json]
+    changes: tuple[ConfigChange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSeen:
+    """Which data. cursor_from, cursor_to: how far the order of samples was consumed before and after,
+    if known. skipped: (from, to) of the samples between, which skip windows left out."""
+
+    dataset: str
+    snapshot_id: str
+    cursor_from: int | None
+    cursor_to: int | None
+    skipped: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPlaced:
+    """Where one rank ran."""
+
+    rank: int
+    node: str
+    device: str
+    accelerator: str
+    pid: int
+    boot_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """Which gang, on which machines, under which Dagster runs (oldest first)."""
+
+    launch_id: str | None
+    ranks: tuple[RankPlaced, ...]
+    image: str | None
+    environment: Mapping[str, Json]
+    environment_sha256: str | None
+    dagster_run_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """From where it began. step is 0 when afresh; continuity None then.
+
+    checkpoint: of another run where this one is its branch. passed_over: the records that quarantined
+    what a fallback passed over, a sentence each.
+    """
+
+    step: int
+    checkpoint: CheckpointRef | None
+    fallback_why: str | None
+    passed_over: tuple[str, ...]
+    allows_environment_change: bool
+    continuity: Continuity | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointMade:
+    """One checkpoint that the attempt committed, and what became of it."""
+
+    step: int
+    manifest_sha256: str
+    status: str
+    trigger: str
+    committed_at: str
+    total_bytes: int
+    pins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """Why it ended: the verdict, what decided, and what speaks against it.
+
+    ranks: how each rank ended, the earliest first; late: what ranks said after the end was recorded.
+    """
+
+    reason: str
+    sentence: str
+    confidence: float
+    rule: str
+    lines: tuple[str, ...]
+    against: tuple[str, ...]
+    root_message: str
+    traceback_tail: tuple[str, ...]
+    evidence_key: str
+    ended_at: str
+    closed_by: str
+    reclassified_why: str | None
+    ranks: tuple[str, ...]
+    late: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far an attempt is that has not ended. sentence: the same in words.
+
+    step, at: of the newest line of its journal that was shipped; steps: how many the run is to have.
+    """
+
+    step: int | None
+    steps: Json
+    at: str | None
+    last_committed_step: int | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What it cost. device_seconds: ranks times seconds; wall_s: from its opening to its end.
+
+    debit: what it spent from the retry budget when it was opened; None: nothing. seconds: its wall
+    time by bucket (`time_buckets.BUCKETS`), which sums to wall_s; device_seconds_by: those of each.
+    money: at the prices of the table that is there when this is read, or why it is not known.
+    """
+
+    kept_steps: int
+    lost_steps: int
+    device_seconds: float | None
+    accelerator: str | None
+    wall_s: float | None
+    debit: Debit | None
+    seconds: Mapping[str, float]
+    device_seconds_by: Mapping[str, float]
+    money: Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountedRecord:
+    """A record that a decision counted, in words."""
+
+    seq: int
+    kind: str
+    at: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What was decided after its end: "retried", "refused", "finished", "undecided" or "not known"."""
+
+    what: str
+    decided_by: str | None
+    decision: str
+    counted: tuple[CountedRecord, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalDone:
+    """One attempt at an eval of a checkpoint that this attempt made."""
+
+    eval_id: str
+    number: int
+    checkpoint_step: int
+    reason: str | None
+    metrics: Mapping[str, float]
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """One attempt of the run's history, or consecutive ones that are told together.
+
+    reason: None while open; "several reasons" where a stretch had to take in different ends.
+    from_step: what its first attempt resumed from; to_step: the last step that any of them ran.
+    repeats: of a single attempt, the earlier one that failed with the same fingerprint and after which
+    nothing was kept; repeat_count: how many of these attempts failed so.
+    """
+
+    first: int
+    last: int
+    reason: str | None
+    from_step: int
+    to_step: int
+    kept_steps: int
+    lost_steps: int
+    repeats: int | None
+    repeat_count: int
+
+    @property
+    def count(self) -> int:
+        """How many attempts these are."""
+        return self.last - self.first + 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UiLink:
+    """A page of Dagster's UI; address: a path where the UI's own address is not set."""
+
+    what: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Where to look up what an explanation names."""
+
+    what: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What somebody said while the attempt was the newest."""
+
+    seq: int
+    at: str
+    by: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptExplanation:
+    """Everything of one attempt. missing: what the record does not hold, a sentence each.
+
+    failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
+    that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it;
+    of a finished run its final weights. rests_on: the same in words, with what became of it.
+    evals_owed: how each required eval of the run stands, a sentence each. history: every attempt of
+    the run, oldest first. quarantined: a sentence for each source in quarantine that it descends
+    from. broken: where the track stops holding; nothing after it is told. waits_for: what the run waits
+    for that is late or will not come by itself.
+    """
+
+    key: str
+    run_id: str
+    attempt_id: int
+    tried: Tried
+    data: DataSeen
+    code: CodeVersion
+    where: Where
+    resumed: Resumed
+    checkpoints: tuple[CheckpointMade, ...]
+    failed_saves: tuple[str, ...]
+    ended: Ended | None
+    progress: Progress | None
+    cost: Cost
+    next: Next
+    resumes_from: CheckpointRef | None
+    rests_on: str
+    evals: tuple[EvalDone, ...]
+    evals_owed: tuple[str, ...]
+    history: tuple[Stretch, ...]
+    quarantined: tuple[str, ...]
+    words: tuple[Words, ...]
+    missing: tuple[str, ...]
+    completeness: Completeness
+    what_to_do: str
+    links: tuple[UiLink, ...]
+    references: tuple[Reference, ...]
+    broken: Break | None
+    waits_for: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunExplanation:
+    """A run and its newest attempts, oldest first. promotions: a sentence each.
+
+    history: all of its attempts; left_out: how many older ones are told there only. waits_for: what is
+    late or will not come by itself.
+    """
+
+    run_id: str
+    state: str
+    why: str
+    attempts: tuple[AttemptExplanation, ...]
+    promotions: tuple[str, ...]
+    history: tuple[Stretch, ...]
+    left_out: int
+    broken: Break | None
+    waits_for: str | None

@@ -1,0 +1,300 @@
+"""Explain an attempt from the record alone: what was tried, on what, why it ended, what came next.
+
+Reads the track as far as it holds, the journals and the stored evidence; needs no ledger, no Dagster
+and no memory of any person. What the record does not hold is listed as missing, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from tracks_dagster.attempts.effects.gathering import read_journal_end
+from tracks_dagster.attempts.effects.kept_logs import read_evidence
+from tracks_dagster.attempts.effects.placements import read_places
+from tracks_dagster.holds.clean_start import CleanStart
+from tracks_dagster.holds.effects.descending import next_start, not_known
+from tracks_dagster.holds.effects.quarantines import Quarantines
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.review.effects.explain.began import explain_began
+from tracks_dagster.review.effects.explain.end import explain_end
+from tracks_dagster.review.effects.explain.explanation import (
+    AttemptExplanation,
+    RankPlaced,
+    RunExplanation,
+    Stretch,
+    Where,
+    Words,
+)
+from tracks_dagster.review.effects.explain.links import explain_links, references
+from tracks_dagster.review.effects.explain.made import (
+    evals_owed,
+    explain_checkpoints,
+    explain_cost,
+    explain_evals,
+    rests_on,
+)
+from tracks_dagster.review.effects.explain.missing import missing, score
+from tracks_dagster.review.effects.explain.next_action import explain_next, what_to_do
+from tracks_dagster.review.effects.explain.progress import explain_progress
+from tracks_dagster.review.effects.explain.ranks import late_words
+from tracks_dagster.review.effects.explain.reading import RunRead, read_run
+from tracks_dagster.review.effects.explain.stretches import stretches
+from tracks_dagster.review.effects.explain.tried import explain_data, explain_tried
+from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.review.effects.receipts import Receipt, RunReceipts, receipts_of
+from tracks_dagster.stores.journals import journal_prefix, read_tail
+from tracks_dagster.track.bodies import RankPlace, TimeSpent
+from tracks_dagster.track.errors import TrackBroken, UnknownRun
+from tracks_dagster.track.names import ALERT_SAVE_FAILED, attempt_key
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+ATTEMPTS_TOLD_MAX = 12  # of a run, the newest, each in full; the history names all of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What an explanation may draw on beside the store, none of which it needs.
+
+    rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
+    and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prices: None
+    where nothing is told in money. waits: says what a run waits for that is late or will not come by
+    itself, as the daemon left it; None for a record that no daemon belongs to.
+    """
+
+    rules: UserRules = NO_RULES
+    ledger: Ledger | None = None
+    ui_url: str = ""
+    prices: Prices | None = None
+    waits: Callable[[RunState], str | None] | None = None
+
+    def waits_for(self, state: RunState) -> str | None:
+        """Return what the run waits for; None where that is nothing, or nobody can tell."""
+        return None if self.waits is None else self.waits(state)
+
+
+NOTHING_AROUND = Around()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """A run as it was read for an explanation: its track, its receipts, its history in short, and the
+    account of its time until `until`: its finish; before that its newest record, and now while an
+    attempt is open."""
+
+    read: RunRead
+    run: RunReceipts
+    history: tuple[Stretch, ...]
+    time: RunTime
+    until: datetime
+
+
+def read_to_explain(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> Told:
+    """Read a run once, for its explanation and its report; raises UnknownRun and TrackBroken."""
+    read = read_run(tracks, run_id, witness=around.ledger)
+    state, run = read.state, receipts_of(tracks.store, read.state)
+    newest = max(record.at for record in read.records)  # clocks of several machines wrote them
+    until = newest if state.open_attempt is None else max(tracks.now(), newest)
+    until = state.finished_at or until
+    return Told(
+        read=read,
+        run=run,
+        history=stretches(run),
+        time=run_buckets(state, as_of=until, spent=_spent(tracks.store, state)),
+        until=until,
+    )
+
+
+def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeSpent]]:
+    """Return what the journal of an open attempt tells of its time; nothing where it tells nothing."""
+    attempt = state.open_attempt
+    if attempt is None or attempt.placed is None:
+        return {}
+    launch_id = attempt.placed.launch_id
+    end = read_journal_end(store, journal_prefix(state.run_id, attempt.attempt_id, launch_id, 0))
+    if end.spent is None or end.last_step is None:
+        return {}
+    return {attempt.attempt_id: (end.last_step, end.spent)}
+
+
+def explain_run(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> RunExplanation:
+    """Explain a run and its newest attempts; raises as `read_to_explain`."""
+    return explain_told(tracks, read_to_explain(tracks, run_id, around), around)
+
+
+def explain_told(
+    tracks: Tracks,
+    told: Told,
+    around: Around,
+    *,
+    attempts_max: int = ATTEMPTS_TOLD_MAX,
+    also: int | None = None,
+) -> RunExplanation:
+    """Explain a run that was read before: its newest attempts, and `also` the one of that id."""
+    records, receipts = told.read.records, told.run.receipts
+    newest = max(0, len(receipts) - attempts_max)
+    quarantines = Quarantines(tracks)
+    chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
+    return RunExplanation(
+        run_id=told.run.state.run_id,
+        state=told.run.status.state,
+        why=told.run.status.why,
+        attempts=tuple(
+            _explain(tracks.store, told, receipt, around, quarantines) for receipt in chosen
+        ),
+        promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
+        history=told.history,
+        left_out=len(receipts) - len(chosen),
+        broken=told.read.broken,
+        waits_for=around.waits_for(told.run.state),
+    )
+
+
+def explain_attempt(
+    tracks: Tracks, run_id: str, attempt_id: int, around: Around = NOTHING_AROUND
+) -> AttemptExplanation:
+    """Explain one attempt; raises UnknownRun, and TrackBroken where the record does not reach it."""
+    told = read_to_explain(tracks, run_id, around)
+    count = len(told.run.receipts)
+    if told.run.state.attempt(attempt_id) is None:
+        if (broken := told.read.broken) is not None:
+            raise TrackBroken(
+                f"Whether {run_id} has an attempt {attempt_id} cannot be told: {broken.meaning} "
+                f"{broken.to_do} Before that, {_which(run_id, count)}"
+            )
+        raise UnknownRun(
+            f"Training run {run_id} has no attempt {attempt_id}; {_which(run_id, count)}"
+        )
+    receipt = told.run.receipts[attempt_id - 1]
+    return _explain(tracks.store, told, receipt, around, Quarantines(tracks))
+
+
+def _which(run_id: str, count: int) -> str:
+    """Say which attempts there are."""
+    if not count:
+        return f"it has none yet. `tracks status {run_id}` says what it waits for."
+    newest = attempt_key(run_id, count)
+    return f"it has {count}, the newest is {newest}: `tracks explain {newest}`."
+
+
+def _explain(
+    store: ObjectStore, told: Told, receipt: Receipt, around: Around, quarantines: Quarantines
+) -> AttemptExplanation:
+    run, records = told.run, list(told.read.records)
+    state, attempt = run.state, receipt.attempt
+    evidence, evidence_problem = read_evidence(store, attempt)
+    late = tuple(late_words(store, state.run_id, attempt))
+    places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
+    start, held_back = _start(quarantines, state)
+    return AttemptExplanation(
+        key=attempt_key(state.run_id, attempt.attempt_id),
+        run_id=state.run_id,
+        attempt_id=attempt.attempt_id,
+        tried=explain_tried(state, attempt),
+        data=explain_data(receipt),
+        code=state.declared.code,
+        where=_where(attempt, places),
+        resumed=explain_began(attempt, records, receipt.continuity),
+        checkpoints=explain_checkpoints(state, attempt),
+        failed_saves=receipt.failed_saves,
+        ended=explain_end(attempt, evidence, around.rules, late),
+        progress=explain_progress(receipt, state.run_id, told.until, _heard(store, told, attempt)),
+        cost=explain_cost(run, receipt, told.time.attempts[attempt.attempt_id - 1], around.prices),
+        next=explain_next(run, attempt, records, told.read.broken),
+        resumes_from=run.final if state.finished is not None else start,
+        rests_on=rests_on(state, start, held_back),
+        evals=explain_evals(state, attempt),
+        evals_owed=tuple(evals_owed(state)),
+        history=told.history,
+        quarantined=tuple(_quarantined(quarantines, state, attempt)),
+        words=_words(state, attempt),
+        missing=tuple(missing(receipt, evidence_problem)),
+        completeness=score(state, receipt, evidence_problem),
+        what_to_do=what_to_do(run, attempt, told.read.broken, held_back),
+        links=tuple(explain_links(state, attempt, around.ui_url)),
+        references=tuple(references(state, attempt)),
+        broken=told.read.broken,
+        waits_for=around.waits_for(state),
+    )
+
+
+def _quarantined(quarantines: Quarantines, state: RunState, attempt: AttemptState) -> Iterator[str]:
+    """Yield a sentence for each source in quarantine that the attempt descends from."""
+    try:
+        marks = quarantines.of_attempt(state, attempt.attempt_id)
+    except TrackBroken as error:
+        yield not_known(error)
+        return
+    for mark in marks.values():
+        yield f"it {mark.words} It is in quarantine since {mark.at:%Y-%m-%dT%H:%M:%SZ}."
+
+
+def _heard(store: ObjectStore, told: Told, attempt: AttemptState) -> datetime | None:
+    """Return when the newest line of an open attempt's journal was written."""
+    if not attempt.is_open or attempt.placed is None:
+        return None
+    run_id, launch_id = told.run.state.run_id, attempt.placed.launch_id
+    return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
+
+
+def _start(quarantines: Quarantines, state: RunState) -> tuple[CheckpointRef | None, str]:
+    """Return what a next attempt may resume from, and which quarantine leaves it nothing, or ""."""
+    try:
+        start = next_start(quarantines, state)
+    except TrackBroken:
+        return state.resumes_from, ""  # told as what it is, where the quarantines are
+    if isinstance(start, CleanStart):
+        return start.resume, ""
+    may_be_opened = state.finished is None and state.open_attempt is None
+    return None, start.why if may_be_opened else ""
+
+
+def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
+    placed = attempt.placed
+    return Where(
+        launch_id=placed.launch_id if placed else None,
+        ranks=tuple(
+            RankPlaced(
+                rank=place.rank,
+                node=place.node,
+                device=place.device,
+                accelerator=place.accelerator,
+                pid=place.pid,
+                boot_id=place.boot_id,
+            )
+            for place in places
+        ),
+        image=placed.image if placed else None,
+        environment=placed.environment if placed else {},
+        environment_sha256=placed.environment_sha256 if placed else None,
+        dagster_run_ids=tuple(claim.body.dagster_run_id for claim in attempt.claims),
+    )
+
+
+def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
+    """Return the notes of this attempt, those of the run from its opening to the next one's, and the
+    stops and alerts of that time."""
+    successor = state.attempt(attempt.attempt_id + 1)
+    until = successor.opened_seq if successor else state.head.seq + 1
+    others = {n.seq for n in state.notes if n.attempt_id not in (None, attempt.attempt_id)}
+    own = {n.seq for n in state.notes if n.attempt_id == attempt.attempt_id}
+    notes = [(n.seq, n.at, n.body.by, n.body.text) for n in state.notes]
+    stops = [(s.seq, s.at, s.body.by, f"{s.body.mode}: {s.body.why}") for s in state.stops]
+    alerts = [
+        (a.seq, a.at, f"alert {a.body.rule}", a.body.text)
+        for a in state.alerts
+        if a.body.rule != ALERT_SAVE_FAILED  # told with the checkpoints
+    ]
+    return tuple(
+        Words(seq=seq, at=format_time(at), by=by, text=text)
+        for seq, at, by, text in sorted(notes + stops + alerts)
+        if seq in own or (attempt.opened_seq < seq < until and seq not in others)
+    )

@@ -1,0 +1,299 @@
+"""What each part of an explanation says, line by line: the text and the HTML report tell the same.
+
+A line is a whole sentence or a list of facts that needs nothing from outside: what it names can be
+looked up by a command of the last section, what it calls things stands in the glossary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tracks_dagster.ledger.prices import Money
+from tracks_dagster.review.effects.explain.bucket_words import bucket_label
+from tracks_dagster.review.effects.explain.explanation import (
+    AttemptExplanation,
+    Cost,
+    Ended,
+    Next,
+    Stretch,
+    Where,
+)
+from tracks_dagster.track.names import NO_DATASET
+from tracks_dagster.track.text.visible import one_line
+from tracks_dagster.track.track import code_diff_key
+
+CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
+RANKS_MAX = 16  # that are told one by one
+WORDS_MAX = 20  # notes, stops and alerts of one attempt, the newest
+SECONDS_SHOWN_MIN = 0.05  # what is less is 0.0 in the text
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One part: a label of a word or three, and its lines."""
+
+    label: str
+    lines: tuple[str, ...]
+
+
+def sections(attempt: AttemptExplanation) -> list[Section]:
+    """Return the parts in the order that they are asked for; a part without a line is left out."""
+    told = {
+        "quarantine": attempt.quarantined,
+        "why it ended" if attempt.ended else "how far it is": _why(attempt),
+        "decided next": _decided(attempt.next),
+        "what to do": [attempt.what_to_do],
+        "what it tried": _tried(attempt),
+        "changed": _changes(attempt),
+        "data": _data(attempt),
+        "code": _code(attempt),
+        "where": _where(attempt.where),
+        "began": _began(attempt),
+        "checkpoints": _checkpoints(attempt),
+        "cost": _cost(attempt.cost),
+        "evals": _evals(attempt),
+        "history": history_lines(attempt.history),
+        "said": _said(attempt),
+        "missing": attempt.missing,
+        "receipt": _receipt(attempt),
+        "in Dagster": [f"{link.what}: {link.address}" for link in attempt.links],
+        "to look up": [f"{each.what}: `{each.command}`" for each in attempt.references],
+    }
+    parts = (Section(label, tuple(lines)) for label, lines in told.items())
+    return [part for part in parts if part.lines]
+
+
+def history_lines(history: Sequence[Stretch]) -> Iterator[str]:
+    """Yield a line for each stretch: what it ended as, which steps it ran, what was kept of them."""
+    for each in history:
+        many = each.count > 1
+        name = f"a{each.first:02d} to a{each.last:02d}" if many else f"a{each.first:02d}"
+        ends = f"{each.count} attempts, {each.reason}" if many else each.reason or "open"
+        ran = (
+            f"steps {each.from_step} to {each.to_step}"
+            if each.to_step > each.from_step
+            else "no step"
+        )
+        yield (
+            f"{name} {ends}: {ran}, {each.kept_steps} kept, {each.lost_steps} lost{_repeats(each)}"
+        )
+
+
+def _repeats(stretch: Stretch) -> str:
+    if stretch.count > 1 and stretch.repeat_count:
+        which = (
+            "each" if stretch.repeat_count == stretch.count else f"{stretch.repeat_count} of them"
+        )
+        return f"; {which} failed just as an attempt before, with nothing kept in between"
+    if stretch.repeats is None:
+        return ""
+    return f"; it failed just as a{stretch.repeats:02d} did, with nothing kept since"
+
+
+def _why(attempt: AttemptExplanation) -> Iterator[str]:
+    ended = attempt.ended
+    if ended is None and attempt.broken is not None:
+        last = attempt.broken.seq - 1
+        yield f"whether it has ended is not known: what came after record {last} cannot be read"
+        return
+    if ended is None:
+        yield attempt.progress.sentence if attempt.progress else "It has not ended."
+        return
+    yield f"{ended.sentence} It ended at {_time(ended.ended_at)}."
+    yield f"rule {ended.rule}, confidence {ended.confidence:.0%}, closed by {_closer(attempt, ended)}"
+    if ended.root_message not in ("", ended.reason, *ended.lines):
+        yield f"root message: {ended.root_message}"
+    for line in ended.lines:
+        yield f"| {line}"
+    for line in ended.traceback_tail:
+        yield f"> {line}"
+    for line in ended.against:
+        yield f"against it: {line}"
+    if not ended.against:
+        yield "nothing in the evidence speaks for another reason"
+    yield from ended.ranks
+    yield from ended.late
+    if ended.reclassified_why:
+        yield f"read again later: {ended.reclassified_why}"
+
+
+def _closer(attempt: AttemptExplanation, ended: Ended) -> str:
+    """Say who recorded the end: a bare id of a Dagster run tells nobody that its supervisor did."""
+    is_supervisor = ended.closed_by in attempt.where.dagster_run_ids
+    return f"the supervisor of Dagster run {ended.closed_by}" if is_supervisor else ended.closed_by
+
+
+def _decided(decision: Next) -> Iterator[str]:
+    by = f" by {decision.decided_by}" if decision.decided_by else ""
+    yield f"{decision.what}{by}: {decision.decision}"
+    for record in decision.counted:
+        yield f"counted record {record.seq} ({record.kind}): {record.sentence}"
+    if decision.what in ("retried", "refused") and not decision.counted:
+        yield "no earlier record had to be counted for it"
+
+
+def _tried(attempt: AttemptExplanation) -> Iterator[str]:
+    tried = attempt.tried
+    yield tried.intent
+    yield f"{tried.model_family}, stage {tried.stage}, owner {tried.owner}, team {tried.team}"
+    if tried.trainer != "family":
+        yield f"a training script of the owner's, stored as {tried.trainer}"
+    yield f"opened by {tried.decided_by} ({tried.cause}) at {_time(tried.opened_at)}"
+    yield tried.decision
+    config = " ".join(f"{key}={value}" for key, value in sorted(tried.config.items()))
+    yield f"config: {config}"
+
+
+def _changes(attempt: AttemptExplanation) -> Iterator[str]:
+    if attempt.attempt_id == 1:
+        yield "nothing to compare with: it is the first attempt"
+    elif not attempt.tried.changes:
+        yield "nothing: the same config as the attempt before"
+    for change in attempt.tried.changes:
+        yield f"{change.key}: {change.before} → {change.after} ({change.why})"
+
+
+def _data(attempt: AttemptExplanation) -> Iterator[str]:
+    data = attempt.data
+    if data.dataset == NO_DATASET:
+        yield "what the script reads by itself: no snapshot"
+    else:
+        yield f"{data.dataset}, snapshot {data.snapshot_id}"
+    if data.cursor_from is not None and data.cursor_to is not None:
+        yield f"samples {data.cursor_from} to {data.cursor_to} of the order that its seed gives"
+    elif data.cursor_from is not None:
+        yield f"from sample {data.cursor_from} of the order that its seed gives; how far is not known"
+    else:
+        yield "no sample of it that is known of"
+    for first, last in data.skipped:
+        yield f"without samples {first} to {last}, which a skip window leaves out"
+
+
+def _code(attempt: AttemptExplanation) -> Iterator[str]:
+    code = attempt.code
+    if code.git_commit is None:
+        yield f"version {code.package_version}; no git checkout"
+        return
+    where = f"branch {code.branch}" if code.branch else "detached HEAD"
+    local = ", with local changes that no commit holds" if code.dirty else ", no local changes"
+    if code.diff_sha256 is not None:
+        local = f", with local changes, kept as {code_diff_key(attempt.run_id, code.diff_sha256)}"
+    yield f"{code.git_commit} ({where}{local})"
+
+
+def _where(where: Where) -> Iterator[str]:
+    if not where.ranks:
+        yield "on no machine that is known of"
+    for rank in where.ranks[:RANKS_MAX]:
+        yield f"rank {rank.rank} on {rank.node}, {rank.device} ({rank.accelerator}), pid {rank.pid}"
+    if len(where.ranks) > RANKS_MAX:
+        others = sorted({rank.node for rank in where.ranks[RANKS_MAX:]})
+        yield f"{len(where.ranks) - RANKS_MAX} more ranks on {', '.join(others)}"
+    if where.launch_id is not None:
+        image = f"image {where.image}" if where.image else "no container image"
+        yield f"launch {where.launch_id}, {image}"
+    if where.environment:
+        yield " ".join(f"{name}={value}" for name, value in sorted(where.environment.items()))
+
+
+def _began(attempt: AttemptExplanation) -> Iterator[str]:
+    resumed = attempt.resumed
+    if resumed.checkpoint is None:
+        yield "afresh, at step 0"
+    else:
+        ref = resumed.checkpoint
+        of_run = f" of {ref.run_id}, which it branched from" if ref.run_id != attempt.run_id else ""
+        yield (
+            f"from step {resumed.step} of attempt {ref.attempt_id}{of_run}, manifest "
+            f"{ref.manifest_sha256}"
+        )
+    if resumed.allows_environment_change:
+        yield "allowed to go on with other libraries than those that wrote it"
+    if resumed.fallback_why:
+        yield f"a fallback: {resumed.fallback_why}"
+    yield from resumed.passed_over
+    if resumed.continuity is not None:
+        yield f"continuity {resumed.continuity.sentence}"
+
+
+def _checkpoints(attempt: AttemptExplanation) -> Iterator[str]:
+    made = attempt.checkpoints
+    if not made:
+        yield "none committed"
+    if len(made) > CHECKPOINTS_MAX:
+        yield f"{len(made) - CHECKPOINTS_MAX} older ones are not told here"
+    for each in made[-CHECKPOINTS_MAX:]:
+        pins = f", held by {', '.join(each.pins)}" if each.pins else ""
+        yield (
+            f"step {each.step}: {each.status} ({each.trigger}), {each.total_bytes} bytes, "
+            f"manifest {each.manifest_sha256[:12]}{pins}"
+        )
+    if attempt.failed_saves:
+        yield f"saves failed: {len(attempt.failed_saves)}"
+    for sentence in attempt.failed_saves:
+        yield f"| {sentence}"
+    yield attempt.rests_on
+
+
+def _cost(cost: Cost) -> Iterator[str]:
+    yield f"{cost.kept_steps} steps kept, {cost.lost_steps} lost"
+    if cost.device_seconds is not None:
+        wall = f" in {cost.wall_s:.0f} s" if cost.wall_s is not None else ""
+        yield f"{cost.device_seconds:.1f} device seconds ({cost.accelerator}){wall}"
+    for what, seconds in (
+        ("seconds by bucket", cost.seconds),
+        ("device seconds by bucket", cost.device_seconds_by),
+    ):
+        parts = [
+            f"{bucket_label(bucket)} {spent:.1f}"
+            for bucket, spent in seconds.items()
+            if spent >= SECONDS_SHOWN_MIN
+        ]
+        if parts:
+            yield f"{what}: {', '.join(parts)}"
+    yield _money(cost.money)
+    if cost.debit is not None:
+        why = f" ({cost.debit.why})" if cost.debit.why else ""
+        yield f"opening it spent {cost.debit.amount:g} of the budget for {cost.debit.reason}{why}"
+
+
+def _money(money: Money) -> str:
+    if money.amount is None:
+        return f"in money not known: {money.unknown_why}"
+    return (
+        f"{money.amount:.2f} {money.currency} at {money.per_device_hour:g} a device hour, "
+        f"{money.wasted:.2f} of it not for steps that were kept (prices: {money.source})"
+    )
+
+
+def _evals(attempt: AttemptExplanation) -> Iterator[str]:
+    for done in attempt.evals:
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
+        result = metrics or done.message or "not ended"
+        yield f"{done.eval_id} (try {done.number}): {done.reason or 'open'}, {result}"
+    if not attempt.evals:
+        yield "none of its checkpoints was evaluated"
+    yield from attempt.evals_owed
+
+
+def _said(attempt: AttemptExplanation) -> Iterator[str]:
+    older = len(attempt.words) - WORDS_MAX
+    if older > 0:
+        yield (
+            f"{older} older notes are not told here: `tracks search WORD --run {attempt.run_id}` finds "
+            f"them, `tracks explain {attempt.key} --json` has all"
+        )
+    for each in attempt.words[-WORDS_MAX:]:
+        yield one_line(f"{_time(each.at)} {each.by}: {each.text}")
+
+
+def _receipt(attempt: AttemptExplanation) -> Iterator[str]:
+    score = attempt.completeness
+    yield f"{score.recorded_count} of {len(score.fields)} fields are recorded"
+    yield from score.absences
+
+
+def _time(text: str) -> str:
+    """Return a record's time to the second: people compare it with a clock."""
+    return f"{text[:19]}Z"

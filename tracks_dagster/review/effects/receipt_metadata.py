@@ -1,0 +1,258 @@
+"""One attempt's receipt as grouped, named values: what Dagster's UI shows beside the attempt.
+
+The UI keeps the order and shows the names as they are: the group stands before the "/", units in the
+names. Lists become markdown, which it opens at a click; a value that is not known is left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons.endings import Ending, ending_of
+from tracks_dagster.review.effects.receipts import Receipt, receipts_of
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
+from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.text.markdown import bullets, table
+from tracks_dagster.track.track import log_key, run_track
+from tracks_dagster.track.track_gaps import last_seq
+
+DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
+_DIGEST = re.compile(r"[0-9a-f]{40,}")
+
+Shown = Any  # a value as the UI takes it
+Named = Iterator[tuple[str, Shown]]
+
+
+def _as_it_is(value: str) -> Shown:
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Show:
+    """How the UI is told what a text is; by default a text is a text.
+
+    address: of the web server, empty for paths alone.
+    """
+
+    markdown: Callable[[str], Shown] = _as_it_is
+    link: Callable[[str], Shown] = _as_it_is
+    path: Callable[[str], Shown] = _as_it_is
+    dagster_run: Callable[[str], Shown] = _as_it_is
+    address: str = ""
+
+    @classmethod
+    def by(cls, values: Any, address: str) -> Show:
+        """Return the ways of `values`: Dagster's `MetadataValue`, which has one of each."""
+        return cls(
+            markdown=values.md,
+            link=values.url,
+            path=values.path,
+            dagster_run=values.dagster_run,
+            address=address,
+        )
+
+
+AS_TEXT = Show()
+
+
+def attempt_metadata(
+    tracks: Tracks,
+    run_id: str,
+    attempt_id: int,
+    show: Show = AS_TEXT,
+    *,
+    report: str | None = None,
+) -> dict[str, Shown]:
+    """Return the receipt of an attempt as it stands now; raises UnknownRun.
+
+    report: the file that holds the run's report, if one was written. Where the track or a journal
+    cannot be read, or not to its end, it says so: what is shown of an end is shown once, or never.
+    """
+    try:
+        receipt = _read(tracks, run_id, attempt_id)
+    except (StoreError, TrackError) as error:
+        return _unreadable(attempt_key(run_id, attempt_id), run_id, error)
+    return receipt_metadata(run_id, receipt, show, report=report)
+
+
+def _read(tracks: Tracks, run_id: str, attempt_id: int) -> Receipt:
+    """Return the receipt. Raises TrackBroken when the attempt's records may lie behind a lost one."""
+    state = tracks.find_run(run_id)
+    receipts = receipts_of(tracks.store, state).receipts if state is not None else ()
+    receipt = next((each for each in receipts if each.attempt.attempt_id == attempt_id), None)
+    if receipt is not None and not receipt.attempt.is_open:
+        return receipt
+    track, next_seq = run_track(run_id), state.head.seq + 1 if state is not None else 0
+    missing = log_key(track, next_seq)
+    is_lost = last_seq(tracks.store, track) > next_seq
+    if is_lost and tracks.store.get(missing) is None:  # a record that came meanwhile is no loss
+        raise TrackBroken(f"The record {missing} is lost, and later ones are there: `tracks fsck`.")
+    if receipt is None:
+        raise UnknownRun(f"{run_id} has no attempt {attempt_id}.")
+    return receipt
+
+
+def receipt_metadata(
+    run_id: str, receipt: Receipt, show: Show = AS_TEXT, *, report: str | None = None
+) -> dict[str, Shown]:
+    """Return what is recorded of one attempt: why it ended first, where it ran last.
+
+    Kept and lost steps are not among it: what a later attempt resumes from decides them, and an event
+    in Dagster's log is never corrected. `tracks explain` tells them.
+    """
+    groups: tuple[tuple[str, Named], ...] = (
+        ("ended", _ended(receipt, show)),
+        ("look_up", _look_up(run_id, receipt, show, report)),
+        ("cost", _cost(receipt)),
+        ("steps", _steps(receipt)),
+        ("decided", _decided(receipt, show)),
+        ("data", _data(receipt)),
+        ("where", _where(receipt, show)),
+        ("config", _config(receipt, show)),
+    )
+    named = {f"{group}/{name}": value for group, values in groups for name, value in values}
+    key = attempt_key(run_id, receipt.attempt.attempt_id)
+    told = {"attempt": key, "training_run_id": run_id, **named}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _unreadable(key: str, run_id: str, error: TracksError) -> dict[str, Shown]:
+    return {
+        "attempt": key,
+        "training_run_id": run_id,
+        "receipt": f"It could not be read when the attempt ended: {error}",
+        "look_up/everything": f"tracks explain {key}",
+    }
+
+
+def ending_tags(reason: TerminationReason) -> Mapping[str, str]:
+    """Return the tags by which the UI's list of runs finds attempts that ended like this one."""
+    return {
+        names.TAG_REASON: reason.value,
+        names.TAG_ENDING: ending_of(reason).value,
+    }
+
+
+def runs_address(tag: str, value: str, address: str = "") -> str:
+    """Return the page of the UI that lists the Dagster runs with this tag."""
+    return f"{address.rstrip('/')}/runs?q[0]={quote(f'tag:{tag}={value}', safe='')}"
+
+
+def _ended(receipt: Receipt, show: Show) -> Named:
+    ended, reason = receipt.attempt.ended, receipt.attempt.reason
+    if ended is None or reason is None:
+        yield "how", "It has not ended."
+        return
+    reading = receipt.attempt.reclassified or ended
+    yield "termination_reason", reason.value
+    yield "meaning", reason.sentence
+    yield "kind", f"{ending_of(reason)}: {ending_of(reason).sentence}"
+    yield "confidence", reading.confidence
+    yield "what_was_said", ended.root_message or None
+    yield "by_rule", reading.rule
+    yield "evidence", show.markdown(bullets(reading.lines)) if reading.lines else None
+    yield "at", ended.finished_at
+    yield "closed_by", ended.closed_by
+
+
+def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> Named:
+    attempt = receipt.attempt
+    key = attempt_key(run_id, attempt.attempt_id)
+    yield "everything", f"tracks explain {key}"
+    yield "evidence_in_full", f"tracks explain {key} --evidence" if attempt.ended else None
+    yield "report", show.path(report) if report is not None else f"tracks report {run_id}"
+    yield "where_it_comes_from", f"tracks lineage attempt:{key}"
+    committed = receipt.last_committed_step
+    thing = f"attempt:{key}" if committed is None else f"checkpoint:{run_id}@{committed}"
+    yield "what_rests_on_it", f"tracks blast {thing}"
+    if attempt.claims:
+        yield "dagster_run", show.dagster_run(attempt.claims[-1].body.dagster_run_id)
+    if attempt.reason is not None:
+        of_reason = runs_address(names.TAG_REASON, attempt.reason.value, show.address)
+        yield f"all_{attempt.reason}", show.link(of_reason)
+        failures = runs_address(names.TAG_ENDING, Ending.FAILURE.value, show.address)
+        yield "all_failures", show.link(failures)
+
+
+def _cost(receipt: Receipt) -> Named:
+    ended, attempt = receipt.attempt.ended, receipt.attempt
+    if ended is None:
+        return
+    yield "device_seconds", ended.device_seconds
+    yield "accelerator", ended.accelerator
+    if attempt.ended_at is not None:
+        yield "wall_seconds", round((attempt.ended_at - attempt.opened_at).total_seconds(), 3)
+    yield "steps_after_the_last_commit", _uncommitted(receipt)
+    yield "saves_failed", len(receipt.failed_saves) or None
+
+
+def _uncommitted(receipt: Receipt) -> int:
+    """Return how many of its steps no checkpoint of its own holds."""
+    committed = receipt.last_committed_step
+    return receipt.account.last - (receipt.account.resume if committed is None else committed)
+
+
+def _steps(receipt: Receipt) -> Named:
+    source = receipt.attempt.resumed_from
+    yield "resumed_from", checkpoint_at(source) if source else "afresh"
+    yield "resumed_from_step", receipt.attempt.resumed_step
+    yield "last_step", receipt.account.last
+    yield "last_committed_step", receipt.last_committed_step
+    yield "continuity", receipt.continuity.sentence if receipt.continuity else None
+
+
+def _decided(receipt: Receipt, show: Show) -> Named:
+    opened = receipt.attempt.opened
+    yield "opened_by", opened.decided_by
+    yield "opened_because", opened.decision
+    if opened.remediation:
+        rows = [(c.key, str(c.before), str(c.after), c.why) for c in opened.remediation]
+        yield "changes", show.markdown(table(("key", "before", "after", "why"), rows))
+        yield "changes_in_short", ", ".join(f"{key} {old} → {new}" for key, old, new, _ in rows)
+
+
+def _data(receipt: Receipt) -> Named:
+    snapshot, ended = receipt.attempt.opened.snapshot, receipt.attempt.ended
+    yield "dataset", snapshot.dataset
+    yield "snapshot_id", snapshot.snapshot_id
+    if ended is not None and ended.cursor_from is not None and ended.cursor_to is not None:
+        yield "samples", f"{ended.cursor_from} to {ended.cursor_to}"
+
+
+def _where(receipt: Receipt, show: Show) -> Named:
+    placed = receipt.attempt.placed
+    yield "ranks", receipt.attempt.opened.compute.ranks
+    if placed is None:
+        return
+    yield "nodes", ", ".join(nodes_of(placed))
+    rows = [(str(r.rank), r.node, r.device, r.accelerator, r.pod or "–") for r in placed.ranks]
+    columns = ("rank", "node", "device", "accelerator", "pod")
+    yield "placement", show.markdown(table(columns, rows))
+    yield "image", placed.image
+    yield "environment", show.markdown(_settings(placed.environment))
+    yield "launch_id", placed.launch_id
+
+
+def _config(receipt: Receipt, show: Show) -> Named:
+    yield "all", show.markdown(_settings(receipt.attempt.opened.config))
+
+
+def _settings(values: Mapping[str, Any]) -> str:
+    return table(
+        ("name", "value"), [(name, _short(value)) for name, value in sorted(values.items())]
+    )
+
+
+def _short(value: Any) -> str:
+    """Return a value as text; of a digest its beginning: a long word makes the whole page too wide."""
+    text = str(value)
+    return f"{text[:DIGEST_CHARACTERS]}…" if _DIGEST.fullmatch(text) else text

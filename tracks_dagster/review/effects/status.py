@@ -1,0 +1,224 @@
+"""How every training run stands now, and what those that wait are waiting for.
+
+Runs are found in the ledger; how each stands is read from its track, unless the ledger says as much
+(`status_row`). What the daemon left (`heartbeat`) is for people only: nothing is decided by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+from tracks_dagster.attempts.effects.heartbeat import (
+    Heartbeat,
+    describe_age,
+    describe_launch,
+    read_heartbeat,
+)
+from tracks_dagster.attempts.effects.launch import next_sensor
+from tracks_dagster.attempts.effects.silence import heard_at, silence
+from tracks_dagster.holds.effects.descending import read_held
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.review.effects.status_row import has_a_gang, is_enough, journal_end
+from tracks_dagster.stores.journals import JournalTail, read_tail
+from tracks_dagster.track.errors import TrackBroken, UnknownRun
+from tracks_dagster.track.names import (
+    ALERT_POOL_STORM,
+    TRAINER_SCRIPT,
+    attempt_key,
+    eval_attempt_key,
+)
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.states.checkpoints import checkpoint_at
+from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.track import run_track
+
+RUNS_MAX = 200
+
+_BROKEN = "Its track does not hold: `tracks fsck` tells what is wrong and what to do."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLine:
+    """One run. state: a `RunLifecycle`, waiting also where `waiting_for` says what does not come.
+
+    branched_from: as RUN@STEP. step: the newest known, with its loss; steps: how many it is to run.
+    silence: that nothing was heard of its open attempt for long. quarantined: a sentence for each
+    source in quarantine that something of it descends from; read where one run was asked for.
+    """
+
+    run_id: str
+    state: str
+    why: str
+    waiting_for: str | None
+    model_family: str
+    declared_at: str
+    branched_from: str | None
+    attempt_id: int | None
+    reason: str | None
+    step: int | None
+    steps: Json
+    loss: float | None
+    promoted_to: str | None
+    silence: str | None
+    quarantined: tuple[str, ...] = ()
+
+
+def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) -> list[RunLine]:
+    """Return one line for `run_id`, or for each of the newest runs, newest first.
+
+    Raises UnknownRun for a run id that no track has.
+    """
+    heartbeat = read_heartbeat(tracks.store)
+    if run_id is not None:
+        cursor = ledger.cursor(run_track(run_id))  # before the track, which grows
+        state = tracks.run(run_id)
+        line = run_line(tracks, state, heartbeat)
+        if cursor is not None and state.head.seq < cursor.seq:
+            line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
+        return [replace(line, quarantined=read_held(tracks, state).sentences)]
+    sql = Path(__file__).with_name("status_newest.sql").read_text(encoding="utf-8")
+    rows = ledger.query(sql, {"runs_max": RUNS_MAX})
+    return [_known_line(tracks, row) or _read_line(tracks, row, heartbeat) for row in rows]
+
+
+def _read_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:
+    """Return how a run stands by its track. One that does not hold hides no other run."""
+    with suppress(TrackBroken, UnknownRun):
+        state = tracks.run(row["run_id"])
+        if row["head_seq"] is None or state.head.seq >= row["head_seq"]:
+            return run_line(tracks, state, heartbeat)
+    return _line_of(row, JournalTail(), why=f"{_BROKEN} The ledger says: {row['state_why']}")
+
+
+def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
+    """Return how a run stands by its row of `status_newest.sql`; None where its track has to say."""
+    if not is_enough(tracks.store, row):
+        return None
+    tail = journal_end(tracks.store, row)
+    if not tail.steps and row["attempt_count"] > 0:
+        return None  # an attempt before it may have run steps
+    heard = silence(row["run_id"], tail.last_line_at, tracks.now()) if has_a_gang(row) else None
+    return replace(_line_of(row, tail, why=row["state_why"]), silence=heard)
+
+
+def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine:
+    """Return how a run stands by its row of `status_newest.sql` and the end of its journal."""
+    newest, source = tail.steps[-1] if tail.steps else None, row["branched_from_run_id"]
+    return RunLine(
+        run_id=row["run_id"],
+        state=row["state"],
+        why=why,
+        waiting_for=None,
+        model_family=row["model_family"],
+        declared_at=format_time(row["declared_at"]),
+        branched_from=None if source is None else f"{source}@{row['branched_from_step']}",
+        attempt_id=row["attempt_count"] or None,
+        reason=row["termination_reason"],
+        step=newest.step if newest else row["recorded_step"],
+        steps=row["max_steps"],
+        loss=newest.loss if newest else None,
+        promoted_to=row["promoted_to"],
+        silence=None,
+    )
+
+
+def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> RunLine:
+    """Return how one run stands."""
+    status = run_status(state)
+    waiting = waiting_for(state, heartbeat, tracks.now())
+    attempt, source = state.last_attempt, state.declared.branched_from
+    tail, step, loss = _progress(tracks.store, state)
+    heard = heard_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
+    promoted = [p.body.alias for p in state.promotions if p.body.promoted]
+    return RunLine(
+        run_id=state.run_id,
+        state=status.state if waiting is None else RunLifecycle.WAITING.value,
+        why=status.why,
+        waiting_for=waiting,
+        model_family=state.declared.model_family,
+        declared_at=format_time(state.declared_at),
+        branched_from=checkpoint_at(source) if source is not None else None,
+        attempt_id=attempt.attempt_id if attempt else None,
+        reason=attempt.reason.value if attempt and attempt.reason else None,
+        step=step,
+        steps=state.declared.config.get("steps"),
+        loss=loss,
+        promoted_to=promoted[-1] if promoted else None,
+        silence=silence(state.run_id, heard, tracks.now()),
+    )
+
+
+def waiting_for(state: RunState, heartbeat: Heartbeat | None, now: datetime) -> str | None:
+    """Say what a run waits for that is late or will not come by itself: a launch that failed, a daemon,
+    a sensor that is off.
+
+    None while a gang works, and when it is a person's turn (refused, drained) or nobody's (finished).
+    """
+    if state.declared.trainer == TRAINER_SCRIPT:
+        return None  # it trains outside of attempts: no daemon belongs to its folder
+    sensor = next_sensor(state)
+    if sensor is None or run_status(state).state != RunLifecycle.RUNNING:
+        return None
+    launches = heartbeat.launches if heartbeat is not None else ()
+    own = [each for each in launches if each.key in _awaited(state)]
+    late = [*(describe_launch(each, now) for each in own), describe_age(heartbeat, now)]
+    if any(late):
+        return f"waiting: {'; '.join(filter(None, late))}"
+    if heartbeat is not None and heartbeat.sensors.get(sensor) is False:
+        return f"waiting: sensor {sensor} is off"
+    return _storm(state, now)
+
+
+def reads_what_waits(tracks: Tracks) -> Callable[[RunState], str | None]:
+    """Return `waiting_for` by what the daemon has left now."""
+    return partial(waiting_for, heartbeat=read_heartbeat(tracks.store), now=tracks.now())
+
+
+def _awaited(state: RunState) -> set[str]:
+    """Return the keys of what a Dagster run has to come for: the open attempt, and open evals."""
+    attempt = state.open_attempt
+    keys = {attempt_key(state.run_id, attempt.attempt_id)} if attempt is not None else set()
+    asked = (e.opened for e in state.evals if e.ended is None)
+    return keys | {eval_attempt_key(state.run_id, o.eval_id, o.number) for o in asked}
+
+
+def _storm(state: RunState, now: datetime) -> str | None:
+    """Say that a storm in its pool puts off the next attempt, as the newest alert told."""
+    attempt = state.last_attempt
+    since = attempt.ended_seq if attempt is not None else None
+    if since is None:
+        return None
+    told = [a.body for a in state.alerts if a.seq > since and a.body.rule == ALERT_POOL_STORM]
+    if not told or now >= parse_time(told[-1].data["latest_at"]):
+        return None
+    pool, latest = told[-1].data["pool"], told[-1].data["latest_at"]
+    return f"waiting: a storm in pool {pool} pauses its retries, until {latest} at the latest"
+
+
+def _progress(store: ObjectStore, state: RunState) -> tuple[JournalTail, int | None, float | None]:
+    """Return the end of the newest attempt's journal, the newest known step and its loss."""
+    newest = JournalTail()
+    for attempt in reversed(state.attempts):
+        tail = _tail(store, state, attempt)
+        if attempt is state.last_attempt:
+            newest = tail
+        if tail.steps:
+            return newest, tail.steps[-1].step, tail.steps[-1].loss
+    accounts = kept_and_lost(state)  # without a journal, what the records prove
+    return newest, (accounts[-1].last or None) if accounts else None, None
+
+
+def _tail(store: ObjectStore, state: RunState, attempt: AttemptState) -> JournalTail:
+    if attempt.placed is None:
+        return JournalTail()
+    launch_id = attempt.placed.launch_id
+    return read_tail(store, state.run_id, attempt.attempt_id, launch_id, steps_max=1)

@@ -9,15 +9,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tracks_dagster.core import simulation, simulation_run
-from tracks_dagster.core.simulation import Decider, Pacer, Scenario, simulate
-from tracks_dagster.core.simulation_attempt import play
-from tracks_dagster.core.simulation_outcome import Outcome
-from tracks_dagster.core.simulation_policies import NEVER, advised, always, fixed_retries, ours
-from tracks_dagster.core.simulation_run import Job, SimulatedRun, at
-from tracks_dagster.core.simulation_theory import best_ettr, best_kept_s
-from tracks_dagster.core.simulation_traces import CONFIG, llama3, spot
-from tracks_dagster.core.simulation_world import (
+from tracks_dagster.retry.decision import Retry
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.simulation import simulation, simulation_run
+from tracks_dagster.simulation.simulation import Decider, Pacer, Scenario, simulate
+from tracks_dagster.simulation.simulation_attempt import play
+from tracks_dagster.simulation.simulation_outcome import Outcome
+from tracks_dagster.simulation.simulation_policies import (
+    NEVER,
+    advised,
+    always,
+    fixed_retries,
+    ours,
+)
+from tracks_dagster.simulation.simulation_run import Job, SimulatedRun, at
+from tracks_dagster.simulation.simulation_theory import best_ettr, best_kept_s
+from tracks_dagster.simulation.simulation_traces import CONFIG, llama3, spot
+from tracks_dagster.simulation.simulation_world import (
     Costs,
     Defect,
     End,
@@ -25,8 +33,6 @@ from tracks_dagster.core.simulation_world import (
     Interruption,
     Launch,
 )
-from tracks_dagster.retry.decision import Retry
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.reasons import TerminationReason
 

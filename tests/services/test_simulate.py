@@ -12,7 +12,7 @@ from tests.histories import History
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.services.simulate import AS_IT_WAS, ITS_OWN, Replayed, Saving, replay
+from tracks_dagster.simulation.effects.simulate import AS_IT_WAS, ITS_OWN, Replayed, Saving, replay
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import format_time

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tracks_dagster.core.simulation_compare import Row
-from tracks_dagster.core.simulation_outcome import Outcome
 from tracks_dagster.retry.policy import HOUR_S
+from tracks_dagster.simulation.simulation_compare import Row
+from tracks_dagster.simulation.simulation_outcome import Outcome
 from tracks_dagster.track.records import Json
 
 

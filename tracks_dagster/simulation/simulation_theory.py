@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from tracks_dagster.checkpoints.cadence import best_interval_s
-from tracks_dagster.core.simulation import Scenario
-from tracks_dagster.core.simulation_run import SimulatedRun
-from tracks_dagster.core.simulation_world import Start
+from tracks_dagster.simulation.simulation import Scenario
+from tracks_dagster.simulation.simulation_run import SimulatedRun
+from tracks_dagster.simulation.simulation_world import Start
 
 LAUNCHES_MAX = 100_000
 

@@ -1,6 +1,6 @@
 """What other policies would have made of the last days: the ledger's ended attempts, replayed.
 
-Reads the ledger only and writes nothing. What is assumed stands in `core.simulation_history`.
+Reads the ledger only and writes nothing. What is assumed stands in `simulation.simulation_history`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from datetime import datetime
 from itertools import pairwise
 from statistics import median, median_low
 
-from tracks_dagster.core.simulation import Pacer, simulate
-from tracks_dagster.core.simulation_compare import ADVISED, OURS, Row
-from tracks_dagster.core.simulation_history import PastAttempt, PastRun, as_it_was, dead_retries
-from tracks_dagster.core.simulation_outcome import DONE, added
-from tracks_dagster.core.simulation_policies import (
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
+from tracks_dagster.simulation.simulation import Pacer, simulate
+from tracks_dagster.simulation.simulation_compare import ADVISED, OURS, Row
+from tracks_dagster.simulation.simulation_history import (
+    PastAttempt,
+    PastRun,
+    as_it_was,
+    dead_retries,
+)
+from tracks_dagster.simulation.simulation_outcome import DONE, added
+from tracks_dagster.simulation.simulation_policies import (
     FIXED_RETRIES,
     advised,
     always,
@@ -25,8 +32,6 @@ from tracks_dagster.core.simulation_policies import (
     ours,
     retries_name,
 )
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.core.simulation_attempt import Played
+from tracks_dagster.simulation.simulation_attempt import Played
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.accounting import StepAccount
 

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracks_dagster.core.simulation import Scenario, simulate
-from tracks_dagster.core.simulation_outcome import Outcome, added
-from tracks_dagster.core.simulation_policies import (
+from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.simulation.simulation import Scenario, simulate
+from tracks_dagster.simulation.simulation_outcome import Outcome, added
+from tracks_dagster.simulation.simulation_policies import (
     FIXED_RETRIES,
     NEVER,
     Choice,
@@ -18,8 +19,7 @@ from tracks_dagster.core.simulation_policies import (
     ours,
     retries_name,
 )
-from tracks_dagster.core.simulation_theory import best_kept_s
-from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.simulation.simulation_theory import best_kept_s
 from tracks_dagster.track.bodies import CheckpointCadence
 
 OURS = "ours"

@@ -1,0 +1,1 @@
+"""A policy or a cadence, played over histories and traces. Pure."""

@@ -1,0 +1,1 @@
+"""Reads what happened and plays other policies over it."""

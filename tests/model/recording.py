@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-STORE_CODE = "adapters/stores/local.py"  # where a sync's call site is looked for
+STORE_CODE = "stores/local.py"  # where a sync's call site is looked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,9 @@ def test_after_a_reboot_the_truth_about_every_gang_is_told(
     for run_id in ("watched", "orphan"):
         gangs.kill(run_id)
     for module in ("processes", "local_launcher"):
-        monkeypatch.setattr(f"tracks_dagster.adapters.{module}.boot_id", lambda: NEW_BOOT)
+        monkeypatch.setattr(
+            f"tracks_dagster.attempts.effects.local.{module}.boot_id", lambda: NEW_BOOT
+        )
     after = triaged()
     assert verdicts(after) == {
         **verdicts(before),

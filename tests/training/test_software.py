@@ -57,16 +57,17 @@ def test_it_is_foreseen_without_importing_torch() -> None:
 @pytest.mark.parametrize(
     ("path", "changes"),
     [
-        ("training/sampling.py", True),
+        ("training/stepping/sampling.py", True),
         ("training/families/gpt.py", True),
-        ("core/records.py", True),
+        ("track/records.py", True),
+        ("attempts/effects/supervise.py", False),
         ("cli/run.py", False),  # it decides nothing about a step
     ],
 )
 def test_the_digest_of_the_code_follows_every_source_that_a_gang_runs(
     path: str, changes: bool, tmp_path: Path
 ) -> None:
-    for folder in ("core", "training", "cli"):
+    for folder in ("track", "attempts", "training", "cli"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PACKAGE / folder, tmp_path / folder, ignore=ignored)
     before = code_sha256(tmp_path)
@@ -76,8 +77,8 @@ def test_the_digest_of_the_code_follows_every_source_that_a_gang_runs(
 
 
 def test_a_source_that_was_moved_changes_the_digest(tmp_path: Path) -> None:
-    (tmp_path / "core").mkdir()
-    (tmp_path / "core" / "a.py").write_text("x = 1\n")
+    (tmp_path / "track").mkdir()
+    (tmp_path / "track" / "a.py").write_text("x = 1\n")
     before = code_sha256(tmp_path)
-    (tmp_path / "core" / "a.py").rename(tmp_path / "core" / "b.py")
+    (tmp_path / "track" / "a.py").rename(tmp_path / "track" / "b.py")
     assert code_sha256(tmp_path) != before

@@ -19,7 +19,8 @@ from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_TRAINING_CODE = ("core", "training")  # folders of the package that decide what a step computes
+# The rooms that decide what a step computes; what acts in them for others, in `effects`, does not.
+_TRAINING_CODE = ("attempts", "data", "reasons", "retry", "track", "training")
 
 
 def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
@@ -50,7 +51,12 @@ def code_sha256(package: Path = _PACKAGE) -> str:
     Read anew at each call (a few milliseconds): a daemon outlives a checkout's changes. A script of
     one's own is not in it: a run keeps, under its sha256, the one that it was declared with.
     """
-    paths = [path for name in _TRAINING_CODE for path in (package / name).rglob("*.py")]
+    paths = [
+        path
+        for room in _TRAINING_CODE
+        for path in (package / room).rglob("*.py")
+        if "effects" not in path.relative_to(package).parts
+    ]
     digests = {
         path.relative_to(package).as_posix(): sha256_hex(path.read_bytes()) for path in paths
     }

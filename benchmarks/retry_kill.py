@@ -28,7 +28,7 @@ from typing import TypeVar
 from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
-from tracks_dagster.cli.snapshots import ensure_snapshots
+from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps

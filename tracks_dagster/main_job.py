@@ -17,11 +17,11 @@ from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, print_table
-from tracks_dagster.cli.driving import drive
+from tracks_dagster.cli.night.report import write_report
 from tracks_dagster.cli.printing import visible_output
-from tracks_dagster.cli.report import write_report
-from tracks_dagster.cli.run import WAIT_S, problem_of
-from tracks_dagster.cli.snapshots import ensure_snapshots
+from tracks_dagster.cli.start.driving import drive
+from tracks_dagster.cli.start.run import WAIT_S, problem_of
+from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.review.effects.explain.run import Around, explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text

@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import FakeClock, SequentialUids
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli import up
+from tracks_dagster.cli.start import up
 from tracks_dagster.home.home_folder import how_open, prepare_home
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.report.link import write_report

@@ -8,8 +8,8 @@ import pytest
 
 from tests.cli.conftest import Call, files_of
 from tests.histories import DatasetHistory, History
-from tracks_dagster.cli import run as run_command
-from tracks_dagster.cli.follow import Followed
+from tracks_dagster.cli.start import run as run_command
+from tracks_dagster.cli.start.follow import Followed
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings

@@ -63,7 +63,7 @@ def test_a_decision_is_answered_as_json(
 def test_a_decision_that_does_not_get_through_ends_in_time_and_says_what_it_waited_for(
     command: str, open_story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module(f"tracks_dagster.cli.{command}")
+    module = importlib.import_module(f"tracks_dagster.cli.runs.{command}")
     monkeypatch.setattr(module, "request_stop", lambda *_, **__: time.sleep(600))
     monkeypatch.setattr(in_time, "NOTICE_S", 0.02)
     monkeypatch.setattr(in_time, "ANSWER_S_MAX", 0.05)

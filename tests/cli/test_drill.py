@@ -11,7 +11,7 @@ from typing import ClassVar
 import pytest
 
 from tracks_dagster.attempts.drills import KINDS, fit_drill, parse_drill
-from tracks_dagster.cli import drill
+from tracks_dagster.cli.start import drill
 from tracks_dagster.data.families import find_family, resolve_config
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.conftest import Call
 from tests.ports import free_port
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli import daemon_keeper
-from tracks_dagster.cli.daemon_keeper import RESTART_S_MAX, DaemonKeeper
+from tracks_dagster.cli.start import daemon_keeper
+from tracks_dagster.cli.start.daemon_keeper import RESTART_S_MAX, DaemonKeeper
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import OrchestratorError
 

@@ -68,7 +68,7 @@ def test_what_is_not_there_is_told(story: Story, call: Call) -> None:
 def test_a_run_on_a_snapshot_in_quarantine_is_refused_by_its_name_with_what_releases_it(
     story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tracks_dagster.cli.snapshots._materialize", lambda *_, **__: None)
+    monkeypatch.setattr("tracks_dagster.cli.start.snapshots._materialize", lambda *_, **__: None)
     dataset, snapshot_id = trained_on()
     call("snapshots", "quarantine", dataset, snapshot_id, "--why", "labels off")
     told = call("run", "--snapshot", snapshot_id, "--steps", "1", "--intent", "a try")

@@ -1,7 +1,7 @@
 """The subcommands of `tracks`, as `tracks --help` lists them: by what somebody is about to do.
 
 Each with what it does, short enough for a line of 80 columns: nothing is imported to tell it. A
-command `x` is `tracks_dagster.cli.x.command`, where MODULES does not say otherwise.
+command `x` is `command` in module `x` of its group's folder, where MODULES does not say otherwise.
 """
 
 from __future__ import annotations
@@ -60,10 +60,20 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "completion": "Print the completion script of bash, zsh or fish.",
     },
 }
+FOLDERS = {
+    "Start": "start",
+    "Woken at night": "night",
+    "Decide about a run": "runs",
+    "Checkpoints and data": "sources",
+    "Compare and count": "compare",
+    "Reasons and retries": "policies",
+    "Machines and upkeep": "machines",
+}
 MODULES = {"snapshots": "snapshot_decisions"}
 SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 
 def module_of(name: str) -> str:
     """Return the module of a subcommand."""
-    return f"tracks_dagster.cli.{MODULES.get(name, name)}"
+    folder = next(FOLDERS[title] for title, group in GROUPS.items() if name in group)
+    return f"tracks_dagster.cli.{folder}.{MODULES.get(name, name)}"

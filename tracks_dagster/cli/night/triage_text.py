@@ -12,7 +12,7 @@ from rich.table import Table
 from tracks_dagster.attempts.device_memory import size_words
 from tracks_dagster.attempts.pace import Span, about, told
 from tracks_dagster.cli.common import print_table
-from tracks_dagster.cli.triage_advice import daemon_told, unkept_told
+from tracks_dagster.cli.night.triage_advice import daemon_told, unkept_told
 from tracks_dagster.recovery.effects.triage.judge import Triage
 from tracks_dagster.recovery.effects.triage.line import Line
 from tracks_dagster.recovery.effects.triage.reading import RUNS_MAX

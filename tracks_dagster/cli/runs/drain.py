@@ -8,7 +8,7 @@ from tracks_dagster.attempts.effects.draining import Drained, drain_node, pools_
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_answer, seq_of, why_option
 from tracks_dagster.cli.in_time import answer_in_time
-from tracks_dagster.cli.pool import parse_length
+from tracks_dagster.cli.machines.pool import parse_length
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli.common import as_json, print_answer, run_argument
-from tracks_dagster.cli.explain import draw_on
+from tracks_dagster.cli.night.explain import draw_on
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.effects.explain.run import Around
 from tracks_dagster.review.effects.report import link as report_link

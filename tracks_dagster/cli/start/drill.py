@@ -17,8 +17,8 @@ from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
-from tracks_dagster.cli.driving import play_daemon_death
-from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
+from tracks_dagster.cli.start.driving import play_daemon_death
+from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family

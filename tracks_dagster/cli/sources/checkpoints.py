@@ -6,7 +6,9 @@ import click
 from rich.table import Table
 
 from tracks_dagster.checkpoints.retention import judge
-from tracks_dagster.cli import (
+from tracks_dagster.cli.common import as_json, print_json, print_table, run_argument
+from tracks_dagster.cli.groups import WholeGroup
+from tracks_dagster.cli.sources import (
     checkpoint_advice,
     checkpoint_export,
     checkpoint_gc,
@@ -14,8 +16,6 @@ from tracks_dagster.cli import (
     checkpoint_save,
     checkpoint_verify,
 )
-from tracks_dagster.cli.common import as_json, print_json, print_table, run_argument
-from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.holds.effects.descending import Held, read_held
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings

@@ -32,9 +32,9 @@ from tracks_dagster.cli.compute_options import (
     gang_check_of,
     read_trainer,
 )
-from tracks_dagster.cli.driving import drive, going_on, take_up
-from tracks_dagster.cli.intents import intent_of
-from tracks_dagster.cli.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
+from tracks_dagster.cli.start.driving import drive, going_on, take_up
+from tracks_dagster.cli.start.intents import intent_of
+from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.home.home_folder import check_home

@@ -1,0 +1,1 @@
+"""Commands for whoever was woken at night."""

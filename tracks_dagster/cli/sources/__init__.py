@@ -1,0 +1,1 @@
+"""Commands about checkpoints, snapshots and what descends from them."""

@@ -16,8 +16,7 @@ from random import Random
 from tests.bodies import BEGIN, placed
 from tests.fakes import FakeClock, FakeGangs
 from tests.histories import History
-from tracks_dagster.attempts.device_memory import Devices
-from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.machine import Devices, MachineNow
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import RankEnd

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.device_memory import MIB, Devices
 from tracks_dagster.attempts.effects.local import this_machine
 from tracks_dagster.attempts.effects.local.processes import boot_id, this_process
 from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
+from tracks_dagster.attempts.machine import MIB, Devices
 
 ANSWERS = """#!/bin/sh
 case "$1" in

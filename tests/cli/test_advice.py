@@ -14,7 +14,7 @@ from tests.cli.conftest import Call
 from tests.histories import DatasetHistory, History
 from tests.kube.furniture import cluster_file
 from tracks_dagster.data.families import FAMILIES, resolve_config
-from tracks_dagster.retry.advice import ADVICE, Advice, what_to_do
+from tracks_dagster.retry.decision import ADVICE, Advice, what_to_do
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import ComputeRequest, SnapshotRef
 from tracks_dagster.track.reasons import TerminationReason

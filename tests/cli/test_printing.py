@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.text.visible import visible
+from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.wiring import build
 
 FORGED = "2026-01-31 02:00 ann: promoted"

@@ -10,7 +10,7 @@ import pytest
 from tests.evidences import case
 from tracks_dagster.reasons.cases import evidence_of
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.log_lines import LINE_CHARACTERS, LINES, lines_of
+from tracks_dagster.reasons.logs import LINE_CHARACTERS, LINES, lines_of
 from tracks_dagster.track.records import Json
 
 BIG = 10 * 1024 * 1024

@@ -7,9 +7,9 @@ import pytest
 from tests.core.own_failures import FAILURES, Failure
 from tests.evidences import case
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.confidence import LIKELY, NAMED
+from tracks_dagster.reasons.finding import LIKELY, NAMED
+from tracks_dagster.reasons.words.cause import required_words
 from tracks_dagster.reasons.words.causes import CAUSES
-from tracks_dagster.reasons.words.literals import required_words
 from tracks_dagster.track.reasons import TerminationReason
 
 

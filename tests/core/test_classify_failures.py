@@ -10,7 +10,7 @@ import pytest
 from tests.core.own_failures import ESTABLISHED, FAILURES, WARNINGS, Failure
 from tests.evidences import case
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.confidence import LIKELY
+from tracks_dagster.reasons.finding import LIKELY
 
 SEED = int(os.environ.get("CLASSIFY_SEED", random.randrange(2**32)))
 

@@ -16,8 +16,8 @@ from tests.histories import History
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.limits import spendings
 from tracks_dagster.retry.policy import NEED_A_RULE
-from tracks_dagster.retry.spending import spendings
 from tracks_dagster.retry.storm import PoolEnd, PoolView
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.reasons import TerminationReason

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.attempts.device_memory import (
+from tracks_dagster.attempts.machine import (
     MIB,
     Devices,
     Gpu,

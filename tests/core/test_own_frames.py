@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.reasons.own_frames import cut_to, newest_own_frame
+from tracks_dagster.reasons.logs import cut_to, newest_own_frame
 
 HEAD = "Traceback (most recent call last):\n"
 OWN = '  File "/work/r-1/a01/trainer.py", line 12, in <module>\n    loss.backward()\n    ^^^^^^\n'

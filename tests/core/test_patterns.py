@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from tests.evidences import case
-from tracks_dagster.reasons import exceptions_in_logs, initiator, log_lines
+from tracks_dagster.reasons import initiator, logs
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.log_lines import LINE_CHARACTERS, LINES
+from tracks_dagster.reasons.logs import LINE_CHARACTERS, LINES
 from tracks_dagster.reasons.rules import rules_restarts, rules_scheduler, rules_text
-from tracks_dagster.reasons.words import alternatives, control_words, guesses
+from tracks_dagster.reasons.words import control_words, suppositions
+from tracks_dagster.reasons.words.cause import required_words
 from tracks_dagster.reasons.words.causes import CAUSES
-from tracks_dagster.reasons.words.literals import required_words
 
 MODULES = (
-    alternatives,
+    suppositions,
     control_words,
-    exceptions_in_logs,
-    guesses,
+    logs,
+    suppositions,
     initiator,
-    log_lines,
+    logs,
     rules_restarts,
     rules_scheduler,
     rules_text,
@@ -87,7 +87,7 @@ PATTERNS = _shipped()
 
 def _seconds(pattern: re.Pattern[str], line: str) -> float:
     """Return the processor's seconds of the shortest of some tries; other processes take none."""
-    look = pattern.match if pattern is log_lines._PREFIX else pattern.search  # as it is used
+    look = pattern.match if pattern is logs._PREFIX else pattern.search  # as it is used
     tries = []
     for _ in range(TRIES):
         begin = time.thread_time()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import History
-from tracks_dagster.retry.progress import Progress, may_prove_right
+from tracks_dagster.retry.limits import Progress, may_prove_right
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.run_state import RunState
 

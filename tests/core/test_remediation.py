@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from tests.bodies import placed
 from tracks_dagster.data.families import FAMILIES, resolve_config
-from tracks_dagster.retry.allocator import allocator_environment
-from tracks_dagster.retry.remediation import (
+from tracks_dagster.retry.remedies import (
     NothingToChange,
     Remedied,
     Tried,
+    allocator_environment,
     change_pool,
     give_more_memory,
     global_batch_of,

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from tests.histories import History
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.limits import Spent, spendings
 from tracks_dagster.retry.policy import NEED_A_RULE
-from tracks_dagster.retry.spending import Spent, spendings
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import RunState

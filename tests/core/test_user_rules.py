@@ -9,7 +9,7 @@ import pytest
 
 from tests.evidences import case, condition, end, evidence, word
 from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classifier_version, classify
-from tracks_dagster.reasons.log_lines import LINE_CHARACTERS
+from tracks_dagster.reasons.logs import LINE_CHARACTERS
 from tracks_dagster.reasons.user_rules import NO_RULES, Row, UserRules, check_rules
 from tracks_dagster.track.errors import InvalidInput
 

@@ -6,8 +6,7 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.attempts.drill_claims import claim_note
-from tracks_dagster.attempts.drills import parse_drill
+from tracks_dagster.attempts.drills import claim_note, parse_drill
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.drill_score import DrillRow, score
 from tracks_dagster.review.effects.receipts import read_receipts

@@ -15,7 +15,7 @@ from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classify
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.reasons.user_rules import NO_RULES, Row, check_rules
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.spending import spendings
+from tracks_dagster.retry.limits import spendings
 from tracks_dagster.review.effects.explain.run import Around, explain_attempt
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.body_json import to_json

@@ -21,10 +21,9 @@ from tests.six_variants import (
     FakeMachine,
     write_variants,
 )
-from tracks_dagster.attempts.device_memory import Devices, Gpu, Holder
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.effects.launch import PendingLaunch
-from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.machine import Devices, Gpu, Holder, MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector

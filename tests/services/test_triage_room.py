@@ -10,7 +10,7 @@ from tests.bodies import placed
 from tests.fakes import FakeGangs
 from tests.histories import History
 from tests.six_variants import NODE, FakeMachine, write_variants
-from tracks_dagster.attempts.device_memory import Devices, Gpu
+from tracks_dagster.attempts.machine import Devices, Gpu
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.recovery.effects.triage.judge import Sources, triage

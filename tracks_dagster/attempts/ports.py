@@ -8,8 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
-from tracks_dagster.attempts.device_memory import Devices
-from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.machine import Devices, MachineNow
 from tracks_dagster.reasons.beats import Beat
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.reasons.hangs import StackDump

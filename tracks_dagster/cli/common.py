@@ -22,7 +22,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id, parse_attempt_key
 from tracks_dagster.track.records import Json, Record, format_time
-from tracks_dagster.track.text.visible import visible_json
+from tracks_dagster.track.text.safe_text import visible_json
 from tracks_dagster.wiring import App, build
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
-from tracks_dagster.track.text.visible import visible
+from tracks_dagster.track.text.safe_text import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

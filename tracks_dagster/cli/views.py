@@ -13,7 +13,7 @@ import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tracks_dagster.cli.printing import console
-from tracks_dagster.track.text.visible import visible
+from tracks_dagster.track.text.safe_text import visible
 
 LINE_EVERY_STEPS = 10  # without a terminal: a line for each of these, not for each step
 

@@ -11,7 +11,7 @@ import click
 
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.text.redact import HIDDEN, redact
-from tracks_dagster.track.text.valid_text import REPLACEMENT, valid_text
+from tracks_dagster.track.text.safe_text import REPLACEMENT, valid_text
 
 
 class _Words(click.types.StringParamType):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.reasons.exceptions_in_logs import is_raised_by_code
+from tracks_dagster.reasons.logs import is_raised_by_code
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time

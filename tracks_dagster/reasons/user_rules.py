@@ -19,11 +19,10 @@ from enum import StrEnum
 from re import _parser  # type: ignore[attr-defined]  # the only parser of Python's own patterns
 from typing import Any
 
-from tracks_dagster.reasons.confidence import NAMED
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.reasons.log_lines import LINE_CHARACTERS
-from tracks_dagster.reasons.words.cause import Cause, Tier
-from tracks_dagster.reasons.words.literals import required_words
+from tracks_dagster.reasons.finding import NAMED
+from tracks_dagster.reasons.logs import LINE_CHARACTERS
+from tracks_dagster.reasons.words.cause import Cause, Tier, required_words
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex

@@ -19,15 +19,25 @@ from tracks_dagster.holds.clean_start import (
     clean_start,
 )
 from tracks_dagster.reasons.evidence import START_REFUSED_RULE
-from tracks_dagster.retry.advice import what_to_do
-from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, Wait
-from tracks_dagster.retry.decision_words import joined, plan_words, seqs_of
-from tracks_dagster.retry.limits import Limit, limits
+from tracks_dagster.retry.decision import (
+    QUARANTINE_LIMIT,
+    Decision,
+    Finish,
+    Refuse,
+    Retry,
+    Wait,
+    cut_off,
+    in_quarantine,
+    joined,
+    plan_words,
+    seqs_of,
+    what_to_do,
+    without_data,
+)
+from tracks_dagster.retry.limits import Limit, is_free, limits
 from tracks_dagster.retry.pauses import backing_off, unproven, weathering
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, RetryRule
-from tracks_dagster.retry.refusals import QUARANTINE_LIMIT, cut_off, in_quarantine, without_data
-from tracks_dagster.retry.remediation import NothingToChange, Remedied
-from tracks_dagster.retry.remedies import remedy
+from tracks_dagster.retry.remedies import NothingToChange, Remedied, remedy
 from tracks_dagster.retry.rollback import (
     Rollback,
     as_counted,
@@ -36,7 +46,6 @@ from tracks_dagster.retry.rollback import (
     quarantines,
     rolls_back,
 )
-from tracks_dagster.retry.spending import is_free
 from tracks_dagster.retry.storm import PoolView
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.placement import pool_of

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.retry.rollback import Quarantine
+from tracks_dagster.retry.limits import Limit
+from tracks_dagster.retry.remedies import LEARNING_RATES, Remedied
+from tracks_dagster.retry.rollback import Quarantine, Rollback
 from tracks_dagster.track.bodies import (
     Alert,
     AttemptOpened,
@@ -20,9 +22,166 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     SnapshotRef,
 )
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+
+# --- advice ---------------------------------------------------------------------------------------
+#
+# What a person does about a refused retry: what to change, and the command that goes on with it.
+#
+# Every command can be given as it stands, but for what nobody else can know: `…`, KEY=VALUE, SIZE,
+# CLASS, FILE.py and SNAPSHOT. A test runs each of them.
+
+_R = TerminationReason
+MIB = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """words: what to do first, as a sentence or more; options: of the `tracks retry` that goes on."""
+
+    words: str
+    options: str = ""
+
+
+_Case = Callable[[RunState, AttemptState], Advice]
+
+
+def what_to_do(state: RunState, failed: AttemptState) -> str:
+    """Return what to change after `failed`, and the command that goes on."""
+    reason = failed.reason or _R.UNKNOWN
+    root = _last_line(failed.ended.root_message if failed.ended else "")
+    end = "" if root.endswith((".", "!", "?", "…")) else "."
+    met = f"It ended with: {root}{end} " if root else ""
+    found = ADVICE.get(reason, _ANYTHING)
+    advice = found if isinstance(found, Advice) else found(state, failed)
+    words = advice.words.replace("{run_id}", state.run_id)
+    return f"{met}{words} Then `{retry_command(state.run_id, advice.options)}` goes on."
+
+
+def retry_command(run_id: str, options: str = "") -> str:
+    """Return the `tracks retry` that opens the next attempt of a run."""
+    return " ".join(filter(None, (f'tracks retry {run_id} --why "…"', options)))
+
+
+def _code_error(state: RunState, failed: AttemptState) -> Advice:
+    if trainer_of(state, failed) == "family":
+        return Advice("Correct the training code.")
+    return Advice("Correct the script.", "--trainer FILE.py")
+
+
+def _gpu_oom(state: RunState, failed: AttemptState) -> Advice:
+    smaller = _smaller_micro_batch(failed)
+    if smaller is not None:
+        return Advice("Use a smaller micro-batch; the global batch stays.", smaller)
+    if failed.opened.compute.launcher != LOCAL:
+        return Advice("Ask for a device with more memory.", "--device-class CLASS")
+    return Advice(
+        "Free memory on the device: the micro-batch cannot be smaller. A smaller model or context is "
+        "a run of its own."
+    )
+
+
+def _host_oom(state: RunState, failed: AttemptState) -> Advice:
+    fewer = _fewer_workers(failed)
+    has = failed.opened.compute.memory_bytes
+    if failed.opened.compute.launcher != LOCAL:
+        more = "--memory SIZE" if has is None else f"--memory {2 * has // MIB}MiB"
+        return Advice(
+            "Give each pod more host memory" + (" and fewer loader workers." if fewer else "."),
+            " ".join(filter(None, (more, fewer))),
+        )
+    if fewer:
+        return Advice("Use fewer loader workers, or free memory on the machine.", fewer)
+    smaller = _smaller_micro_batch(failed)
+    if smaller is not None:
+        return Advice("Free memory on the machine, or use a smaller micro-batch.", smaller)
+    return Advice("Free memory on the machine.")
+
+
+def _shm_exhausted(state: RunState, failed: AttemptState) -> Advice:
+    is_local = failed.opened.compute.launcher == LOCAL
+    where = "the machine (/dev/shm)" if is_local else "pods (`shared_memory`, cluster's settings)"
+    fewer = _fewer_workers(failed)
+    words = f"Give {where} more shared memory" + (
+        ", or use fewer loader workers." if fewer else "."
+    )
+    return Advice(words, fewer)
+
+
+def _numbers(state: RunState, failed: AttemptState) -> Advice:
+    config = failed.opened.config
+    key = next((each for each in LEARNING_RATES if type(config.get(each)) in (int, float)), None)
+    words = "Lower the learning rate, or look at the data of the steps before it went wrong."
+    return Advice(words, "--set KEY=VALUE" if key is None else f"--set {key}={config[key] / 2:g}")
+
+
+def _scheduling_timeout(state: RunState, failed: AttemptState) -> Advice:
+    if failed.opened.compute.launcher == LOCAL:
+        return Advice("Wait until devices are free.")
+    other = retry_command(state.run_id, "--device-class CLASS")
+    return Advice(f"Wait until devices are free, or ask for others: `{other}`.")
+
+
+def _fewer_workers(failed: AttemptState) -> str:
+    workers = failed.opened.config.get("loader_workers")
+    if type(workers) is not int or workers < 1:
+        return ""
+    return f"--set loader_workers={workers // 2}"
+
+
+def _smaller_micro_batch(failed: AttemptState) -> str | None:
+    """Return the option that about halves the micro-batch; None where it cannot be smaller."""
+    config: dict[str, Json] = dict(failed.opened.config)
+    micro_batch, accumulation = config.get("micro_batch"), config.get("accumulation")
+    if type(micro_batch) is not int or type(accumulation) is not int or micro_batch < 2:
+        return None
+    share = micro_batch * accumulation
+    half = next(size for size in range(micro_batch // 2, 0, -1) if share % size == 0)
+    return f"--set micro_batch={half}"
+
+
+_ANYTHING = Advice("Read what the attempts have in common in `tracks explain {run_id}`.")
+
+ADVICE: dict[TerminationReason, Advice | _Case] = {
+    _R.CODE_ERROR: _code_error,
+    _R.CONFIG_ERROR: Advice("Correct the configuration.", "--set KEY=VALUE"),
+    _R.DEPENDENCY_MISMATCH: Advice(
+        "Install the library, or the version of it, that the run needs."
+    ),
+    _R.PERMISSION_DENIED: Advice(
+        "Grant the permission, or renew the credential, that was refused."
+    ),
+    _R.BAD_INPUT_DATA: Advice(
+        "Look at the rows that it names, and make a snapshot without them.", "--snapshot SNAPSHOT"
+    ),
+    _R.GPU_OOM: _gpu_oom,
+    _R.HOST_OOM: _host_oom,
+    _R.SHM_EXHAUSTED: _shm_exhausted,
+    _R.DISK_FULL: Advice(
+        "Free space where the attempt writes: checkpoints, journals, temporary files."
+    ),
+    _R.CHECKPOINT_WRITE_FAILED: Advice("See that the object store has space and accepts writes."),
+    _R.CHECKPOINT_CORRUPT: Advice(
+        "See `tracks checkpoints list {run_id}` for one that can be read."
+    ),
+    _R.NAN_LOSS: _numbers,
+    _R.LOSS_DIVERGENCE: _numbers,
+    _R.SCHEDULING_TIMEOUT: _scheduling_timeout,
+    _R.IMAGE_PULL: Advice("See that the image exists and that its registry lets the cluster in."),
+    _R.BUDGET_EXHAUSTED: Advice("Decide whether the run is worth more device-hours."),
+    _R.UNKNOWN: Advice(
+        "Read how each rank ended in `tracks explain {run_id}`; the evidence says no more."
+    ),
+}
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +286,125 @@ class Finish:
 
 
 Decision = Retry | Wait | Refuse | Finish
+
+
+# --- decision words -------------------------------------------------------------------------------
+#
+# What a decision says: the limits it counted, the records behind them, and what comes next. Pure.
+
+COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
+NAMED_SEQS_MAX = 10  # in its words
+
+
+def plan_words(
+    state: RunState,
+    remedied: Remedied,
+    failed: AttemptState,
+    resume: CheckpointRef | None,
+    rollback: Rollback | None,
+) -> str:
+    """Return where the next attempt begins and what is changed, in one or a few sentences."""
+    changes = ", ".join(f"{c.key} {c.before} → {c.after}" for c in remedied.changes)
+    if resume is None:
+        start = "starts afresh" if rollback else f"starts afresh: {_why_afresh(state)}"
+    elif resume.run_id == state.run_id:
+        start = f"resumes from step {resume.step} of attempt {resume.attempt_id}"
+    else:
+        start = f"resumes from {checkpoint_at(resume)}, which the run branched from"
+    changed = f"with {changes}" if changes else "with nothing changed"
+    back = f"{rollback.words} " if rollback else ""
+    return f"{back}Attempt {failed.attempt_id + 1} {start}, {changed}."
+
+
+def _why_afresh(state: RunState) -> str:
+    if not state.checkpoints:
+        return "no checkpoint was committed"
+    return f"none of its {len(state.checkpoints)} checkpoints may be resumed from any more"
+
+
+def joined(counted: Sequence[Limit], *, named: bool = False) -> str:
+    """Return the limits in words. named: each with the records that it counted."""
+    return "; ".join(
+        f"{limit.words}{_records(limit.seqs)}" if named else limit.words for limit in counted
+    )
+
+
+def _records(seqs: tuple[int, ...]) -> str:
+    """Return the newest of these records for people, for example " (records 5 and 12)"."""
+    if not seqs:
+        return ""
+    *others, last = [str(seq) for seq in seqs[-NAMED_SEQS_MAX:]]
+    if not others:
+        return f" (record {last})"
+    before = f"{len(seqs) - NAMED_SEQS_MAX} before, " if len(seqs) > NAMED_SEQS_MAX else ""
+    return f" (records {before}{', '.join(others)} and {last})"
+
+
+def seqs_of(
+    failed: AttemptState,
+    counted: Sequence[Limit],
+    quarantined: tuple[int, ...] = (),
+) -> tuple[int, ...]:
+    """Return the records counted, in order: the end that is decided on, those of the limits, and the
+    quarantines of a rollback."""
+    seqs = {*quarantined, *(seq for limit in counted for seq in limit.seqs)}
+    if failed.ended_seq is not None:
+        seqs.add(failed.ended_seq)
+    return tuple(sorted(seqs))[-COUNTED_SEQS_MAX:]
+
+
+# --- refusals -------------------------------------------------------------------------------------
+#
+# Why no next attempt is opened where another track stands against it: what the run branched from, its
+# snapshot, or a source in quarantine. Pure.
+
+QUARANTINE_LIMIT = "quarantine"  # of a refusal, as in `RetryRefused`
+
+
+def cut_off(failed: AttemptState, reason: TerminationReason, why: str) -> Refuse:
+    """Refuse what has nothing left to resume from: a branch may not silently begin at step 0."""
+    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
+    return Refuse(
+        reason=reason,
+        limit="branch",
+        decision=f"{ended} and is not retried: the run has no checkpoint of its own, and {why}",
+        what_to_do=(
+            "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that "
+            "checkpoint or not at all."
+        ),
+        counted_seqs=seqs_of(failed, ()),
+    )
+
+
+def without_data(
+    state: RunState, failed: AttemptState, reason: TerminationReason, why: str
+) -> Refuse:
+    """Refuse what would train on data that was found to be bad."""
+    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
+    return Refuse(
+        reason=reason,
+        limit="snapshot",
+        decision=f"{ended} and is not retried: {why}",
+        what_to_do=(
+            f"Give it another snapshot: `{retry_command(state.run_id, '--snapshot SNAPSHOT')}`; or "
+            f"release this one, then `{retry_command(state.run_id)}` goes on."
+        ),
+        counted_seqs=seqs_of(failed, ()),
+    )
+
+
+def in_quarantine(
+    state: RunState, failed: AttemptState, reason: TerminationReason, why: str
+) -> Refuse:
+    """Refuse what would build on a source that a person does not trust."""
+    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
+    return Refuse(
+        reason=reason,
+        limit=QUARANTINE_LIMIT,
+        decision=f"{ended} and is not retried: {why}",
+        what_to_do=(
+            "Declare a run that does not rest on it, or release it, and then "
+            f"`{retry_command(state.run_id)}` goes on."
+        ),
+        counted_seqs=seqs_of(failed, ()),
+    )

@@ -6,14 +6,180 @@ attempts that never started. More debits only ever exhaust more of them, more pr
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy, RetryRule
-from tracks_dagster.retry.progress import Progress, Trust, is_verified
-from tracks_dagster.retry.spending import Spent, charged, is_free, spendings
 from tracks_dagster.track.bodies import AUTOMATIC, FIRST
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
+
+# --- progress -------------------------------------------------------------------------------------
+#
+# What counts as progress of a run: what refunds a debit, and begins a row of failures anew. Pure.
+#
+# A checkpoint is progress after a record when it was committed after it, is trusted, and is further
+# than every one that stood then. Which one is trusted is the caller's question: `is_verified`, or
+# `may_prove_right` to see what a read would change.
+
+Trust = Callable[[CheckpointState], bool]
+
+
+def is_verified(checkpoint: CheckpointState) -> bool:
+    """Whether every byte of it was read and is right: what refunds a debit."""
+    return checkpoint.verified_at is not None and not checkpoint.quarantined
+
+
+def may_prove_right(checkpoint: CheckpointState) -> bool:
+    """Whether it is verified, or a read could still show that it is."""
+    return is_verified(checkpoint) or checkpoint.is_resumable
+
+
+class Progress:
+    """The progress of a run over its records; asked about any of them in logarithmic time."""
+
+    def __init__(self, checkpoints: Sequence[CheckpointState], trust: Trust) -> None:
+        """Prepare the answers; n log n in the number of checkpoints."""
+        self._marks = list(_marks(checkpoints))
+        self._trusted = [c for c in sorted(checkpoints, key=lambda c: c.seq) if trust(c)]
+        self._furthest = _suffix_maxima([c.ref.step for c in self._trusted])
+
+    def since(self, seq: int) -> bool:
+        """Whether there was progress after record `seq`.
+
+        What was quarantined before `seq` sets no mark: a run that was rolled back makes progress from
+        where it went on. What was quarantined after it does: to go the same way twice is none.
+        """
+        at = bisect_left(self._marks, (seq, 0))
+        mark = self._marks[at - 1][1] if at else 0
+        return self.is_beyond(mark, seq)
+
+    def is_beyond(self, step: int, seq: int) -> bool:
+        """Whether a checkpoint beyond `step` was committed after record `seq`."""
+        at = bisect_left(self._trusted, seq + 1, key=lambda c: c.seq)
+        return at < len(self._furthest) and self._furthest[at] > step
+
+
+def _marks(checkpoints: Sequence[CheckpointState]) -> Iterator[tuple[int, int]]:
+    """Yield (seq, the greatest step that stands after that record), for each record that changes it."""
+    commits = [(c.seq, c.ref.step, True) for c in checkpoints]
+    ends = [(c.quarantined_seq, c.ref.step, False) for c in checkpoints if c.quarantined_seq]
+    standing: list[int] = []
+    for seq, step, is_commit in sorted([*commits, *ends]):
+        if is_commit:
+            insort(standing, step)
+        else:
+            standing.pop(bisect_left(standing, step))
+        yield seq, standing[-1] if standing else 0
+
+
+def _suffix_maxima(steps: Sequence[int]) -> list[int]:
+    """Return, for each place, the greatest from there on: [3, 1, 2] → [3, 2, 2]."""
+    maxima: list[int] = []
+    for step in reversed(steps):
+        maxima.append(max(step, maxima[-1]) if maxima else step)
+    return maxima[::-1]
+
+
+# --- spending -------------------------------------------------------------------------------------
+#
+# What a run has spent on retries: debits as they count now, and which of them progress gave back.
+#
+# A debit stands in the `attempt_opened` that it paid for and is charged to the newest reading of why
+# the attempt before it ended, so that a reclassification moves it. Whether that is too much is for
+# `limits` to say.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """One automatic retry.
+
+    seq, at: of the `attempt_opened` with the debit; failed: the attempt whose end it paid for;
+    budget: the reason it is charged to; amount: before any refund; is_free: it cost nothing at all,
+    not even device time.
+    """
+
+    seq: int
+    at: datetime
+    failed: AttemptState
+    budget: TerminationReason
+    amount: float
+    is_free: bool
+
+
+def spendings(state: RunState, policy: RetryPolicy) -> tuple[Spent, ...]:
+    """Return every automatic retry of the run, in order."""
+    return tuple(_spendings(state, policy))
+
+
+def is_free(failed: AttemptState, rule: RetryRule) -> bool:
+    """Whether a retry after `failed` costs nothing: no rank of it ran its first line.
+
+    Neither does one that is limited in device time alone, after an attempt of which none is known.
+    Not where failing before the first step is the reason's own budget, nor where time is, nor where
+    the reason is never retried.
+    """
+    if failed.ended is None or rule.time_s is not None or rule.count_before_first_step is not None:
+        return False
+    if rule.count == 0:
+        return False
+    return not _started(failed) or (rule.count is None and failed.ended.device_seconds <= 0)
+
+
+def charged(spent: Spent, rule: RetryRule, progress: Progress) -> float:
+    """Return what `spent` still counts for under `rule`, after the refund for progress."""
+    if rule.refund == 0 or not _is_refunded(spent, rule, progress):
+        return spent.amount
+    return spent.amount * (1 - rule.refund)
+
+
+def unread(state: RunState) -> CheckpointState | None:
+    """Return the checkpoint of the greatest step that nobody has read yet, or None.
+
+    If it proves right, everything is refunded that any other unread one could refund.
+    """
+    waiting = (c for c in state.checkpoints if c.is_resumable and c.verified_at is None)
+    return max(waiting, key=lambda c: (c.ref.step, c.seq), default=None)
+
+
+def _spendings(state: RunState, policy: RetryPolicy) -> Iterator[Spent]:
+    for failed, attempt in pairwise(state.attempts):
+        debit = attempt.opened.debit
+        if attempt.opened.cause != AUTOMATIC or debit is None or failed.reason is None:
+            continue
+        rule, amount = policy.rule(failed.reason), debit.amount
+        if failed.reclassified is not None:
+            amount = 1.0 if _started(failed) else amount
+        yield Spent(
+            seq=attempt.opened_seq,
+            at=attempt.opened_at,
+            failed=failed,
+            budget=rule.budget,
+            amount=amount,
+            is_free=amount == 0 and is_free(failed, rule),
+        )
+
+
+def _is_refunded(spent: Spent, rule: RetryRule, progress: Progress) -> bool:
+    if not progress.since(spent.seq):
+        return False
+    return not rule.refund_past_onset or progress.is_beyond(_onset(spent.failed), spent.seq)
+
+
+def _onset(attempt: AttemptState) -> int:
+    """Return the step at which its numbers went wrong; where that is not known, its last one."""
+    ended = attempt.ended
+    if ended is None:
+        return 0
+    return (ended.last_step or 0) if ended.onset_step is None else ended.onset_step
+
+
+def _started(attempt: AttemptState) -> bool:
+    return attempt.ended is not None and attempt.ended.first_line_ran
+
 
 DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
 

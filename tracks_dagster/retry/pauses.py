@@ -8,10 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.retry.limits import backoff_s, fruitless, in_a_row, limits
+from tracks_dagster.retry.limits import (
+    backoff_s,
+    fruitless,
+    in_a_row,
+    is_free,
+    limits,
+    may_prove_right,
+    unread,
+)
 from tracks_dagster.retry.policy import RetryPolicy, RetryRule
-from tracks_dagster.retry.progress import may_prove_right
-from tracks_dagster.retry.spending import is_free, unread
 from tracks_dagster.retry.storm import PoolView, find_storm, latest_at, pause_ends_at
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM

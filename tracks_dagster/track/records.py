@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 
 from tracks_dagster.track.errors import RecordNewer, RecordTooLarge, TrackBroken
-from tracks_dagster.track.text.valid_text import valid_json
+from tracks_dagster.track.text.safe_text import valid_json
 
 RECORD_BYTES_MAX = 16 * 1024
 COMMIT_BYTES_MAX = 4 * 1024

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from tracks_dagster.reasons.evidence import DRAINED, LastWord
 from tracks_dagster.reasons.initiator import CASCADE
-from tracks_dagster.reasons.own_frames import cut_to
+from tracks_dagster.reasons.logs import cut_to
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import (
     CheckpointCorrupt,

@@ -20,7 +20,7 @@ from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Json, Kind, format_time
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.track import run_track
 
 DRAIN_S = 24 * 3600.0  # of the quarantine: a maintenance window

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reasons.confidence import STATED
+from tracks_dagster.reasons.finding import STATED
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.track.bodies import AttemptReclassified
 from tracks_dagster.track.errors import InvalidInput

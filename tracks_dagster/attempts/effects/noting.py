@@ -8,7 +8,7 @@ from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 def note(tracks: Tracks, run_id: str, *, attempt_id: int | None, by: str, text: str) -> Record:

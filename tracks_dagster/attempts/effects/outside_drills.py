@@ -5,7 +5,7 @@ Whoever plays one looks at the run again and again and claims the drill in the t
 
 from __future__ import annotations
 
-from tracks_dagster.attempts.drill_claims import claim_note, was_claimed
+from tracks_dagster.attempts.drills import claim_note, was_claimed
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.journals import last_step
 from tracks_dagster.track.bodies import Drill

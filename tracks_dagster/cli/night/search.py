@@ -24,7 +24,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.text import units
-from tracks_dagster.track.text.visible import one_line
+from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.wiring import utc_now
 
 HITS = 50

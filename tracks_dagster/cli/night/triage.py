@@ -22,8 +22,8 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.text.units import size_bytes
-from tracks_dagster.track.text.valid_text import check_words
 
 if TYPE_CHECKING:
     from tracks_dagster.recovery.effects.triage.apply import Act

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.table import Table
 
-from tracks_dagster.attempts.device_memory import size_words
+from tracks_dagster.attempts.machine import size_words
 from tracks_dagster.attempts.pace import Span, about, told
 from tracks_dagster.cli.common import print_table
 from tracks_dagster.cli.night.triage_advice import daemon_told, unkept_told

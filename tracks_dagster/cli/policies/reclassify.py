@@ -25,7 +25,7 @@ from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.settings import Settings, read_rules
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.command("reclassify")

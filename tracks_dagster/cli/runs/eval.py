@@ -10,7 +10,7 @@ from tracks_dagster.data.effects.evals import Asked, ask_for_evals
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.states.checkpoints import parse_at
 from tracks_dagster.track.states.run_state import find_at
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.command("eval")

@@ -7,7 +7,7 @@ import click
 from tracks_dagster.attempts.effects.noting import note
 from tracks_dagster.cli.common import as_json, by_option, open_app, parse_target, print_answer
 from tracks_dagster.cli.words import RECORDED_TEXT
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.command("note")

@@ -19,7 +19,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.command("promote")

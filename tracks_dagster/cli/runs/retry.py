@@ -27,7 +27,7 @@ from tracks_dagster.cli.compute_options import (
 from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import check_run_id
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.wiring import build
 
 

@@ -15,7 +15,7 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.command("waive")

@@ -19,7 +19,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.run_state import find_at
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.command("pin")

@@ -30,7 +30,7 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import did_you_mean
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 
 @click.group("snapshots", cls=WholeGroup)

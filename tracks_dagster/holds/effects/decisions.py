@@ -17,7 +17,7 @@ from tracks_dagster.track.bodies import SourceDecision
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Draft, Kind, Record
 from tracks_dagster.track.states.quarantine_state import QuarantineState
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 SOURCES = (
     ThingKind.SNAPSHOT,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tracks_dagster.reasons import hangs
-from tracks_dagster.reasons.confidence import CERTAIN, LEANING, LIKELY, MEASURED, NAMED, STATED
 from tracks_dagster.reasons.evidence import (
     CANNOT_START,
     START_REFUSED,
@@ -17,7 +16,15 @@ from tracks_dagster.reasons.evidence import (
     Evidence,
     RankEnd,
 )
-from tracks_dagster.reasons.finding import Finding
+from tracks_dagster.reasons.finding import (
+    CERTAIN,
+    LEANING,
+    LIKELY,
+    MEASURED,
+    NAMED,
+    STATED,
+    Finding,
+)
 from tracks_dagster.reasons.rules.rules_scheduler import told_by_schedulers
 from tracks_dagster.reasons.words.control_words import (
     BEFORE_THE_START,

@@ -12,15 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from tracks_dagster.reasons.confidence import LEANING, LIKELY
 from tracks_dagster.reasons.evidence import Evidence, RankEnd
-from tracks_dagster.reasons.exceptions_in_logs import (
-    EXCEPTION,
-    is_raised_by_code,
-    says_it_went_on,
-    survived,
-)
-from tracks_dagster.reasons.finding import Finding
+from tracks_dagster.reasons.finding import LEANING, LIKELY, Finding
 from tracks_dagster.reasons.initiator import (
     CASCADE,
     by_end,
@@ -33,12 +26,12 @@ from tracks_dagster.reasons.initiator import (
     signal_of,
     texts,
 )
+from tracks_dagster.reasons.logs import EXCEPTION, is_raised_by_code, says_it_went_on, survived
 from tracks_dagster.reasons.rules.rules_restarts import goes_on, works_again
 from tracks_dagster.reasons.user_rules import UserRules, seen_by
-from tracks_dagster.reasons.words.alternatives import is_one_of_several
 from tracks_dagster.reasons.words.cause import Cause, Tier
 from tracks_dagster.reasons.words.causes import CAUSES
-from tracks_dagster.reasons.words.guesses import without_guesses
+from tracks_dagster.reasons.words.suppositions import is_one_of_several, without_guesses
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 LINES_REMEMBERED = 4096  # ranks of a gang, and rules, read many lines more than once

@@ -11,7 +11,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.records import Draft, Kind, Record, format_time
 from tracks_dagster.track.states.pool_state import PoolState
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 
 QUARANTINE_S_MAX = 366 * 86_400.0
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")

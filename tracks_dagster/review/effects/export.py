@@ -31,7 +31,7 @@ from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import Redact, redact_json
-from tracks_dagster.track.text.valid_text import valid_json
+from tracks_dagster.track.text.safe_text import valid_json
 from tracks_dagster.track.track import (
     QUARANTINES_TRACK,
     dataset_track,

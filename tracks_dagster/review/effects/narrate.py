@@ -29,7 +29,7 @@ from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.text.visible import one_line
+from tracks_dagster.track.text.safe_text import one_line
 
 
 def sentence(record: Record) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tracks_dagster.track.text.visible import visible
+from tracks_dagster.track.text.safe_text import visible
 
 _SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote, unquote
 
-from tracks_dagster.track.text.valid_text import valid_text
+from tracks_dagster.track.text.safe_text import valid_text
 
 HIDDEN = "[hidden]"
 SECRET_LENGTH_MIN = 6  # shorter values would blank out ordinary words

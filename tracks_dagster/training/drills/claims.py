@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tracks_dagster.attempts.drill_claims import claim_note, was_claimed
+from tracks_dagster.attempts.drills import claim_note, was_claimed
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.records import Kind
 from tracks_dagster.training.launch import Launch

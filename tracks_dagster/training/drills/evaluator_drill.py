@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 
-from tracks_dagster.attempts.drill_claims import claim_note, was_claimed
+from tracks_dagster.attempts.drills import claim_note, was_claimed
 from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.track.bodies import RunDeclared
 from tracks_dagster.track.body_json import body_of, to_json

@@ -15,15 +15,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.attempts.device_memory import (
+from tracks_dagster.attempts.effects.local import processes
+from tracks_dagster.attempts.machine import (
     GPU_FIELDS,
     HOLDER_FIELDS,
     Devices,
+    MachineNow,
     parse_gpus,
     parse_holders,
 )
-from tracks_dagster.attempts.effects.local import processes
-from tracks_dagster.attempts.machine import MachineNow
 
 NVIDIA_SMI = "nvidia-smi"
 KILL_S_MAX = 0.5  # a process inside a driver that hangs does not end; it is left behind then

@@ -9,7 +9,7 @@ from tracks_dagster.data.families import REPORTED, Family, resolve_config
 from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.text.valid_text import WORDS_CHARACTERS_MAX
+from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
 RANKS_MAX = 4096
 

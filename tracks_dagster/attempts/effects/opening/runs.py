@@ -47,7 +47,7 @@ from tracks_dagster.track.sample_order import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact_json
-from tracks_dagster.track.text.valid_text import check_words
+from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.track import code_diff_key, run_track
 
 STAGES = ("smoke", "canary", "full")

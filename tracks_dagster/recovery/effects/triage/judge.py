@@ -10,9 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.attempts.device_memory import Devices, OrphanMemory, orphan_memory, size_words
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
-from tracks_dagster.attempts.machine import MachineNow
+from tracks_dagster.attempts.machine import (
+    Devices,
+    MachineNow,
+    OrphanMemory,
+    orphan_memory,
+    size_words,
+)
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.triage.daemon import Daemon, daemon_of

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.attempts.device_memory import Devices, OrphanMemory
+from tracks_dagster.attempts.machine import Devices, OrphanMemory
 from tracks_dagster.recovery.effects.triage.line import Line
 from tracks_dagster.recovery.restart_plan import (
     NOW,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import Evidence
-from tracks_dagster.reasons.own_frames import newest_own_frame
+from tracks_dagster.reasons.logs import newest_own_frame
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.review.effects.explain.explanation import Ended
 from tracks_dagster.review.effects.explain.ranks import rank_ends

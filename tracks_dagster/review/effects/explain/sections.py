@@ -20,7 +20,7 @@ from tracks_dagster.review.effects.explain.explanation import (
     Where,
 )
 from tracks_dagster.track.names import NO_DATASET
-from tracks_dagster.track.text.visible import one_line
+from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.track import code_diff_key
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all

@@ -35,7 +35,7 @@ from tracks_dagster.review.effects.report.timeline import timeline
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.visible import visible
+from tracks_dagster.track.text.safe_text import visible
 
 TEMPLATE = Path(__file__).with_name("report.html")
 STYLE = Path(__file__).with_name("report.css")

@@ -1,0 +1,251 @@
+"""Lines of a log as rules read them: bounded, readable, and which of them may tell a cause."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
+
+# --- log lines ------------------------------------------------------------------------------------
+#
+# The lines of a log as rules read them: bounded, and without what a terminal or a collector added.
+#
+# Colours, progress bars, timestamps and rank prefixes differ between two tellings of one failure. What
+# is bounded here keeps the time of every rule bounded: a line of any length becomes one of at most
+# `LINE_CHARACTERS`, a log of any length its last `LINES`.
+
+LINES = 400  # of each text; what a process says at its end tells why
+LINE_CHARACTERS = 1000
+_HEAD_CHARACTERS = 640  # of a longer line: errors name themselves first, and sum up last
+_PREFIXES_MAX = 6  # one collector wraps the next
+
+_TERMINAL = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,200}(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]"
+)
+_PROGRESS = re.compile(r"\d{1,3}%\|[^|]{0,200}\||\b\d+/\d+ \[\d+:\d\d(:\d\d)?<")
+
+# What stands before the words: who said them and when. That it was only a warning stays.
+_PREFIX = re.compile(
+    r"""\s*(?:
+      \[?\d{4}-\d\d-\d\d[T _]\d\d:\d\d(?::\d\d)?(?:[.,]\d+)?(?:Z|\s?[+-]\d\d:?\d\d)?\]?[:,]?   # ISO
+    | \[?\d{4}/\d\d/\d\d\s\d\d:\d\d:\d\d(?:\.\d+)?\]?:?
+    | (?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)?\s?(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)
+      \s+\d{1,2}\s\d\d:\d\d:\d\d(?:\s\d{4}\b(?!-))?  # syslog
+    | \[\s*\d+\.\d{3,6}\]                                                                     # dmesg
+    | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?
+    | [EF]\d{4}\s\d\d:\d\d:\d\d\.\d+\s+\d+\s[\w./-]+:\d+\]                                    # glog
+    | \[(?:rank|default|local_rank|worker|gpu)[\s:=_-]{0,2}\d+\]:?                            # torchrun
+    | (?:rank|worker|task)[\s:=_-]{0,2}\d+\s?[:|>]
+    | \[\d+(?:,\d+)?\](?:<std(?:out|err)>)?:                                                 # mpirun
+    | \d{1,5}:(?=\s)                                                                         # srun -l
+    | \((?:pid|[\w.]+\s(?:pid|ip))=[^)]{0,120}\)                                              # Ray
+    | \[?(?:ERROR|CRITICAL|FATAL|stderr|stdout)\]?(?:\s*[:|]|(?<=\])|(?=\s*\|))
+    | std(?:out|err)\s[FP](?=\s)                                                              # CRI
+    | \|
+    )\s*""",
+    re.VERBOSE,
+)
+
+
+def lines_of(text: str) -> tuple[str, ...]:
+    """Return the last lines of `text`, cleaned; without empty ones and repeats.
+
+    Of a progress bar only the last drawing is kept.
+    """
+    kept: list[str] = []
+    for raw in text.replace("\r\n", "\n").rsplit("\n", LINES)[-LINES:]:
+        for piece in raw.rsplit("\r", LINES)[-LINES:]:
+            line = clean(piece)
+            if not line or (kept and kept[-1] == line):
+                continue
+            if kept and _PROGRESS.search(line) and _PROGRESS.search(kept[-1]):
+                kept.pop()  # a bar that was drawn again
+            kept.append(line)
+    return tuple(kept[-LINES:])
+
+
+def clean(raw: str) -> str:
+    """Return one line without colours and prefixes, cut in its middle when it is too long."""
+    if len(raw) > LINE_CHARACTERS:
+        raw = f"{raw[:_HEAD_CHARACTERS]} … {raw[-(LINE_CHARACTERS - _HEAD_CHARACTERS - 3) :]}"
+    line = _TERMINAL.sub("", raw).strip()
+    for _ in range(_PREFIXES_MAX):
+        match = _PREFIX.match(line)
+        if match is None or match.end() == len(line):
+            break
+        line = line[match.end() :]
+    return line.encode("utf-8", "replace").decode()
+
+
+# --- readable -------------------------------------------------------------------------------------
+#
+# Evidence with its texts made readable: what every rule is given.
+
+
+def readable(evidence: Evidence) -> Evidence:
+    """Return `evidence` with every text as its last lines, cleaned and bounded; nothing is judged."""
+    return replace(
+        evidence,
+        ranks=tuple(_rank(rank) for rank in evidence.ranks),
+        conditions=tuple(_condition(each) for each in evidence.conditions),
+        kernel_lines=tuple(line for text in evidence.kernel_lines for line in lines_of(text)),
+    )
+
+
+def _rank(rank: RankEnd) -> RankEnd:
+    word = None if rank.last_word is None else _word(rank.last_word)
+    return replace(rank, log_tail=_text(rank.log_tail), last_word=word)
+
+
+def _word(word: LastWord) -> LastWord:
+    return replace(word, message=_text(word.message), traceback_tail=_text(word.traceback_tail))
+
+
+def _condition(told: Condition) -> Condition:
+    if told.type == hangs.CONDITION:  # our own: a line for every rank, the first is the finding
+        return replace(told, message=_text(told.message))
+    return replace(told, message=clean(told.message.replace("\n", " ")))
+
+
+def _text(text: str) -> str:
+    return "\n".join(lines_of(text))
+
+
+# --- own frames -----------------------------------------------------------------------------------
+#
+# Which frames of a traceback are of the user's own code, and which of libraries below it. Pure.
+#
+# An error that torch raises ends in a dozen frames of torch; the one line that a person can change
+# stands above them.
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line \d+')
+_LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|python3\.\d+|tracks_dagster)/|^<")
+
+
+def newest_own_frame(lines: Sequence[str]) -> range | None:
+    """Return which lines are the last frame of the user's own code, or None."""
+    starts = [index for index, line in enumerate(lines) if _FRAME.match(line)]
+    own = [index for index in starts if _is_own(lines[index])]
+    if not own:
+        return None
+    first = own[-1]
+    indent = len(lines[first]) - len(lines[first].lstrip())
+    last = first + 1
+    while last < len(lines) and len(lines[last]) - len(lines[last].lstrip()) > indent:
+        last += 1
+    return range(first, last)
+
+
+def cut_to(text: str, characters_max: int) -> str:
+    """Return the end of a traceback, at most that long, with the newest frame of the user's own code
+    before it where the end does not hold it."""
+    if len(text) <= characters_max:
+        return text
+    lines = text.splitlines(keepends=True)
+    own = newest_own_frame(lines)
+    if own is None:
+        return text[-characters_max:]
+    below = sum(map(len, lines[own.start :]))
+    if below <= characters_max:
+        return text[-characters_max:]
+    frame = "".join(lines[own.start : own.stop])[: characters_max // 2]
+    gap = "  …\n"
+    return f"{frame}{gap}{text[-(characters_max - len(frame) - len(gap)) :]}"
+
+
+def _is_own(line: str) -> bool:
+    match = _FRAME.match(line)
+    return match is not None and _LIBRARY.search(match["file"]) is None
+
+
+# --- exceptions in logs ---------------------------------------------------------------------------
+#
+# Which lines of a log may tell what ended the process, and which it survived. No cause is named here.
+#
+# A log is full of warnings, retries and libraries that are missing and not needed. A line counts as
+# survived when it says so itself, when it stands far before the failure, or when code that is simply
+# wrong raised an exception after it.
+
+FAR_LINES = 60  # between two lines of one failure, at most: a traceback of a deep call
+
+# The line that Python ends a traceback with: a qualified name of an exception, then its message.
+EXCEPTION = re.compile(r"^((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit))(?::|\s*$)")
+
+# These carry another process's failure, and say nothing of why.
+_WRAPPERS = re.compile(
+    r"(ChildFailedError|RayTaskError(\(\w+\))?|JobFailedError|CalledProcessError|RayActorError"
+    r"|ActorDiedError|ProcessExitedException|ProcessRaisedException|WorkerCrashedError"
+    r"|AlgorithmError|ExecuteUserScriptError|UnexpectedStatusException"
+    r"|SignalException|SystemExit)$"
+)
+# Anything may raise these: the code that is at fault raises a type that says more.
+_OPAQUE = re.compile(
+    r"^(builtins\.)?(RuntimeError|Exception|OSError|IOError|EnvironmentError|SystemError"
+    r"|TimeoutError|BaseException"
+    # of a device or a service, whatever its state was
+    r"|([\w.]+\.)?(DistBackendError|Rendezvous\w*Error|AcceleratorError|(Xla|Jax)RuntimeError"
+    r"|(\w*Internal|Unknown|Unavailable|Aborted|Cancelled|FailedPrecondition)Error"
+    r"|(\w*(Connect|Timeout|Timed|Exceeded|Protocol|Transport|Socket|Network|SSL|Http|HTTP|URL|Rpc|RPC"
+    r"|Client|Server|Service|Operational|Comm)\w*)(Error|Exception)))$"
+)
+# Whoever raises these is wrong itself: a line that was printed before tells of something else.
+_WRONG_CODE = re.compile(
+    r"^(builtins\.)?(AttributeError|TypeError|IndexError|NameError|UnboundLocalError|SyntaxError"
+    r"|IndentationError|ZeroDivisionError|NotImplementedError)\b"
+)
+_WENT_ON = re.compile(
+    r"\bretrying\b|will (be )?retr(y|ied)|retry \d+ ?(/|of) ?\d+|attempt \d+ ?(/|of) ?\d+"
+    r"|\b(trying|will try) again|try(ing)? again in \d|entering retry|\bsleeping\b"
+    r"|\bback(ing)?[- ]?off\b"
+    r"|\bignor(ed|ing)\b|falling back",
+    re.IGNORECASE,
+)
+_LEVEL = re.compile(
+    r"^\W*(WARN(ING)?|INFO|DEBUG)\b|^\W?[WI](\d{4}\s|\s[\w/.]+:\d)|\b\w*Warning: "
+    r"|\bskip(ped|ping)\b",
+    re.IGNORECASE,
+)
+_GAVE_UP = re.compile(
+    r"giving up|retries exceeded|retr\w+ .{0,20}(failed|exhausted)", re.IGNORECASE
+)
+_OF_A_TRACEBACK = re.compile(
+    r"^(Traceback \(most recent|File \"|During handling|The above exception)"
+)
+
+
+def is_raised_by_code(line: str) -> bool:
+    """Whether a line ends a traceback of an exception that blames the code which raised it."""
+    match = EXCEPTION.match(line)
+    return match is not None and not (_WRAPPERS.search(match[1]) or _OPAQUE.match(match[1]))
+
+
+def says_it_went_on(line: str) -> bool:
+    """Whether a line says itself that what it tells was tried again or done without."""
+    return _WENT_ON.search(line) is not None and _GAVE_UP.search(line) is None
+
+
+def survived(lines: Sequence[str]) -> list[bool]:
+    """Return for each line whether the process survived what it tells."""
+    begins = _failure_begins(lines)
+    wrong_code = max((n for n, line in enumerate(lines) if _WRONG_CODE.match(line)), default=-1)
+    return [
+        number < begins - FAR_LINES
+        or says_it_went_on(line)
+        or (_LEVEL.search(line) is not None and _GAVE_UP.search(line) is None)
+        or (number < wrong_code and EXCEPTION.match(line) is None)
+        for number, line in enumerate(lines)
+    ]
+
+
+def _failure_begins(lines: Sequence[str]) -> int:
+    """Return where the last failure begins: its first traceback, or the end where there is none."""
+    begins = len(lines)
+    for number in range(len(lines) - 1, -1, -1):
+        if begins - number > FAR_LINES:
+            break
+        if _OF_A_TRACEBACK.match(lines[number]) or EXCEPTION.match(lines[number]):
+            begins = number
+    return begins

@@ -1,0 +1,85 @@
+"""Text from outside: valid for every store, and harmless to a terminal, a page and their readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tracks_dagster.track.errors import InvalidInput
+
+# --- valid text -----------------------------------------------------------------------------------
+#
+# Text that every store, ledger and terminal can hold.
+#
+# A command's argument that is no UTF-8 arrives with lone surrogates in it, an exception's text or a
+# file's name may hold them too. No UTF-8 file and no database takes them, and Postgres takes no NUL.
+# Each becomes U+FFFD, the replacement character.
+
+WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
+
+REPLACEMENT = "\ufffd"
+
+_INVALID = re.compile("[\ud800-\udfff\0]")
+
+
+def valid_text(text: str) -> str:
+    """Return `text` with every lone surrogate and NUL replaced."""
+    return _INVALID.sub(REPLACEMENT, text)
+
+
+def valid_json(value: Any) -> Any:
+    """Return a JSON value in which the same is done to every text, keys included."""
+    if isinstance(value, str):
+        return valid_text(value)
+    if isinstance(value, Mapping):
+        return {valid_json(key): valid_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [valid_json(item) for item in value]
+    return value
+
+
+def check_words(words: Mapping[str, str]) -> None:
+    """Raise InvalidInput unless each of `words` (name → text) says something and fits a record."""
+    for name, value in words.items():
+        if not value.strip():
+            raise InvalidInput(f"{name} is empty: say it in a sentence, it stands in the record.")
+        if len(value) > WORDS_CHARACTERS_MAX:
+            raise InvalidInput(
+                f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
+            )
+
+
+# --- visible --------------------------------------------------------------------------------------
+#
+# Text from outside, made harmless to a terminal, a page and whoever reads them.
+#
+# Control characters move the cursor, set titles, forge lines; marks of direction show text in another
+# order than it has. They are shown as escapes instead: `\x1b`, `\u202e`.
+
+LINE_END = " ⏎ "
+
+# C0 but line feed and tab, DEL, C1; marks of direction; separators of lines; halves of surrogates.
+_CONTROL = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def visible(text: str) -> str:
+    """Return `text` with every such character as an escape; lines and tabs stay."""
+    return _CONTROL.sub(_escape, text)
+
+
+def one_line(text: str) -> str:
+    """Return text that is to stand in a line of ours as one: nobody's words look like the next."""
+    return LINE_END.join(text.splitlines())
+
+
+def visible_json(text: str) -> str:
+    """Return JSON of the same value that holds none of these characters."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

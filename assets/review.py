@@ -31,9 +31,9 @@ from dagster import (
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.effects.review.day import review_day
-from tracks_dagster.review.review_tables import markdown
 from tracks_dagster.review.review_text import (
     headline,
+    markdown,
     numbers,
     unevaluated_words,
     unexplained_words,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.kubernetes.gangs.gang_ends import conditions, rank_ends
-from tracks_dagster.kubernetes.gangs.gang_fold import GangFold
-from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen
-from tracks_dagster.kubernetes.gangs.gang_sightings import (
+from tracks_dagster.kubernetes.gangs.gang_fold import GangFold, conditions, rank_ends
+from tracks_dagster.kubernetes.gangs.gang_seen import (
     INDEX,
+    GangSeen,
     Line,
     event_line,
     job_line,

@@ -147,7 +147,7 @@ def build(settings: Settings) -> App:
 
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:
     """Return the reader of what was committed in `store`; loads no torch."""
-    from tracks_dagster.training.saves.checkpoint_reader import StoredCheckpoints
+    from tracks_dagster.training.saves.verifying import StoredCheckpoints
 
     return StoredCheckpoints(store)
 
@@ -219,7 +219,7 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
 
 def _foresee(launcher: str) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
-    from tracks_dagster.attempts.effects.local.worker_environment import worker_environment
+    from tracks_dagster.attempts.effects.local.processes import worker_environment
     from tracks_dagster.training.software import foresee_software
 
     return foresee_software(worker_environment()) if launcher == names.LOCAL else {}

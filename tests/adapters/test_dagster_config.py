@@ -10,8 +10,8 @@ import pytest
 import yaml
 from dagster._core.instance.ref import InstanceRef
 
-from tracks_dagster.home import dagster_config
-from tracks_dagster.home.dagster_config import (
+from tracks_dagster.home import dagster_on_cluster
+from tracks_dagster.home.dagster_on_cluster import (
     config_map,
     config_map_name,
     here,
@@ -198,6 +198,6 @@ def test_a_run_worker_has_its_own_volumes_and_not_those_of_the_gangs_template() 
 
 def test_a_variable_taken_from_a_secret_names_the_database_too() -> None:
     source = {"secretKeyRef": {"name": "pg", "key": "url"}}
-    env = [{"name": dagster_config.POSTGRES_SECRET, "valueFrom": source}]
+    env = [{"name": dagster_on_cluster.POSTGRES_SECRET, "valueFrom": source}]
     raw = {"run_k8s_config": {"container_config": {"env": env}}}
     assert problems(ClusterSettings(image="x", run_worker=raw)) == ""

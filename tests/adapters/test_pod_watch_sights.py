@@ -12,8 +12,8 @@ from kubernetes.config import ConfigException
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.kubernetes.effects import pod_watch
-from tracks_dagster.kubernetes.effects.api import lasting_thread
-from tracks_dagster.kubernetes.effects.api.lasting_thread import LastingThread
+from tracks_dagster.kubernetes.effects.api import change_stream
+from tracks_dagster.kubernetes.effects.api.change_stream import LastingThread
 from tracks_dagster.kubernetes.effects.api.reads import (
     JOBS,
     PODS,
@@ -23,7 +23,7 @@ from tracks_dagster.kubernetes.effects.api.reads import (
     Wanted,
 )
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
-from tracks_dagster.kubernetes.gangs.gang_sightings import pod_line
+from tracks_dagster.kubernetes.gangs.gang_seen import pod_line
 from tracks_dagster.track.records import Json
 
 PREFIX = "runs/r/attempts/1"
@@ -86,7 +86,7 @@ def test_a_change_of_a_shape_that_nobody_foresaw_is_told_and_the_next_one_is_tak
 def test_a_thread_that_fails_is_told_of_and_goes_on_until_it_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lasting_thread, "AGAIN_S", 0.0)
+    monkeypatch.setattr(change_stream, "AGAIN_S", 0.0)
     stop = threading.Event()
     told: list[str] = []
     tries: list[int] = []

@@ -9,8 +9,8 @@ import pytest
 from tests.cli.conftest import Call
 from tests.ports import free_port
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli.start import daemon_keeper
-from tracks_dagster.cli.start.daemon_keeper import RESTART_S_MAX, DaemonKeeper
+from tracks_dagster.cli.start import follow
+from tracks_dagster.cli.start.follow import RESTART_S_MAX, DaemonKeeper
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import OrchestratorError
 
@@ -107,7 +107,7 @@ def test_a_daemon_that_dies_again_and_again_is_started_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now_s = 0.0
-    monkeypatch.setattr(daemon_keeper.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(follow.time, "monotonic", lambda: now_s)
     home, told = DyingHome(), list[str]()
     keeper = DaemonKeeper(home, told.append)  # type: ignore[arg-type]
     while now_s < 600.0:

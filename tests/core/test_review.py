@@ -19,11 +19,12 @@ from tracks_dagster.review.review import (
     in_order,
     parse_day,
 )
-from tracks_dagster.review.review_tables import markdown, sections
 from tracks_dagster.review.review_text import (
     headline,
     hours,
+    markdown,
     numbers,
+    sections,
     unevaluated_words,
     unexplained_words,
 )

@@ -14,7 +14,7 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.simulation import simulation, simulation_run
 from tracks_dagster.simulation.simulation import Decider, Pacer, Scenario, simulate
 from tracks_dagster.simulation.simulation_attempt import play
-from tracks_dagster.simulation.simulation_outcome import Outcome
+from tracks_dagster.simulation.simulation_outcome import Outcome, best_ettr, best_kept_s
 from tracks_dagster.simulation.simulation_policies import (
     NEVER,
     advised,
@@ -23,7 +23,6 @@ from tracks_dagster.simulation.simulation_policies import (
     ours,
 )
 from tracks_dagster.simulation.simulation_run import Job, SimulatedRun, at
-from tracks_dagster.simulation.simulation_theory import best_ettr, best_kept_s
 from tracks_dagster.simulation.simulation_traces import CONFIG, llama3, spot
 from tracks_dagster.simulation.simulation_world import (
     Costs,

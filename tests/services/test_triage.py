@@ -212,7 +212,7 @@ def test_a_cluster_that_hangs_is_asked_for_a_bounded_time_in_all(
             hangs.wait(60)
             raise GangError("too late")
 
-    monkeypatch.setattr("tracks_dagster.recovery.effects.triage.gangs.ANSWERS_S_MAX", 0.2)
+    monkeypatch.setattr("tracks_dagster.recovery.effects.triage.reading.ANSWERS_S_MAX", 0.2)
     for run_id in ("r-1", "r-2"):
         history = History(run_id).declare()
         compute = replace(history.state.declared.compute, launcher="kubernetes")

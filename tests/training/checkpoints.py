@@ -12,15 +12,13 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import random_state, state_dict
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, fetch
 from tracks_dagster.training.saves.manifest import Manifest
 from tracks_dagster.training.saves.manifest_making import Moment
-from tracks_dagster.training.saves.planning import SavePlanning
-from tracks_dagster.training.saves.staging import Staging
+from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter
+from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, SavePlanning
 from tracks_dagster.training.saves.verifying import read_manifest, read_tensors
 
 CPU = torch.device("cpu")

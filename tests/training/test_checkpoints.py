@@ -27,12 +27,11 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.training.saves import layout, random_state, state_dict, storage_reader
-from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves import random_state, staging, state_dict, storage_reader
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import load_into
 from tracks_dagster.training.saves.manifest import MEMBERS
-from tracks_dagster.training.saves.staging import Staging
+from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.storage_reader import CheckpointStorageReader
 from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
@@ -176,8 +175,8 @@ def test_a_tensor_that_does_not_fit_is_named_with_both_shapes(store: FakeObjectS
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of at most 128 bytes; tensors above 64 bytes have their own."""
-    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 128)
-    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 64)
+    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 128)
+    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 64)
 
 
 def test_large_tensors_span_chunks_and_small_ones_share_them(

@@ -42,10 +42,10 @@ from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import launch as launching
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.saves import layout
-from tracks_dagster.training.saves.arena import Arena
+from tracks_dagster.training.saves import staging
 from tracks_dagster.training.saves.loading import load_into
 from tracks_dagster.training.saves.restoring import Found, find_checkpoint
+from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Trained
 
 ENV_SEED = "TRACKS_DAMAGE_SEED"
@@ -79,8 +79,8 @@ class Template:
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of at most 8 KiB; tensors above 1 KiB have their own."""
-    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 8192)
-    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 1024)
+    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 8192)
+    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 1024)
 
 
 @pytest.fixture

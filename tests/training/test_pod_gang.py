@@ -17,9 +17,8 @@ from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.pods import pod_gang
-from tracks_dagster.training.pods.pod_asks import Asks
+from tracks_dagster.training.pods.pod_asks import Asks, GangFailure
 from tracks_dagster.training.pods.pod_environment import PodEnvironment
-from tracks_dagster.training.pods.pod_failure import GangFailure
 from tracks_dagster.training.pods.pod_gang import Notice, PodGang, Torchrun
 from tracks_dagster.training.pods.pod_reports import Beats, Ends, Repeat
 from tracks_dagster.training.pods.rank_files import RankFile, RankSeen

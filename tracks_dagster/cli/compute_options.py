@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tracks_dagster.attempts.effects.opening.compute import (
+from tracks_dagster.attempts.effects.opening.run_config import (
     LAUNCHERS,
     CheckGang,
     check_is_on_cluster,

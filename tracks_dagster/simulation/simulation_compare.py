@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tracks_dagster.retry.policy import RetryPolicy
+from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.simulation.simulation import Scenario, simulate
-from tracks_dagster.simulation.simulation_outcome import Outcome, added
+from tracks_dagster.simulation.simulation_outcome import Outcome, added, best_kept_s
 from tracks_dagster.simulation.simulation_policies import (
     FIXED_RETRIES,
     NEVER,
@@ -19,8 +19,8 @@ from tracks_dagster.simulation.simulation_policies import (
     ours,
     retries_name,
 )
-from tracks_dagster.simulation.simulation_theory import best_kept_s
 from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.records import Json
 
 OURS = "ours"
 ADVISED = "√(2·δ·M)"
@@ -88,3 +88,54 @@ def compare(
             )
         )
     return rows
+
+
+# --- simulation json ------------------------------------------------------------------------------
+#
+# A row of a comparison as JSON: hours of devices, seconds of wall time, every run by itself.
+
+
+def row_json(row: Row) -> dict[str, Json]:
+    """Return a row: its names, all runs together, and each of them."""
+    best: dict[str, Json] = {}
+    if row.best_shares is not None:
+        best = {
+            "share_of_best": {
+                "median": row.best_share_median,
+                "worst": row.best_share_worst,
+                "each": list(row.best_shares),
+            }
+        }
+    return {
+        "policy": row.policy,
+        "cadence": row.cadence,
+        **outcome_json(row.outcome),
+        **best,
+        "runs": [{"name": run.name, **outcome_json(run)} for run in row.runs],
+    }
+
+
+def outcome_json(outcome: Outcome) -> dict[str, Json]:
+    """Return what one run, or several together, came to."""
+    return {
+        "ettr": outcome.ettr,
+        "wall_s": outcome.wall_s,
+        "buckets_s": {
+            "kept": outcome.kept_s,
+            "lost": outcome.lost_s,
+            "saving": outcome.saving_s,
+            "restart": outcome.restart_s,
+            "waiting": outcome.waiting_s,
+            "down": outcome.down_s,
+            "given_up": outcome.given_up_s,
+        },
+        "attempts": outcome.attempts,
+        "ends": dict(outcome.ends),
+        "refused": list(outcome.refused),
+        "complete": outcome.complete,
+        "device_hours": outcome.device_s / HOUR_S,
+        "wasted_device_hours": outcome.wasted_device_s / HOUR_S,
+        "wasted_device_hours_by_reason": {
+            reason: seconds / HOUR_S for reason, seconds in outcome.wasted.items()
+        },
+    }

@@ -20,9 +20,10 @@ from tracks_dagster.track.track import (
     Sleep,
     check_chain,
     drive,
+    last_seq,
     log_key,
+    lost_record,
 )
-from tracks_dagster.track.track_gaps import last_seq, lost_record
 
 
 class TrainerTrack:

@@ -45,9 +45,9 @@ from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import tells_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.optimizer_state import parameter_names
 from tracks_dagster.training.saves.saving import Saver
+from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Trained, unwrapped
 from tracks_dagster.training.starting import begin
 from tracks_dagster.training.stepping.micro_batches import Batch, split
@@ -55,7 +55,7 @@ from tracks_dagster.training.stepping.progress import Best
 from tracks_dagster.training.stepping.sampling import BatchSampler
 from tracks_dagster.training.stepping.step_log import StepLog
 from tracks_dagster.training.stepping.steps import Steps
-from tracks_dagster.training.stepping.stop_signal import StopSignal
+from tracks_dagster.training.stepping.triggers import StopSignal
 
 
 @contextmanager

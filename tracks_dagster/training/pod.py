@@ -29,9 +29,8 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.pods.pod_asks import Asks
+from tracks_dagster.training.pods.pod_asks import Asks, GangFailure
 from tracks_dagster.training.pods.pod_environment import PodEnvironment, read_pod_environment
-from tracks_dagster.training.pods.pod_failure import GangFailure
 from tracks_dagster.training.pods.pod_gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
 from tracks_dagster.training.pods.pod_reports import Beats, Ends, Repeat
 

@@ -11,10 +11,10 @@ from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.rehearsal import rehearse
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, load_into
 from tracks_dagster.training.saves.restoring import find_checkpoint
+from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.stepping.learning_rate import follow_config
 from tracks_dagster.training.stepping.micro_batches import Batch

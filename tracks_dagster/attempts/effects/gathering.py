@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tracks_dagster.attempts.effects.placements import read_places
+from tracks_dagster.attempts.effects.kept_logs import read_places
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.stores.journals import journal_prefix, line_time, parse_lines, spent_of

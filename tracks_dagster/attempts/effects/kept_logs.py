@@ -11,7 +11,10 @@ from collections.abc import Mapping
 
 from tracks_dagster.attempts.pod_files import decode_end, end_key, gang_prefix
 from tracks_dagster.reasons.evidence import Evidence, RankEnd
+from tracks_dagster.track.bodies import AttemptPlaced, RankPlace
 from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
@@ -51,3 +54,24 @@ def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence |
     if sha256_hex(data) != attempt.ended.evidence_sha256:
         return None, CHANGED
     return from_json(Evidence, json.loads(data)), None
+
+
+# --- placements -----------------------------------------------------------------------------------
+#
+# Reads where all ranks of an attempt's gang ran, from its record or from the object that it names.
+
+
+def read_places(
+    store: ObjectStore, run_id: str, attempt_id: int, placed: AttemptPlaced | None
+) -> tuple[RankPlace, ...]:
+    """Return the place of each rank; what the record holds where the object is lost."""
+    if placed is None:
+        return ()
+    sha256 = placed.places_sha256
+    if sha256 is None:
+        return placed.ranks
+    data = store.get(places_key(run_id, attempt_id, placed.launch_id, sha256))
+    try:
+        return placed.ranks if data is None else decode_places(data, sha256)
+    except TrackBroken:
+        return placed.ranks

@@ -10,8 +10,7 @@ from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.review.effects.review.day import review_day
 from tracks_dagster.review.review import Review, parse_day
-from tracks_dagster.review.review_tables import Section, sections
-from tracks_dagster.review.review_text import headline, numbers
+from tracks_dagster.review.review_text import Section, headline, numbers, sections
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json

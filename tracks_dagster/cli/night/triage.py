@@ -9,8 +9,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
-from tracks_dagster.cli.night.triage_advice import tell_what_to_do
-from tracks_dagster.cli.night.triage_text import tell, tell_acts
+from tracks_dagster.cli.night.triage_text import tell, tell_acts, tell_what_to_do
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.home.dagster_instance import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage

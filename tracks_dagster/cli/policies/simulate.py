@@ -17,9 +17,15 @@ from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.settings import Settings, load_policy, read_policy_file
 from tracks_dagster.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
 from tracks_dagster.simulation.simulation import Scenario
-from tracks_dagster.simulation.simulation_compare import EVERY_S, OURS, Row, choices, compare
-from tracks_dagster.simulation.simulation_json import row_json
-from tracks_dagster.simulation.simulation_theory import best_ettr
+from tracks_dagster.simulation.simulation_compare import (
+    EVERY_S,
+    OURS,
+    Row,
+    choices,
+    compare,
+    row_json,
+)
+from tracks_dagster.simulation.simulation_outcome import best_ettr
 from tracks_dagster.simulation.simulation_traces import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,

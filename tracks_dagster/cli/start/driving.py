@@ -16,8 +16,7 @@ import click
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill, steps_done
 from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.cli.start.daemon_keeper import DaemonKeeper
-from tracks_dagster.cli.start.follow import Followed, Follower
+from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Follower
 from tracks_dagster.cli.views import View, open_view
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import InvalidInput, TracksError

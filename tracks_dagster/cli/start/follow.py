@@ -14,6 +14,7 @@ from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.views import View
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.status import waiting_for
@@ -30,6 +31,39 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.promotion import promotion_is_settled
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
+
+# --- daemon keeper --------------------------------------------------------------------------------
+#
+# Keeps Dagster's daemon alive while a command uses it.
+
+RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
+RESTART_S_MAX = 60.0
+
+
+class DaemonKeeper:
+    """Starts the daemon again should it have died: a run is not lost with it.
+
+    One that dies again and again is started less and less often.
+    """
+
+    def __init__(self, home: DagsterHome, tell: Callable[[str], None]) -> None:
+        self._home = home
+        self._tell = tell
+        self._pause_s = RESTART_S
+        self._next_at = 0.0
+
+    def keep(self) -> None:
+        """Start the daemon if none lives and it is time to."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return
+        if not self._home.ensure_daemon():
+            self._pause_s = RESTART_S
+            return
+        self._tell(self._home.why_daemon_ended())
+        self._next_at = now + self._pause_s
+        self._pause_s = min(self._pause_s * 2, RESTART_S_MAX)
+
 
 POLL_S = 0.5
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside

@@ -8,7 +8,7 @@ import click
 
 from tracks_dagster.attempts.effects.local.local_launcher import living_gangs
 from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.cli.start.daemon_keeper import DaemonKeeper
+from tracks_dagster.cli.start.follow import DaemonKeeper
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.settings import Settings

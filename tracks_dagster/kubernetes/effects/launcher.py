@@ -36,13 +36,12 @@ from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.api.kube_requests import HURRIED, KubeRequests
 from tracks_dagster.kubernetes.effects.asks import SAVE_S_MAX, ask_for_stacks, ask_to_save
 from tracks_dagster.kubernetes.effects.ending import Ending
-from tracks_dagster.kubernetes.effects.gang_tools import Tools
 from tracks_dagster.kubernetes.effects.glances import Glances
 from tracks_dagster.kubernetes.effects.homes import Home
 from tracks_dagster.kubernetes.effects.node_tainting import NodeTainting
 from tracks_dagster.kubernetes.effects.starting import start_gang
 from tracks_dagster.kubernetes.effects.sweeping import Sweeping
-from tracks_dagster.kubernetes.effects.watched_gang import WatchedGang
+from tracks_dagster.kubernetes.effects.watched_gang import Tools, WatchedGang
 from tracks_dagster.kubernetes.gangs.orphans import StandingGang
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.reasons.hangs import StackDump

@@ -16,16 +16,17 @@ from uuid import uuid4
 
 from kubernetes.client import ApiClient
 
-from tracks_dagster.kubernetes.effects.api.change_stream import ChangeStream
-from tracks_dagster.kubernetes.effects.api.lasting_thread import LastingThread
+from tracks_dagster.kubernetes.effects.api.change_stream import ChangeStream, LastingThread
 from tracks_dagster.kubernetes.effects.api.reads import EVENTS, JOBS, PODS, Listed, Reads, Wanted
 from tracks_dagster.kubernetes.effects.log_tails import LogTails
 from tracks_dagster.kubernetes.effects.pod_evidence import EvidenceWriter, read_lines
 from tracks_dagster.kubernetes.effects.watch_pace import Pace
 from tracks_dagster.kubernetes.gangs.gang_fold import PODS_MAX, GangFold
-from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen, JobStory, PodStory
-from tracks_dagster.kubernetes.gangs.gang_sightings import (
+from tracks_dagster.kubernetes.gangs.gang_seen import (
+    GangSeen,
+    JobStory,
     Line,
+    PodStory,
     event_line,
     gap_line,
     gone_line,

@@ -9,9 +9,8 @@ from __future__ import annotations
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.effects.api.gang_api import attempt_of, is_of
 from tracks_dagster.kubernetes.effects.api.kube_requests import Object
-from tracks_dagster.kubernetes.effects.gang_tools import Tools
 from tracks_dagster.kubernetes.effects.homes import variables_of
-from tracks_dagster.kubernetes.effects.watched_gang import WatchedGang
+from tracks_dagster.kubernetes.effects.watched_gang import Tools, WatchedGang
 from tracks_dagster.kubernetes.objects.manifests import gang_objects
 from tracks_dagster.reasons.kube_json import mapping, text
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput

@@ -7,25 +7,67 @@ as that shows no Job, the Job every `JOB_LOOK_S`. Once it is gone, what every wa
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+from kubernetes.client import ApiClient
 
 from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.api.kube_requests import Object
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.kubernetes.effects.gang_job import GangJob
-from tracks_dagster.kubernetes.effects.gang_tools import Tools
+from tracks_dagster.kubernetes.effects.homes import Place
 from tracks_dagster.kubernetes.effects.job_board import JobState
 from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.effects.report import Known, report
 from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen, PodStory
-from tracks_dagster.kubernetes.gangs.start_budget import cannot_start
+from tracks_dagster.kubernetes.gangs.start_budget import StartBudget, cannot_start
 from tracks_dagster.kubernetes.objects.job_names import gang_labels
 from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
+from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.track.errors import GangError, StoreError
 from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.ports import Clock, ObjectStore
+from tracks_dagster.track.text.redact import Redact
+
+# --- gang tools -----------------------------------------------------------------------------------
+#
+# What a launcher watches each of its gangs with.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What every gang of a launcher is watched with. seconds: a steady clock."""
+
+    api: GangApi
+    client: ApiClient
+    cluster: ClusterSettings
+    store: ObjectStore
+    now: Clock
+    clean: Redact
+    seconds: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+
+    @property
+    def place(self) -> Place:
+        """Where gangs are looked for."""
+        return Place(
+            namespace=self.cluster.namespace, server=str(self.client.configuration.host or "")
+        )
+
+    @property
+    def budget(self) -> StartBudget:
+        """How long a gang may take to come up."""
+        return StartBudget(
+            scheduling_s=self.cluster.scheduling_timeout_s,
+            start_s=self.cluster.start_timeout_s,
+            partial_s=self.cluster.partial_start_timeout_s,
+        )
+
 
 CAUGHT_UP_S_MAX = 15.0  # for the watch to have read what there is, logs too
 STORED_S_MAX = 30.0  # for the store to have what was seen, before it is let go here

@@ -5,11 +5,13 @@ A value only: `gang_fold` makes it of a watcher's lines, `gang_ends` reads ends 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 
-from tracks_dagster.reasons.kube_json import mapping, mappings, text
-from tracks_dagster.track.records import Json
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
+from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.text.redact import Redact
 
 FINAL_PHASES = ("Succeeded", "Failed")
 FINAL_CONDITIONS = ("Complete", "Failed")
@@ -131,3 +133,230 @@ class GangSeen:
     def is_empty(self) -> bool:
         """Whether nothing of a gang was ever seen."""
         return not (self.pods or self.jobs)
+
+
+# --- gang sightings -------------------------------------------------------------------------------
+#
+# The lines of a watcher's evidence: what one look at a pod, a Job or an event is stored as. Pure.
+#
+# A line is one JSON object with `kind` ("pod", "job", "event", "log", "gone", "gap" or "problem") and
+# `at`, the watcher's own time; `gang_fold` reads them. Only what tells is kept of an object, and every
+# text is bounded and cleaned of secrets here.
+
+Line = dict[str, Json]
+
+MESSAGE_CHARACTERS_MAX = 1024
+CONTAINERS_MAX = 16  # of one pod
+CONDITIONS_MAX = 32  # of one object
+MISSED_NAMED_MAX = 16  # of the objects that a gap hid
+
+INDEX = "batch.kubernetes.io/job-completion-index"
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+# True while a pod runs well: they tell something only when they are not.
+_PROGRESS = frozenset(
+    {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"}
+)
+
+
+def pod_line(change: str, pod: Json, *, at: str, clean: Redact) -> Line:
+    """Return a pod as it is now; change: the watch event's type, or LISTED."""
+    meta, spec = mapping(mapping(pod).get("metadata")), mapping(mapping(pod).get("spec"))
+    return {
+        **_head("pod", change, meta, at),
+        "index": _index(meta),
+        "node": spec.get("nodeName"),
+        "container": _container(meta, spec),
+        "status": _status(mapping(mapping(pod).get("status")), clean),
+    }
+
+
+def job_line(change: str, job: Json, *, at: str, clean: Redact) -> Line:
+    """Return a Job as it is now."""
+    status = mapping(mapping(job).get("status"))
+    counts = ("active", "ready", "succeeded", "failed", "terminating")
+    told = {name: status[name] for name in counts if status.get(name)}
+    told |= {name: status[name] for name in ("startTime", "completionTime") if status.get(name)}
+    told["conditions"] = _conditions(status, clean)
+    spec = mapping(mapping(job).get("spec"))
+    head = _head("job", change, mapping(mapping(job).get("metadata")), at)
+    return {**head, "suspend": spec.get("suspend") is True, "status": told}
+
+
+def event_line(event: Json, *, at: str, clean: Redact) -> Line:
+    """Return an event, of the old form (counted) or the new one (a series)."""
+    told = mapping(event)
+    meta, about = mapping(told.get("metadata")), mapping(told.get("involvedObject"))
+    series = mapping(told.get("series"))
+    first = _first_time(told.get("firstTimestamp"), told.get("eventTime"), meta)
+    last = time_text(told.get("lastTimestamp")) or time_text(series.get("lastObservedTime"))
+    source = mapping(told.get("source"))
+    return {
+        **_head("event", "", meta, at),
+        "about": {name: text(about.get(name)) for name in ("kind", "name", "uid")},
+        "level": text(told.get("type")),
+        "reason": text(told.get("reason")),
+        "message": _message(told.get("message"), clean),
+        "count": series.get("count") or told.get("count") or 1,
+        "first": first,
+        "last": last or first,
+        "by": text(told.get("reportingComponent") or source.get("component")),
+    }
+
+
+def log_line(pod: str, log: str, *, until: str, whole: bool, at: str) -> Line:
+    """Return the newest lines of a pod's log, cleaned before. until: of the last line, as the node
+    wrote it; whole: the container had ended, so nothing comes after."""
+    return {"kind": "log", "at": at, "uid": pod, "text": log, "until": until, "whole": whole}
+
+
+def gone_line(uid: str, *, at: str) -> Line:
+    """Return that an object is there no more, and that nobody saw it go."""
+    return {"kind": "gone", "at": at, "uid": uid}
+
+
+def gap_line(resource: str, *, since: str, at: str, why: str, missed: Iterable[str]) -> Line:
+    """Return that changes between two times were not seen; missed: names of what went meanwhile."""
+    names = sorted(missed)
+    return {
+        "kind": "gap",
+        "at": at,
+        "resource": resource,
+        "since": since,
+        "why": why[:MESSAGE_CHARACTERS_MAX],
+        "missed": names[:MISSED_NAMED_MAX],
+        "missed_count": len(names),
+    }
+
+
+def problem_line(about: str, message: str, *, at: str) -> Line:
+    """Return why something cannot be watched; an empty message says that it can again."""
+    words = message[:MESSAGE_CHARACTERS_MAX]
+    return {"kind": "problem", "at": at, "about": about, "message": words}
+
+
+def has_begun(pod: Mapping[str, Json]) -> bool:
+    """Whether a container of a pod's line runs or has run: before that there is no log."""
+    statuses = mappings(mapping(pod.get("status")).get("containerStatuses"))
+    states = [mapping(each.get("state")) for each in statuses]
+    return any("running" in state or "terminated" in state for state in states)
+
+
+def has_ended(pod: Mapping[str, Json]) -> bool:
+    """Whether the container whose log is a pod's has ended."""
+    status = mapping(pod.get("status"))
+    if status.get("phase") in FINAL_PHASES:
+        return True
+    named = [c for c in mappings(status.get("containerStatuses")) if c["name"] == pod["container"]]
+    return any("terminated" in mapping(each.get("state")) for each in named)
+
+
+def is_disrupted(pod: Mapping[str, Json]) -> bool:
+    """Whether somebody has deleted a pod, or says that it is about to go."""
+    conditions = mappings(mapping(pod.get("status")).get("conditions"))
+    return pod["leaves"] is not None or any(c.get("type") in DISRUPTIONS for c in conditions)
+
+
+def same_sight(line: Mapping[str, Json], before: Mapping[str, Json] | None) -> bool:
+    """Whether a line tells nothing that the one before of that object did not."""
+    if before is None or line.get("change") == "DELETED":
+        return False
+    return _told(line) == _told(before)
+
+
+def _told(line: Mapping[str, Json]) -> dict[str, Json]:
+    return {k: v for k, v in line.items() if k not in ("at", "rv", "change")}
+
+
+def _head(kind: str, change: str, meta: Mapping[str, Json], at: str) -> Line:
+    return {
+        "kind": kind,
+        "at": at,
+        "change": change,
+        "uid": text(meta.get("uid")),
+        "name": text(meta.get("name")),
+        "rv": text(meta.get("resourceVersion")),
+        "born": time_text(meta.get("creationTimestamp")),
+        "leaves": _leaves(meta),
+    }
+
+
+def _leaves(meta: Mapping[str, Json]) -> str | None:
+    """Return when somebody deleted the object; its deletionTimestamp lies the grace later."""
+    until = time_text(meta.get("deletionTimestamp"))
+    grace_s = meta.get("deletionGracePeriodSeconds")
+    if until is None or not isinstance(grace_s, int):
+        return until
+    return format_time(parse_time(until) - timedelta(seconds=grace_s))
+
+
+def _index(meta: Mapping[str, Json]) -> int | None:
+    for place in ("labels", "annotations"):
+        given = text(mapping(meta.get(place)).get(INDEX))
+        if given.isdecimal():
+            return int(given)
+    return None
+
+
+def _container(meta: Mapping[str, Json], spec: Mapping[str, Json]) -> str:
+    """Return the container whose log is the pod's."""
+    named = text(mapping(meta.get("annotations")).get(_DEFAULT_CONTAINER))
+    return named or next((text(c.get("name")) for c in mappings(spec.get("containers"))), "")
+
+
+def _status(status: Mapping[str, Json], clean: Redact) -> Line:
+    told: Line = {name: status[name] for name in ("phase", "reason") if status.get(name)}
+    if status.get("message"):
+        told["message"] = _message(status["message"], clean)
+    told["conditions"] = _conditions(status, clean)
+    for name in ("initContainerStatuses", "containerStatuses"):
+        found = [_container_status(c, clean) for c in mappings(status.get(name))[:CONTAINERS_MAX]]
+        if found:
+            told[name] = found
+    return told
+
+
+def _conditions(status: Mapping[str, Json], clean: Redact) -> list[Json]:
+    wanted = ("type", "status", "reason", "lastTransitionTime")
+    found: list[Json] = []
+    for each in mappings(status.get("conditions")):
+        if each.get("type") in _PROGRESS and each.get("status") == "True":
+            continue
+        told: Line = {name: each[name] for name in wanted if each.get(name)}
+        if each.get("message"):
+            told["message"] = _message(each["message"], clean)
+        found.append(told)
+    return found[:CONDITIONS_MAX]
+
+
+def _container_status(container: Mapping[str, Json], clean: Redact) -> Line:
+    told: Line = {"name": container.get("name"), "state": _state(container.get("state"), clean)}
+    if last := _state(container.get("lastState"), clean):
+        told["lastState"] = last
+    if container.get("restartCount"):
+        told["restartCount"] = container["restartCount"]
+    return told
+
+
+def _state(state: Json, clean: Redact) -> Line:
+    wanted = ("exitCode", "signal", "reason", "message", "startedAt", "finishedAt")
+    told: Line = {}
+    for kind, each in mapping(state).items():
+        values = mapping(each)
+        told[kind] = {name: values[name] for name in wanted if values.get(name) is not None}
+        if "message" in told[kind]:
+            told[kind]["message"] = _message(values["message"], clean)
+    return told
+
+
+def _message(value: Json, clean: Redact) -> str:
+    """Return the end of a long message as well as its begin: it is the end that gives the cause."""
+    words = clean(text(value))
+    if len(words) <= MESSAGE_CHARACTERS_MAX:
+        return words
+    half = MESSAGE_CHARACTERS_MAX // 2 - 2
+    return f"{words[:half]} … {words[-half:]}"
+
+
+def _first_time(first: Json, event_time: Json, meta: Mapping[str, Json]) -> str | None:
+    created = meta.get("creationTimestamp")
+    return time_text(first) or time_text(event_time) or time_text(created)

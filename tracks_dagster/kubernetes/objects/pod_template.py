@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.objects import pod_security
 from tracks_dagster.kubernetes.objects.affinity import affinity
 from tracks_dagster.kubernetes.objects.compute_demand import CPUS, Demand
 from tracks_dagster.kubernetes.objects.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
@@ -28,6 +27,17 @@ from tracks_dagster.kubernetes.settings.cluster import GIB, ClusterSettings
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 
+# --- pod security ---------------------------------------------------------------------------------
+#
+# What every pod of ours is denied: as much as any image can do without.
+#
+# The user is the image's own: a number that is set here could not write to the volumes of images
+# that run as another. A template, or `run_worker` of the settings, may say more or less.
+
+POD_SECURITY: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
+CONTAINER_SECURITY: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
 MODULE = "tracks_dagster.training.pod"
 SHARED_MEMORY = "/dev/shm"
 
@@ -40,9 +50,9 @@ _OWN_VOLUMES = {_WORK_VOLUME: WORK, _SHARED_VOLUME: SHARED_MEMORY}
 _POD_DEFAULTS: Json = {
     "automountServiceAccountToken": False,  # ranks ask the object store, never the API server
     "enableServiceLinks": False,  # no variables for every Service of the namespace
-    "securityContext": pod_security.POD,
+    "securityContext": POD_SECURITY,
 }
-_CONTAINER_DEFAULTS: Json = {"securityContext": pod_security.CONTAINER}
+_CONTAINER_DEFAULTS: Json = {"securityContext": CONTAINER_SECURITY}
 
 
 def read_parts(spec: GangSpec, cluster: ClusterSettings, problems: list[str]) -> TemplateParts:

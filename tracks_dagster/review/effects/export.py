@@ -35,11 +35,11 @@ from tracks_dagster.track.text.safe_text import valid_json
 from tracks_dagster.track.track import (
     QUARANTINES_TRACK,
     dataset_track,
+    last_seq,
     log_key,
     pool_track,
     run_track,
 )
-from tracks_dagster.track.track_gaps import last_seq
 
 SOURCES_MAX = 100  # runs that a branch descends from, one from the other
 SHARED_TRACK_BYTES_MAX = 4 * 1024 * 1024  # of a pool's track, or the quarantines': else left out

@@ -22,8 +22,7 @@ from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.text.markdown import bullets, table
-from tracks_dagster.track.track import log_key, run_track
-from tracks_dagster.track.track_gaps import last_seq
+from tracks_dagster.track.track import last_seq, log_key, run_track
 
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
 _DIGEST = re.compile(r"[0-9a-f]{40,}")

@@ -13,6 +13,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.hanging import heard_at, silence
 from tracks_dagster.attempts.effects.heartbeat import (
     Heartbeat,
     describe_age,
@@ -20,11 +21,9 @@ from tracks_dagster.attempts.effects.heartbeat import (
     read_heartbeat,
 )
 from tracks_dagster.attempts.effects.launch import next_sensor
-from tracks_dagster.attempts.effects.silence import heard_at, silence
 from tracks_dagster.holds.effects.descending import read_held
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.effects.status_row import has_a_gang, is_enough, journal_end
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import (
@@ -34,12 +33,54 @@ from tracks_dagster.track.names import (
     eval_attempt_key,
 )
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.track import run_track
+from tracks_dagster.track.track import log_key, run_track
+
+# --- status row -----------------------------------------------------------------------------------
+#
+# How a run stands by the ledger alone, where that is as good as its track: beside many long runs, to
+# read every record of each would take most of a minute.
+#
+# It is as good when the ledger holds the track to its end and nobody has to be waited for: the run is
+# over, waits for a person, or a gang works. All others are read from their tracks.
+
+
+def is_enough(store: ObjectStore, row: Mapping[str, Json]) -> bool:
+    """Whether `row`, of `status_newest.sql`, says all that the run's track would say."""
+    is_led = row["state"] != RunLifecycle.RUNNING or has_a_gang(row)
+    return is_led and _is_at_the_end(store, row)
+
+
+def journal_end(store: ObjectStore, row: Mapping[str, Json]) -> JournalTail:
+    """Return the newest step that the newest launch shipped, and when its newest line was written."""
+    if row["launch_id"] is None:
+        return JournalTail()
+    return read_tail(store, row["run_id"], row["attempt_count"], row["launch_id"], steps_max=1)
+
+
+def has_a_gang(row: Mapping[str, Json]) -> bool:
+    """Whether the newest attempt is open and supervised, so that no sensor has to act."""
+    return (
+        row["attempt_count"] > 0
+        and row["termination_reason"] is None
+        and row["dagster_run_id"] is not None
+    )
+
+
+def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
+    """Whether the last record that was taken in is the store's last one of the track."""
+    track, seq = run_track(row["run_id"]), row["head_seq"]
+    if seq is None:
+        return False  # a migration asked for the whole track anew
+    last = store.get(log_key(track, seq))
+    if last is None or sha256_hex(last) != row["head_sha256"]:
+        return False
+    return store.get(log_key(track, seq + 1)) is None
+
 
 RUNS_MAX = 200
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+import uuid
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -17,15 +18,60 @@ from typing import Any
 import torch
 from torch import nn
 
-from tracks_dagster.attempts.drills import KINDS
+from tracks_dagster.attempts.drills import KINDS, claim_note, was_claimed
 from tracks_dagster.attempts.effects.local.processes import write_json
-from tracks_dagster.track.bodies import Drill
+from tracks_dagster.data.ports import EvalSpec
+from tracks_dagster.track.bodies import Drill, RunDeclared
+from tracks_dagster.track.body_json import body_of, to_json
 from tracks_dagster.track.errors import StoreUnavailable, TrainingError
 from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Draft, Kind
+from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training.drills import faults
-from tracks_dagster.training.drills.claims import claim
-from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.stepping.stop_signal import StopSignal
+from tracks_dagster.training.drills.faults import crash
+from tracks_dagster.training.launch import Launch, utc_now
+from tracks_dagster.training.stepping.triggers import StopSignal
+
+# --- claims ---------------------------------------------------------------------------------------
+#
+# Claims a drill for this launch: it fires once a run, whoever replays the step.
+
+
+def claim(launch: Launch, index: int, drill: Drill, why_not: Callable[[], str] | None) -> bool:
+    """Claim the drill, on rank 0; False when an earlier attempt did, or it cannot be played here.
+
+    why_not: says why it cannot, "" when it can. Raises Fenced. The note stands in the track before
+    the drill fires, whatever dies meanwhile.
+    """
+    launch.own_track.refresh()  # a fenced gang must not use up the next one's drill
+    track = launch.whole_track()
+    if was_claimed(track.refresh(), index):
+        return False
+    skipped = why_not() if why_not is not None else ""
+    note = claim_note(index, drill, skipped=skipped)
+    track.note(launch.draft(Kind.NOTE, note))
+    return not skipped
+
+
+# --- evaluator drill ------------------------------------------------------------------------------
+#
+# Plays `evaluator_crash`: the evaluator of a checkpoint dies, once a run; training is untouched.
+
+
+def play_evaluator_crash(store: ObjectStore, spec: EvalSpec) -> None:
+    """Die here if a drill of the run says so for this checkpoint, and none died of it before."""
+    track = Track(store, run_track(spec.run_id), now=utc_now)
+    records = track.refresh()
+    if not records or records[0].kind is not Kind.RUN_DECLARED:
+        return
+    for index, drill in enumerate(body_of(RunDeclared, records[0]).drills):
+        is_due = drill.kind == "evaluator_crash" and spec.checkpoint.step >= drill.step
+        if not is_due or was_claimed(records, index):
+            continue
+        note = to_json(claim_note(index, drill))
+        track.note(Draft(uid=uuid.uuid4().hex, kind=Kind.NOTE, body=note, attempt_id=None))
+        crash()
+
 
 SIGNAL_S_MAX = 60.0  # how long a rank that is to be ended from outside waits for it
 POLL_S = 0.02

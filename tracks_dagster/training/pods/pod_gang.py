@@ -22,8 +22,8 @@ from tracks_dagster.track import names
 from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
 from tracks_dagster.training.pods import rank_files
+from tracks_dagster.training.pods.pod_asks import GangFailure
 from tracks_dagster.training.pods.pod_environment import PodEnvironment
-from tracks_dagster.training.pods.pod_failure import GangFailure
 from tracks_dagster.training.pods.pod_reports import Ends
 from tracks_dagster.training.pods.rank_files import RankSeen
 

@@ -19,10 +19,9 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.saves import state_dict
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.manifest import Manifest
-from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.saves.state_tree import Tensors
+from tracks_dagster.training.saves.staging import Arena
+from tracks_dagster.training.saves.state_dict import Tensors, Trained
 from tracks_dagster.training.saves.storage_reader import CheckpointStorageReader
 from tracks_dagster.training.saves.verifying import read_manifest
 

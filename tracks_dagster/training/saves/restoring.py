@@ -13,8 +13,8 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.loading import Fetched, fetch
+from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Trained
 
 FALLBACKS_MAX = 64  # corrupt checkpoints passed over before the attempt gives up

@@ -22,7 +22,6 @@ from tracks_dagster.track.errors import (
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.committing import (
     OUTCOME_S_MAX,
@@ -33,10 +32,9 @@ from tracks_dagster.training.saves.committing import (
     Save,
 )
 from tracks_dagster.training.saves.manifest_making import Moment
-from tracks_dagster.training.saves.planning import SavePlanning
-from tracks_dagster.training.saves.staging import Staging
+from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import StateDict, Trained, collect, unwrapped
-from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter
+from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, SavePlanning
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn

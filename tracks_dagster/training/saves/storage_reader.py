@@ -26,8 +26,8 @@ from torch.futures import Future
 
 from tracks_dagster.track.errors import CheckpointCorrupt
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.training.saves.arena import Arena
 from tracks_dagster.training.saves.manifest import Chunk, Manifest, Piece, Shard, TensorEntry
+from tracks_dagster.training.saves.staging import Arena
 
 READERS = 8  # chunks read and hashed at once
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from blake3 import blake3
@@ -136,3 +136,21 @@ def _read_chunk(store: ObjectStore, chunk: Chunk) -> bytes:
     if found != chunk.blake3:
         raise CheckpointCorrupt(f"{chunk.key} has blake3 {found}; expected {chunk.blake3}.")
     return data
+
+
+# --- checkpoint reader ----------------------------------------------------------------------------
+#
+# Committed checkpoints behind `ports.CheckpointReader`: for services, which know no manifest.
+
+
+class StoredCheckpoints:
+    """Implements `ports.CheckpointReader` over one store. Imports no torch."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+
+    def verify(self, ref: CheckpointRef) -> int:
+        return verify_checkpoint(self._store, ref)
+
+    def chunk_sizes(self, ref: CheckpointRef) -> Mapping[str, int]:
+        return {chunk.key: chunk.size_bytes for chunk in read_manifest(self._store, ref).chunks}

@@ -28,8 +28,7 @@ from tracks_dagster.training.starting import Begun
 from tracks_dagster.training.stepping.micro_batches import Batch
 from tracks_dagster.training.stepping.sampling import BatchSampler
 from tracks_dagster.training.stepping.step_log import StepLog
-from tracks_dagster.training.stepping.stop_signal import StopSignal
-from tracks_dagster.training.stepping.triggers import Triggers
+from tracks_dagster.training.stepping.triggers import StopSignal, Triggers
 
 _ENDED: Any = object()  # a loader may yield None
 

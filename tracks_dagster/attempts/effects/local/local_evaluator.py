@@ -12,8 +12,7 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.processes import write_json
-from tracks_dagster.attempts.effects.local.worker_environment import worker_environment
+from tracks_dagster.attempts.effects.local.processes import worker_environment, write_json
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError

@@ -24,11 +24,11 @@ from tracks_dagster.attempts.effects.local.processes import (
     boot_id,
     read_json,
     read_process,
+    worker_environment,
     write_json,
 )
 from tracks_dagster.attempts.effects.local.rank_logs import clean_logs
 from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
-from tracks_dagster.attempts.effects.local.worker_environment import worker_environment
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.reasons.evidence import Condition, RankEnd

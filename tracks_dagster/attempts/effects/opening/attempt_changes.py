@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tracks_dagster.attempts.effects.opening.compute import COMPUTE_FIELDS, check_compute
 from tracks_dagster.attempts.effects.opening.run_config import (
+    COMPUTE_FIELDS,
+    check_compute,
     check_own,
     check_ranks,
     checked_cadence,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tracks_dagster.attempts.effects.opening.compute import CLUSTER_FIELDS, COMPUTE_FIELDS
+from tracks_dagster.attempts.effects.opening.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.attempts.effects.opening.runs import RunRequest
 from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
 from tracks_dagster.ledger.effects.tracks import Tracks

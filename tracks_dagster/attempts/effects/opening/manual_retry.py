@@ -11,8 +11,8 @@ from tracks_dagster.attempts.effects.opening.attempt_changes import (
     differences,
     plan_attempt,
 )
-from tracks_dagster.attempts.effects.opening.compute import CheckGang
 from tracks_dagster.attempts.effects.opening.remedying import quarantine_all
+from tracks_dagster.attempts.effects.opening.run_config import CheckGang
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.data.effects.own_trainer import FAMILY
 from tracks_dagster.holds.effects.branch_source import source_withdrawn

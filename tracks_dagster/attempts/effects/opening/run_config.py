@@ -3,13 +3,117 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import fields
 
+from tracks_dagster.attempts.kube_words import (
+    DNS_NAME,
+    LABEL_KEY,
+    LABEL_VALUE,
+    QUEUE_NAME,
+    toleration_problems,
+)
+from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.data.families import REPORTED, Family, resolve_config
-from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.located import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
+
+# --- compute --------------------------------------------------------------------------------------
+#
+# What a person asks a launcher for: from a request's fields to a `ComputeRequest` that can be met.
+#
+# Checked before anything is written. What only the cluster's settings can tell is `CheckGang`'s work.
+
+LAUNCHERS = (names.LOCAL, names.KUBERNETES)
+ITEMS_MAX = 32  # labels, tolerations: the request stands in a record of at most 16 KiB
+
+# Raises InvalidInput with all that keeps a gang from being started; asks no cluster.
+CheckGang = Callable[[GangSpec], None]
+
+# What of a request describes its gang; which nodes are to be left out is found out later.
+COMPUTE_FIELDS = tuple(f.name for f in fields(ComputeRequest) if f.name != "excluded_nodes")
+CLUSTER_FIELDS = (  # what means something on a cluster only
+    "ranks_per_node",
+    "memory_bytes",
+    "cpus",
+    "node_selector",
+    "tolerations",
+    "priority_class",
+    "topology_key",
+    "queue",
+)
+
+
+def check_compute(compute: ComputeRequest) -> None:
+    """Raise InvalidInput with all that is wrong with the request, whatever the cluster is."""
+    if compute.launcher not in LAUNCHERS:
+        raise InvalidInput(f"{unknown('launcher', compute.launcher, LAUNCHERS)}")
+    if compute.launcher == names.LOCAL:
+        check_is_on_cluster(compute.launcher, _said(compute))
+    problems = [*_sizes(compute), *_words(compute), *_nodes(compute)]
+    if problems:
+        raise InvalidInput(" ".join(problems))
+
+
+def check_is_on_cluster(launcher: str, given: Collection[str]) -> None:
+    """Raise InvalidInput where a run stays local though `given`, of what a cluster is asked, is not
+    empty."""
+    if launcher == names.LOCAL and given:
+        told, verb = ", ".join(sorted(given)), "asks" if len(given) == 1 else "ask"
+        raise InvalidInput(
+            f"{told} {verb} something of a cluster, and the run is to be local; say --on "
+            f"{names.KUBERNETES} (launcher: {names.KUBERNETES}), or leave it out."
+        )
+
+
+def _said(compute: ComputeRequest) -> list[str]:
+    unsaid = ComputeRequest()
+    return [n for n in CLUSTER_FIELDS if getattr(compute, n) != getattr(unsaid, n)]
+
+
+def _sizes(compute: ComputeRequest) -> Iterator[str]:
+    ranks, per_node = compute.ranks, compute.ranks_per_node
+    if per_node < 1 or ranks % per_node:
+        fitting = [n for n in range(1, min(ranks, max(per_node, 1)) + 1) if ranks % n == 0]
+        yield (
+            f"{ranks} ranks cannot be {per_node} on each node: every node has as many; use "
+            f"{fitting[-1]}, for example."
+        )
+    if compute.memory_bytes is not None and compute.memory_bytes < 1:
+        yield f"memory_bytes is {compute.memory_bytes}; a pod needs 1 or more."
+    if compute.cpus is not None and not (math.isfinite(compute.cpus) and compute.cpus > 0):
+        yield f"cpus is {compute.cpus:g}; a pod needs more than 0."
+
+
+def _words(compute: ComputeRequest) -> Iterator[str]:
+    """An empty word refuses what the cluster's settings say."""
+    known: tuple[tuple[str, re.Pattern[str], str], ...] = (
+        ("queue", QUEUE_NAME, "team-a"),
+        ("priority_class", DNS_NAME, "training-high"),
+        ("topology_key", LABEL_KEY, "topology.kubernetes.io/zone"),
+    )
+    for name, pattern, example in known:
+        value = getattr(compute, name)
+        if value and not pattern.fullmatch(value):
+            yield f"{name} is {value!r}, which names nothing on a cluster; for example {example}."
+
+
+def _nodes(compute: ComputeRequest) -> Iterator[str]:
+    for key, value in compute.node_selector.items():
+        if not LABEL_KEY.fullmatch(key) or not LABEL_VALUE.fullmatch(value):
+            yield f"node_selector {key}={value} is no label of a node; for example gpu=a100."
+    for toleration in compute.tolerations:
+        for words in toleration_problems(toleration):
+            yield f"toleration {dict(toleration)}: {words}"
+    for name in ("node_selector", "tolerations"):
+        if (count := len(getattr(compute, name))) > ITEMS_MAX:
+            yield f"{name} has {count} entries; at most {ITEMS_MAX} fit a record."
+
 
 RANKS_MAX = 4096
 

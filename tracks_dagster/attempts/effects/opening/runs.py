@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
-from tracks_dagster.attempts.effects.opening.compute import COMPUTE_FIELDS, CheckGang, check_compute
 from tracks_dagster.attempts.effects.opening.run_config import (
+    COMPUTE_FIELDS,
+    CheckGang,
     check_best_metric,
+    check_compute,
     checked_cadence,
     whole_config,
 )

@@ -6,10 +6,11 @@ old (410) means a new LIST, and what changed meanwhile is told as a gap. Never e
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +24,40 @@ from tracks_dagster.kubernetes.effects.api.reads import (
 )
 from tracks_dagster.reasons.kube_json import mapping, text, version_order
 from tracks_dagster.track.records import Json
+
+# --- lasting thread -------------------------------------------------------------------------------
+#
+# A thread whose end would go unnoticed: an error that nobody foresaw is told, and it goes on.
+
+AGAIN_S = 2.0  # after such an error
+_log = logging.getLogger(__name__)
+
+
+class LastingThread(threading.Thread):
+    """Runs `work` until that returns, or until `stop` is set and it fails. troubled: told of errors."""
+
+    def __init__(
+        self,
+        work: Callable[[], None],
+        name: str,
+        stop: threading.Event,
+        troubled: Callable[[str], None],
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work, self._until, self._troubled = work, stop, troubled
+
+    def run(self) -> None:
+        """Work; called by `start`."""
+        while True:
+            try:
+                return self._work()
+            except Exception as error:  # noqa: BLE001 - a thread's edge
+                if self._until.is_set():
+                    return None  # what was read was cut off in the middle
+                _log.exception("Thread %s goes on after an error", self.name)
+                self._troubled(f"{type(error).__name__}: {error}")
+            self._until.wait(AGAIN_S)
+
 
 WATCH_S_MIN, WATCH_S_MAX = 180, 240  # below the five minutes that a version is good for
 # A server that sends bookmarks does so every minute; a half-open connection is found by silence.

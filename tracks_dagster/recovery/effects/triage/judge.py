@@ -20,10 +20,15 @@ from tracks_dagster.attempts.machine import (
 )
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.triage.daemon import Daemon, daemon_of
-from tracks_dagster.recovery.effects.triage.gangs import Gangs
 from tracks_dagster.recovery.effects.triage.line import Line, line_of
-from tracks_dagster.recovery.effects.triage.reading import RunRead, find_runs, read_runs
+from tracks_dagster.recovery.effects.triage.reading import (
+    Daemon,
+    Gangs,
+    RunRead,
+    daemon_of,
+    find_runs,
+    read_runs,
+)
 from tracks_dagster.recovery.effects.triage.room import Asked, find_room, kept_by_nobody, propose
 from tracks_dagster.recovery.restart_plan import Planned
 from tracks_dagster.recovery.triage import Judged, Verdict, judge

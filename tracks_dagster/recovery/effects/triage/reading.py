@@ -8,24 +8,147 @@ only, and little of each run: one with a thousand records costs a dozen reads.
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import groupby
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.heartbeat import Heartbeat, describe_launch
 from tracks_dagster.attempts.pace import STEPS_MAX
+from tracks_dagster.attempts.ports import GangReport, LauncherOf
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.attempt_tail import Tail, fold_tail
+from tracks_dagster.recovery.triage_signs import DAEMON_AGE_S_MAX
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
-from tracks_dagster.track.errors import LedgerError, StoreError, TrackBroken, UnknownRun
+from tracks_dagster.track.errors import (
+    GangError,
+    LedgerError,
+    SettingsError,
+    StoreError,
+    TrackBroken,
+    TracksError,
+    UnknownRun,
+)
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, LOCAL, RUN_EVALS
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json, Kind, Record, parse
+from tracks_dagster.track.records import Json, Kind, Record, format_time, parse
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.nearest import no_run
+from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records, run_track
+
+# --- daemon ---------------------------------------------------------------------------------------
+#
+# What the daemon does about a run by itself, as far as its last heartbeat tells.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Daemon:
+    """at: when it ticked last, None where none ever did; ticks: whether that was just now. openers: the
+    sensors that open attempts and were switched on then, whether it still ticks or not. late: what
+    became of launches that do not come, by the key of an attempt, or of an attempt at an eval.
+    """
+
+    at: str | None
+    ticks: bool
+    openers: tuple[str, ...]
+    late: Mapping[str, str] = field(default_factory=dict)
+
+
+def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
+    """Return what the last heartbeat tells of the daemon."""
+    if heartbeat is None:
+        return Daemon(at=None, ticks=False, openers=())
+    others = (LAUNCH_ATTEMPTS, RUN_EVALS)
+    openers = (name for name, on in heartbeat.sensors.items() if on and name not in others)
+    return Daemon(
+        at=format_time(heartbeat.at),
+        ticks=(now - heartbeat.at).total_seconds() <= DAEMON_AGE_S_MAX,
+        openers=tuple(sorted(openers)),
+        late={
+            each.key: words for each in heartbeat.launches if (words := describe_launch(each, now))
+        },
+    )
+
+
+# --- gangs ----------------------------------------------------------------------------------------
+#
+# Ask the launchers for gangs, within a bounded time: a lost cluster must not hold the answer up.
+#
+# A launcher of this machine is asked for all it knows, which only reads; any other one for a glance,
+# because observing a gang there begins to keep what happens to it.
+
+ANSWERS_S_MAX = (
+    5.0  # of a launcher that asks others, until it answers once: that serves all its gangs
+)
+
+
+class Gangs:
+    """Reports of gangs, or in words why there is none: an error may be of one gang alone, so the next
+    is asked for all the same. A launcher whose errors took `ANSWERS_S_MAX` is not asked again."""
+
+    def __init__(self, launcher_of: LauncherOf, *, clean: Redact) -> None:
+        self._launcher_of = launcher_of
+        self._clean = clean
+        self._lost: dict[str, str] = {}
+        self._answered = {LOCAL}
+        self._spent_s: dict[str, float] = {}  # on errors, by launcher
+        self._errors: dict[str, str] = {}  # the last one, by launcher
+
+    def look(
+        self, launcher: str, run_id: str, attempt_id: int
+    ) -> tuple[GangReport | None, str | None]:
+        """Return the report on a gang, and None; or None, and why."""
+        if launcher in self._lost:
+            return None, self._lost[launcher]
+        if launcher in self._answered:
+            return self._ask(launcher, run_id, attempt_id)
+        answer: list[tuple[GangReport | None, str | None]] = []
+        began_s, left_s = time.monotonic(), ANSWERS_S_MAX - self._spent_s.get(launcher, 0.0)
+        if left_s <= 0:
+            return None, self._give_up(launcher)
+        thread = threading.Thread(
+            target=lambda: answer.append(self._ask(launcher, run_id, attempt_id)), daemon=True
+        )
+        thread.start()
+        thread.join(left_s)
+        if not answer:
+            return None, self._give_up(launcher)
+        report, problem = answer[0]
+        if problem is not None:
+            self._errors[launcher] = problem
+            self._spent_s[launcher] = ANSWERS_S_MAX - left_s + time.monotonic() - began_s
+        else:
+            self._answered.add(launcher)
+        return report, problem
+
+    def _give_up(self, launcher: str) -> str:
+        """Ask it no more, and return why."""
+        why = f"launcher {launcher} did not answer within {ANSWERS_S_MAX:g} s"
+        if (error := self._errors.get(launcher)) is not None:
+            why = (
+                f"launcher {launcher} gave nothing but errors in {ANSWERS_S_MAX:g} s, the last one: "
+                f"{error}"
+            )
+        self._lost[launcher] = why
+        return why
+
+    def _ask(
+        self, launcher: str, run_id: str, attempt_id: int
+    ) -> tuple[GangReport | None, str | None]:
+        try:
+            gangs = self._launcher_of(launcher)
+            if launcher == LOCAL:
+                return gangs.observe(run_id, attempt_id), None
+            return gangs.glance(run_id, attempt_id), None
+        except (GangError, SettingsError, TracksError) as error:
+            return None, self._clean(str(error))
+
 
 RUNS_MAX = 200
 ATTEMPTS_MAX = 3  # the newest ones: an attempt that took no step tells no pace, one before it may

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tracks_dagster.attempts.effects.silence import heard_at, silence
+from tracks_dagster.attempts.effects.hanging import heard_at, silence
 from tracks_dagster.review.effects.explain.explanation import Progress
 from tracks_dagster.review.effects.receipts import Receipt
 from tracks_dagster.track.states.run_state import AttemptState

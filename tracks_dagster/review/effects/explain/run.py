@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.attempts.effects.gathering import read_journal_end
-from tracks_dagster.attempts.effects.kept_logs import read_evidence
-from tracks_dagster.attempts.effects.placements import read_places
+from tracks_dagster.attempts.effects.kept_logs import read_evidence, read_places
 from tracks_dagster.holds.clean_start import CleanStart
 from tracks_dagster.holds.effects.descending import next_start, not_known
 from tracks_dagster.holds.effects.quarantines import Quarantines

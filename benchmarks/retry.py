@@ -20,17 +20,11 @@ from statistics import median
 from benchmarks import retry_kill
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import HOUR_S
-from tracks_dagster.simulation.simulation import Decider, simulate
-from tracks_dagster.simulation.simulation_defects import Case, drawn_trace, fleet
-from tracks_dagster.simulation.simulation_outcome import (
-    FIRST_START,
-    Outcome,
-    added,
-    best_ettr,
-    best_kept_s,
-)
-from tracks_dagster.simulation.simulation_policies import advised, fixed_retries, ours
-from tracks_dagster.simulation.simulation_traces import (
+from tracks_dagster.simulation.defects import Case, drawn_trace, fleet
+from tracks_dagster.simulation.outcome import FIRST_START, Outcome, added, best_ettr, best_kept_s
+from tracks_dagster.simulation.play import Decider, simulate
+from tracks_dagster.simulation.policies import advised, fixed_retries, ours
+from tracks_dagster.simulation.traces import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,
     LLAMA3_STEP_S,
@@ -39,7 +33,7 @@ from tracks_dagster.simulation.simulation_traces import (
     read_traces,
     spot,
 )
-from tracks_dagster.simulation.simulation_world import Costs
+from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
 
 Intervals = Sequence[tuple[int, float]]

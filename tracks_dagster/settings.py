@@ -186,7 +186,7 @@ def load_cluster(settings: Settings) -> ClusterSettings:
 
     Raises SettingsError naming every error of the file with its line, or where one would lie.
     """
-    from tracks_dagster.kubernetes.settings.cluster_file import read_cluster
+    from tracks_dagster.kubernetes.settings.file import read_cluster
     from tracks_dagster.track.effects.yaml_nodes import read_yaml
     from tracks_dagster.track.text.located import told
 

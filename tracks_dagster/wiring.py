@@ -109,7 +109,7 @@ def build(settings: Settings) -> App:
     What is remote is opened first, so that nothing was written when it cannot be reached. Raises
     SettingsError, StoreUnavailable, StoreUnsuitable or LedgerError.
     """
-    from tracks_dagster.attempts.effects.local.local_evaluator import LocalEvaluator
+    from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
     from tracks_dagster.ledger.effects.database import open_ledger
     from tracks_dagster.ledger.effects.projector import Projector
@@ -190,7 +190,7 @@ def open_cluster_home(settings: Settings) -> DagsterHome:
 
 def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> LauncherOf:
     """Return the launchers by name; one of a cluster is connected at its first use."""
-    from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+    from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 
     local = LocalLauncher(settings.work, clean=clean)
 

@@ -29,7 +29,7 @@ from tracks_dagster.kubernetes.settings.cluster import DeviceClass
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, canonical_json
-from tracks_dagster.training.pods.pod_environment import read_pod_environment
+from tracks_dagster.training.pods.environment import read_pod_environment
 
 GIB = 1024**3
 NAME = "tracks-gpt-7-a02-17e3c436cf"

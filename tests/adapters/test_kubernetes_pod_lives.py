@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.kubernetes.gangs.gang_seen import PodStory
+from tracks_dagster.kubernetes.gangs.sightings import PodStory
 from tracks_dagster.kubernetes.objects.pod_lives import (
     OVERDUE_S,
     PodLife,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local import local_evaluator
-from tracks_dagster.attempts.effects.local.local_evaluator import LocalEvaluator
+from tracks_dagster.attempts.effects.local import evaluator as local_evaluator
+from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
 from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef

@@ -23,7 +23,7 @@ from tracks_dagster.kubernetes.effects.api.reads import (
     Wanted,
 )
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
-from tracks_dagster.kubernetes.gangs.gang_seen import pod_line
+from tracks_dagster.kubernetes.gangs.sightings import pod_line
 from tracks_dagster.track.records import Json
 
 PREFIX = "runs/r/attempts/1"

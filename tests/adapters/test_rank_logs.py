@@ -10,7 +10,7 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.local import rank_logs
-from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.rank_logs import clean_logs
 from tracks_dagster.track.text.redact import redact, secrets_of
 

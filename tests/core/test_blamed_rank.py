@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.reasons.rules.rules_control import blamed_rank
+from tracks_dagster.reasons.rules.control import blamed_rank
 
 AT = "2026-01-31T02:00:00.000000Z"
 LATER = "2026-01-31T02:00:09.000000Z"

@@ -6,20 +6,20 @@ from dataclasses import replace
 
 import pytest
 
-from tracks_dagster.kubernetes.settings.cluster import (
-    HOSTNAME,
-    JOB_SET,
-    ClusterSettings,
-    DeviceClass,
-)
-from tracks_dagster.kubernetes.settings.cluster_checkup import (
+from tracks_dagster.kubernetes.settings.checkup import (
     ClusterFacts,
     Finding,
     Health,
     NodeFacts,
     check_cluster,
 )
-from tracks_dagster.kubernetes.settings.cluster_needs import (
+from tracks_dagster.kubernetes.settings.cluster import (
+    HOSTNAME,
+    JOB_SET,
+    ClusterSettings,
+    DeviceClass,
+)
+from tracks_dagster.kubernetes.settings.needs import (
     SETTINGS_OF_PODS,
     ObjectRef,
     Permission,

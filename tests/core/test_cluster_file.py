@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings, DeviceClass
-from tracks_dagster.kubernetes.settings.cluster_file import read_cluster
+from tracks_dagster.kubernetes.settings.file import read_cluster
 from tracks_dagster.track.effects.yaml_nodes import parse_yaml
 from tracks_dagster.track.text.located import Problem
 

@@ -25,7 +25,7 @@ from tests.gang_lines import (
     text_at,
 )
 from tests.kube.telling import recorded
-from tracks_dagster.kubernetes.gangs.gang_fold import (
+from tracks_dagster.kubernetes.gangs.fold import (
     ALIKE_MAX,
     EVENTS_OF_ONE_MAX,
     FIRST_STATUSES,
@@ -38,7 +38,7 @@ from tracks_dagster.kubernetes.gangs.gang_fold import (
     deciding_pod,
     rank_ends,
 )
-from tracks_dagster.kubernetes.gangs.gang_seen import (
+from tracks_dagster.kubernetes.gangs.sightings import (
     Line,
     event_line,
     gap_line,

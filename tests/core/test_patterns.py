@@ -18,7 +18,9 @@ from tests.evidences import case
 from tracks_dagster.reasons import initiator, logs
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.logs import LINE_CHARACTERS, LINES
-from tracks_dagster.reasons.rules import rules_restarts, rules_scheduler, rules_text
+from tracks_dagster.reasons.rules import restarts as rules_restarts
+from tracks_dagster.reasons.rules import scheduler as rules_scheduler
+from tracks_dagster.reasons.rules import text as rules_text
 from tracks_dagster.reasons.words import control_words, suppositions
 from tracks_dagster.reasons.words.cause import required_words
 from tracks_dagster.reasons.words.causes import CAUSES

@@ -11,20 +11,15 @@ from hypothesis import strategies as st
 
 from tracks_dagster.retry.decision import Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.simulation import simulation, simulation_run
-from tracks_dagster.simulation.simulation import Decider, Pacer, Scenario, simulate
-from tracks_dagster.simulation.simulation_attempt import play
-from tracks_dagster.simulation.simulation_outcome import Outcome, best_ettr, best_kept_s
-from tracks_dagster.simulation.simulation_policies import (
-    NEVER,
-    advised,
-    always,
-    fixed_retries,
-    ours,
-)
-from tracks_dagster.simulation.simulation_run import Job, SimulatedRun, at
-from tracks_dagster.simulation.simulation_traces import CONFIG, llama3, spot
-from tracks_dagster.simulation.simulation_world import (
+from tracks_dagster.simulation import play as simulation
+from tracks_dagster.simulation import tracks as simulation_run
+from tracks_dagster.simulation.attempt import play
+from tracks_dagster.simulation.outcome import Outcome, best_ettr, best_kept_s
+from tracks_dagster.simulation.play import Decider, Pacer, Scenario, simulate
+from tracks_dagster.simulation.policies import NEVER, advised, always, fixed_retries, ours
+from tracks_dagster.simulation.traces import CONFIG, llama3, spot
+from tracks_dagster.simulation.tracks import Job, SimulatedRun, at
+from tracks_dagster.simulation.world import (
     Costs,
     Defect,
     End,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.simulation.simulation_defects import drawn_trace, fleet
-from tracks_dagster.simulation.simulation_traces import (
+from tracks_dagster.simulation.defects import drawn_trace, fleet
+from tracks_dagster.simulation.traces import (
     LLAMA3_CAUSES,
     LLAMA3_INTERRUPTIONS,
     interruptions_of,
@@ -13,7 +13,7 @@ from tracks_dagster.simulation.simulation_traces import (
     spans_of,
     spot,
 )
-from tracks_dagster.simulation.simulation_world import Costs
+from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 

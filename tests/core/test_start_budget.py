@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.kubernetes.gangs.gang_seen import EventSeen, GangSeen, JobStory, PodStory
+from tracks_dagster.kubernetes.gangs.sightings import EventSeen, GangSeen, JobStory, PodStory
 from tracks_dagster.kubernetes.gangs.start_budget import StartBudget, cannot_start
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.reasons.words.control_words import CONDITIONS

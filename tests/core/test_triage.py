@@ -13,8 +13,8 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import RankEnd
+from tracks_dagster.recovery.signs import Seen
 from tracks_dagster.recovery.triage import Judged, Verdict, judge
-from tracks_dagster.recovery.triage_signs import Seen
 from tracks_dagster.track.states.run_state import AttemptState
 
 HISTORY = History("r-1").declare().open().supervise().place().restore()

@@ -10,7 +10,7 @@ import yaml
 from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tests.deploy.values import DEPLOY, accepted, launcher_values
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.cluster_file import read_cluster
+from tracks_dagster.kubernetes.settings.file import read_cluster
 from tracks_dagster.track.effects.yaml_nodes import read_yaml
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tracks_dagster.kubernetes.effects.api.run_worker_api import RUN_WORKERS
-from tracks_dagster.kubernetes.settings.cluster_file import read_cluster
+from tracks_dagster.kubernetes.settings.file import read_cluster
 from tracks_dagster.track.effects.yaml_nodes import read_yaml
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY
 

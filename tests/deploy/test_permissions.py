@@ -15,8 +15,8 @@ from tests.kube.double import KubeDouble, kube_double
 from tests.kube.launching import is_gone, launcher_on, pods_of, running, seen, spec
 from tests.kube.run_workers import begin, instance_on, launch, launcher_of, running_pod
 from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings
-from tracks_dagster.kubernetes.settings.cluster_file import read_cluster
-from tracks_dagster.kubernetes.settings.cluster_needs import permissions
+from tracks_dagster.kubernetes.settings.file import read_cluster
+from tracks_dagster.kubernetes.settings.needs import permissions
 from tracks_dagster.track.effects.yaml_nodes import read_yaml
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

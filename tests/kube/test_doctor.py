@@ -16,11 +16,7 @@ from tracks_dagster.cli import main
 from tracks_dagster.kubernetes.effects.api.client import connect
 from tracks_dagster.kubernetes.effects.api.cluster_reader import read_facts
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.cluster_needs import (
-    SETTINGS_OF_PODS,
-    ObjectRef,
-    permissions,
-)
+from tracks_dagster.kubernetes.settings.needs import SETTINGS_OF_PODS, ObjectRef, permissions
 
 QUEUE = "localqueues.kueue.x-k8s.io team-a"
 

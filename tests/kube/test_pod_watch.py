@@ -21,7 +21,7 @@ from tracks_dagster.kubernetes.effects.api.change_stream import Backoff
 from tracks_dagster.kubernetes.effects.pod_evidence import TAILS, read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.effects.watch_pace import Pace
-from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen, PodStory
+from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
 
 PREFIX = "runs/r/attempts/1"
 QUICK = Pace(

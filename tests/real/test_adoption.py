@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.fakes import FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import GangPhase
 from tracks_dagster.ledger.effects.tracks import Tracks

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.attempts.effects.local import local_launcher
-from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local import launcher as local_launcher
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.log_tails import read_tail
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.histories import History
-from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.processes import boot_id, find_process, this_process
 from tracks_dagster.attempts.ports import GangPhase, GangSpec
 from tracks_dagster.cli import main
@@ -169,7 +169,7 @@ def test_after_a_reboot_the_truth_about_every_gang_is_told(
 
     for run_id in ("watched", "orphan"):
         gangs.kill(run_id)
-    for module in ("processes", "local_launcher"):
+    for module in ("processes", "launcher"):
         monkeypatch.setattr(
             f"tracks_dagster.attempts.effects.local.{module}.boot_id", lambda: NEW_BOOT
         )

@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.training.gangs import TrainingRun
-from tracks_dagster.attempts.effects.local.local_launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.training import journal as journal_module
 from tracks_dagster.training.journal import Journal

@@ -11,7 +11,7 @@ from tracks_dagster.kubernetes.objects.manifests import gang_objects
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError
-from tracks_dagster.training.pods.pod_environment import PodEnvironment, read_pod_environment
+from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 
 # What a kubelet makes of the fields that a manifest refers to.
 FIELDS = {

@@ -16,7 +16,9 @@ from functools import partial
 from tracks_dagster.reasons.evidence import START_REFUSED_RULE, Evidence, Verdict
 from tracks_dagster.reasons.finding import LINE_CHARACTERS_MAX, LINES_MAX, NOTHING, Finding, Weight
 from tracks_dagster.reasons.logs import readable
-from tracks_dagster.reasons.rules import rules_control, rules_ranks, rules_text
+from tracks_dagster.reasons.rules import control as rules_control
+from tracks_dagster.reasons.rules import ranks as rules_ranks
+from tracks_dagster.reasons.rules import text as rules_text
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.track.reasons import TerminationReason
 

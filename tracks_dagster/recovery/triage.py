@@ -14,7 +14,7 @@ from enum import Enum
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.beats import Phase
-from tracks_dagster.recovery.triage_signs import (
+from tracks_dagster.recovery.signs import (
     RANKS_TOLD_MAX,
     Seen,
     Sign,

@@ -29,10 +29,10 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.pods.pod_asks import Asks, GangFailure
-from tracks_dagster.training.pods.pod_environment import PodEnvironment, read_pod_environment
-from tracks_dagster.training.pods.pod_gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
-from tracks_dagster.training.pods.pod_reports import Beats, Ends, Repeat
+from tracks_dagster.training.pods.asks import Asks, GangFailure
+from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
+from tracks_dagster.training.pods.gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
+from tracks_dagster.training.pods.reports import Beats, Ends, Repeat
 
 EXIT_SETTINGS = 2
 TELL_S_MAX = 5.0  # that the gang has failed

@@ -18,7 +18,7 @@ from tracks_dagster.reasons.classify import classifier_version, classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.reasons.initiator import initiator
-from tracks_dagster.reasons.rules.rules_control import blamed_rank
+from tracks_dagster.reasons.rules.control import blamed_rank
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json

@@ -13,13 +13,9 @@ from rich.table import Table
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.home.home_folder import how_open
+from tracks_dagster.kubernetes.settings.checkup import Finding, Health, check_cluster
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.cluster_checkup import Finding, Health, check_cluster
-from tracks_dagster.kubernetes.settings.cluster_store import (
-    gives_credentials,
-    local_path,
-    why_unreachable,
-)
+from tracks_dagster.kubernetes.settings.store import gives_credentials, local_path, why_unreachable
 from tracks_dagster.settings import Settings, find_cluster_file, load_cluster
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, SettingsError, StoreError

@@ -16,8 +16,8 @@ from tracks_dagster.recovery.effects.triage.judge import Triage
 from tracks_dagster.recovery.effects.triage.line import Line
 from tracks_dagster.recovery.effects.triage.reading import RUNS_MAX
 from tracks_dagster.recovery.restart_plan import LATER, NEVER, NOW, Planned
+from tracks_dagster.recovery.signs import Sign
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
-from tracks_dagster.recovery.triage_signs import Sign
 from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.records import parse_time
 

@@ -15,18 +15,11 @@ from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.settings import Settings, load_policy, read_policy_file
+from tracks_dagster.simulation.compare import EVERY_S, OURS, Row, choices, compare, row_json
 from tracks_dagster.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
-from tracks_dagster.simulation.simulation import Scenario
-from tracks_dagster.simulation.simulation_compare import (
-    EVERY_S,
-    OURS,
-    Row,
-    choices,
-    compare,
-    row_json,
-)
-from tracks_dagster.simulation.simulation_outcome import best_ettr
-from tracks_dagster.simulation.simulation_traces import (
+from tracks_dagster.simulation.outcome import best_ettr
+from tracks_dagster.simulation.play import Scenario
+from tracks_dagster.simulation.traces import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,
     LLAMA3_STEP_S,
@@ -35,7 +28,7 @@ from tracks_dagster.simulation.simulation_traces import (
     read_traces,
     spot,
 )
-from tracks_dagster.simulation.simulation_world import Costs
+from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.text.units import DURATION_WORDS, duration_s, or_none

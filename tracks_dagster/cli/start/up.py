@@ -6,7 +6,7 @@ import threading
 
 import click
 
-from tracks_dagster.attempts.effects.local.local_launcher import living_gangs
+from tracks_dagster.attempts.effects.local.launcher import living_gangs
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.start.follow import DaemonKeeper
 from tracks_dagster.home.dagster_home import DagsterHome

@@ -13,7 +13,7 @@ from tracks_dagster.kubernetes.effects.api.kube_requests import Object
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.kubernetes.effects.homes import Place, variables_of
 from tracks_dagster.kubernetes.effects.job_board import JobState, state_of
-from tracks_dagster.kubernetes.gangs.gang_seen import JobStory
+from tracks_dagster.kubernetes.gangs.sightings import JobStory
 from tracks_dagster.kubernetes.settings.cluster import JOB
 from tracks_dagster.track import names
 from tracks_dagster.track.names import attempt_key

@@ -23,7 +23,7 @@ from typing import Protocol
 
 from tracks_dagster.kubernetes.effects.api.change_stream import REFUSED
 from tracks_dagster.kubernetes.effects.api.reads import LOGS, ReadFailed, Reads
-from tracks_dagster.kubernetes.gangs.gang_fold import tail
+from tracks_dagster.kubernetes.gangs.fold import tail
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.text.redact import Redact
 

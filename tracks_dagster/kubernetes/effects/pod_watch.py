@@ -21,8 +21,8 @@ from tracks_dagster.kubernetes.effects.api.reads import EVENTS, JOBS, PODS, List
 from tracks_dagster.kubernetes.effects.log_tails import LogTails
 from tracks_dagster.kubernetes.effects.pod_evidence import EvidenceWriter, read_lines
 from tracks_dagster.kubernetes.effects.watch_pace import Pace
-from tracks_dagster.kubernetes.gangs.gang_fold import PODS_MAX, GangFold
-from tracks_dagster.kubernetes.gangs.gang_seen import (
+from tracks_dagster.kubernetes.gangs.fold import PODS_MAX, GangFold
+from tracks_dagster.kubernetes.gangs.sightings import (
     GangSeen,
     JobStory,
     Line,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.cluster_store import why_unreachable
+from tracks_dagster.kubernetes.settings.store import why_unreachable
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import KUBERNETES
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.gangs.gang_fold import conditions, deciding_pod, rank_ends
-from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen
+from tracks_dagster.kubernetes.gangs.fold import conditions, deciding_pod, rank_ends
+from tracks_dagster.kubernetes.gangs.sightings import GangSeen
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track.records import Json

@@ -23,7 +23,7 @@ from tracks_dagster.kubernetes.effects.job_board import JobState
 from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.effects.report import Known, report
-from tracks_dagster.kubernetes.gangs.gang_seen import GangSeen, PodStory
+from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
 from tracks_dagster.kubernetes.gangs.start_budget import StartBudget, cannot_start
 from tracks_dagster.kubernetes.objects.job_names import gang_labels
 from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tracks_dagster.kubernetes.gangs.gang_seen import Line
+from tracks_dagster.kubernetes.gangs.sightings import Line
 
 WAITING_MAX = 256  # about what is not known yet: an event may come before its pod does
 # What every start says and statuses tell as well.

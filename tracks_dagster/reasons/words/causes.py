@@ -7,9 +7,9 @@ general. A row names what a family of software says when a cause is met, never o
 from __future__ import annotations
 
 from tracks_dagster.reasons.words.cause import Cause
-from tracks_dagster.reasons.words.causes_crashes import CRASHES
-from tracks_dagster.reasons.words.causes_machines import MACHINES
-from tracks_dagster.reasons.words.causes_memory import MEMORY
-from tracks_dagster.reasons.words.causes_software import SOFTWARE
+from tracks_dagster.reasons.words.crashes import CRASHES
+from tracks_dagster.reasons.words.machines import MACHINES
+from tracks_dagster.reasons.words.memory import MEMORY
+from tracks_dagster.reasons.words.software import SOFTWARE
 
 CAUSES: tuple[Cause, ...] = (*MEMORY, *MACHINES, *SOFTWARE, *CRASHES)

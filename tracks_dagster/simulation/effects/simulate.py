@@ -15,16 +15,11 @@ from statistics import median, median_low
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
-from tracks_dagster.simulation.simulation import Pacer, simulate
-from tracks_dagster.simulation.simulation_compare import ADVISED, OURS, Row
-from tracks_dagster.simulation.simulation_history import (
-    PastAttempt,
-    PastRun,
-    as_it_was,
-    dead_retries,
-)
-from tracks_dagster.simulation.simulation_outcome import DONE, added
-from tracks_dagster.simulation.simulation_policies import (
+from tracks_dagster.simulation.compare import ADVISED, OURS, Row
+from tracks_dagster.simulation.history import PastAttempt, PastRun, as_it_was, dead_retries
+from tracks_dagster.simulation.outcome import DONE, added
+from tracks_dagster.simulation.play import Pacer, simulate
+from tracks_dagster.simulation.policies import (
     FIXED_RETRIES,
     advised,
     always,

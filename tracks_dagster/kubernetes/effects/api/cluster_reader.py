@@ -13,9 +13,9 @@ from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
 from tracks_dagster.kubernetes.effects.api.client import CLIENT_ERRORS, as_object, explain
+from tracks_dagster.kubernetes.settings.checkup import ClusterFacts, NodeFacts
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.cluster_checkup import ClusterFacts, NodeFacts
-from tracks_dagster.kubernetes.settings.cluster_needs import (
+from tracks_dagster.kubernetes.settings.needs import (
     SETTINGS_OF_PODS,
     ObjectRef,
     Permission,

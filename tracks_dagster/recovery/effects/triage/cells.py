@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.attempts.pace import Pace
 from tracks_dagster.recovery.effects.triage.reading import Commit, RunRead
-from tracks_dagster.recovery.triage_signs import Sign
+from tracks_dagster.recovery.signs import Sign
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import log_key, run_track

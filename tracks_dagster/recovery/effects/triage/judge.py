@@ -31,8 +31,8 @@ from tracks_dagster.recovery.effects.triage.reading import (
 )
 from tracks_dagster.recovery.effects.triage.room import Asked, find_room, kept_by_nobody, propose
 from tracks_dagster.recovery.restart_plan import Planned
+from tracks_dagster.recovery.signs import Seen, Sign
 from tracks_dagster.recovery.triage import Judged, Verdict, judge
-from tracks_dagster.recovery.triage_signs import Seen, Sign
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason

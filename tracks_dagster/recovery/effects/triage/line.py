@@ -16,8 +16,8 @@ from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.recovery.effects.triage.cells import MEMORY_METRIC, cell_signs
 from tracks_dagster.recovery.effects.triage.reading import RunRead
 from tracks_dagster.recovery.effects.triage.steps import committed_step, last_step
+from tracks_dagster.recovery.signs import Sign
 from tracks_dagster.recovery.triage import Judged, Verdict
-from tracks_dagster.recovery.triage_signs import Sign
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time

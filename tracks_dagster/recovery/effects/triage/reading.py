@@ -22,7 +22,7 @@ from tracks_dagster.attempts.ports import GangReport, LauncherOf
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.attempt_tail import Tail, fold_tail
-from tracks_dagster.recovery.triage_signs import DAEMON_AGE_S_MAX
+from tracks_dagster.recovery.signs import DAEMON_AGE_S_MAX
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import (

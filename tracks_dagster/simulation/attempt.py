@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.simulation.simulation_world import Costs, End, Launch
+from tracks_dagster.simulation.world import Costs, End, Launch
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.reasons import TerminationReason
 

@@ -25,7 +25,7 @@ from tracks_dagster.reasons.finding import (
     STATED,
     Finding,
 )
-from tracks_dagster.reasons.rules.rules_scheduler import told_by_schedulers
+from tracks_dagster.reasons.rules.scheduler import told_by_schedulers
 from tracks_dagster.reasons.words.control_words import (
     BEFORE_THE_START,
     CANCELLED_STATUS,

@@ -22,10 +22,10 @@ from tracks_dagster.track import names
 from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
 from tracks_dagster.training.pods import rank_files
-from tracks_dagster.training.pods.pod_asks import GangFailure
-from tracks_dagster.training.pods.pod_environment import PodEnvironment
-from tracks_dagster.training.pods.pod_reports import Ends
+from tracks_dagster.training.pods.asks import GangFailure
+from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import RankSeen
+from tracks_dagster.training.pods.reports import Ends
 
 POLL_S = 0.1
 # For all pods to meet: more than they are given to be scheduled and to start, which is watched from
@@ -66,7 +66,7 @@ class Torchrun(threading.Thread):
         """Run the ranks to their ends."""
         try:
             # Torch takes seconds to import; SIGTERM is heard before.
-            from tracks_dagster.training.pods.pod_torchrun import run_ranks
+            from tracks_dagster.training.pods.torchrun import run_ranks
 
             self.failures = run_ranks(self._told, meet_s_max=MEET_S_MAX, others_s_max=OTHERS_S_MAX)
         except Exception as error:  # noqa: BLE001 - a thread's edge: it goes into the pod's end

@@ -27,7 +27,7 @@ from tracks_dagster.reasons.initiator import (
     texts,
 )
 from tracks_dagster.reasons.logs import EXCEPTION, is_raised_by_code, says_it_went_on, survived
-from tracks_dagster.reasons.rules.rules_restarts import goes_on, works_again
+from tracks_dagster.reasons.rules.restarts import goes_on, works_again
 from tracks_dagster.reasons.user_rules import UserRules, seen_by
 from tracks_dagster.reasons.words.cause import Cause, Tier
 from tracks_dagster.reasons.words.causes import CAUSES

@@ -15,9 +15,9 @@ from datetime import datetime
 
 from tracks_dagster.checkpoints.cadence import Exposure
 from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
-from tracks_dagster.simulation.simulation_attempt import Played, play
-from tracks_dagster.simulation.simulation_outcome import DONE, Outcome, Toll, outcome
-from tracks_dagster.simulation.simulation_run import (
+from tracks_dagster.simulation.attempt import Played, play
+from tracks_dagster.simulation.outcome import DONE, Outcome, Toll, outcome
+from tracks_dagster.simulation.tracks import (
     BY,
     COMMITS_RECORDED_MAX,
     Job,
@@ -25,7 +25,7 @@ from tracks_dagster.simulation.simulation_run import (
     at,
     seconds,
 )
-from tracks_dagster.simulation.simulation_world import Costs, Launch, Start, World
+from tracks_dagster.simulation.world import Costs, Launch, Start, World
 from tracks_dagster.track.bodies import CheckpointCadence, CheckpointDecision
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.accounting import kept_and_lost

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracks_dagster.reasons.finding import LEANING
 from tracks_dagster.reasons.words.cause import Cause, Tier, cause
-from tracks_dagster.reasons.words.causes_data import DATA, RAISES
+from tracks_dagster.reasons.words.data import DATA, RAISES
 from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason

@@ -1,4 +1,4 @@
-"""Between torchrun and one rank: `python -m tracks_dagster.training.pods.pod_rank WORK LOCAL_RANK`.
+"""Between torchrun and one rank: `python -m tracks_dagster.training.pods.rank WORK LOCAL_RANK`.
 
 torchrun has one meaning for every exit code but 0: the gang failed, end all others at once. A rank
 has more to say. So torchrun starts this process in its place, which starts the rank, writes down how

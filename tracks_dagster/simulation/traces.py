@@ -7,9 +7,9 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 
-from tracks_dagster.simulation.simulation import Scenario
-from tracks_dagster.simulation.simulation_run import Job
-from tracks_dagster.simulation.simulation_world import Costs, InterruptedWorld, Interruption
+from tracks_dagster.simulation.play import Scenario
+from tracks_dagster.simulation.tracks import Job
+from tracks_dagster.simulation.world import Costs, InterruptedWorld, Interruption
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json

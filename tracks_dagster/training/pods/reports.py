@@ -22,7 +22,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.machine import Machine
-from tracks_dagster.training.pods.pod_environment import PodEnvironment
+from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import RankSeen, log_tail
 
 PUT_AGAIN_S = 1.0

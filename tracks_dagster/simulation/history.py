@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.simulation.simulation import Scenario
-from tracks_dagster.simulation.simulation_outcome import FIRST_START, Outcome
-from tracks_dagster.simulation.simulation_run import Job
-from tracks_dagster.simulation.simulation_world import Costs, End, Launch, Start
+from tracks_dagster.simulation.outcome import FIRST_START, Outcome
+from tracks_dagster.simulation.play import Scenario
+from tracks_dagster.simulation.tracks import Job
+from tracks_dagster.simulation.world import Costs, End, Launch, Start
 from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.kubernetes.gangs.gang_seen import DISRUPTIONS, EventSeen, GangSeen, PodStory
+from tracks_dagster.kubernetes.gangs.sightings import DISRUPTIONS, EventSeen, GangSeen, PodStory
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.reasons.kube_json import mapping, mappings
 

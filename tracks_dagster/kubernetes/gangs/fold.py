@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from tracks_dagster.kubernetes.gangs.gang_events import event_conditions
-from tracks_dagster.kubernetes.gangs.gang_seen import (
+from tracks_dagster.kubernetes.gangs.events import event_conditions
+from tracks_dagster.kubernetes.gangs.sightings import (
     DISRUPTIONS,
     EventSeen,
     GangSeen,

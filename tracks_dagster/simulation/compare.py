@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
-from tracks_dagster.simulation.simulation import Scenario, simulate
-from tracks_dagster.simulation.simulation_outcome import Outcome, added, best_kept_s
-from tracks_dagster.simulation.simulation_policies import (
+from tracks_dagster.simulation.outcome import Outcome, added, best_kept_s
+from tracks_dagster.simulation.play import Scenario, simulate
+from tracks_dagster.simulation.policies import (
     FIXED_RETRIES,
     NEVER,
     Choice,

@@ -19,7 +19,7 @@ from tracks_dagster.checkpoints.cadence import (
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.simulation.simulation import Decider, Pacer
+from tracks_dagster.simulation.play import Decider, Pacer
 from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, Debit
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.states.run_state import RunState

@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.checkpoints.cadence import best_interval_s
-from tracks_dagster.simulation.simulation import Scenario
-from tracks_dagster.simulation.simulation_attempt import Played
-from tracks_dagster.simulation.simulation_run import SimulatedRun
-from tracks_dagster.simulation.simulation_world import Start
+from tracks_dagster.simulation.attempt import Played
+from tracks_dagster.simulation.play import Scenario
+from tracks_dagster.simulation.tracks import SimulatedRun
+from tracks_dagster.simulation.world import Start
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.accounting import StepAccount
 

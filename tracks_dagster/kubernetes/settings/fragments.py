@@ -10,12 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tracks_dagster.attempts.kube_words import DNS_NAME, toleration_problems
-from tracks_dagster.kubernetes.settings.cluster_nodes import (
-    DNS_LABEL,
-    items_of,
-    to_json,
-    unknown_keys,
-)
+from tracks_dagster.kubernetes.settings.nodes import DNS_LABEL, items_of, to_json, unknown_keys
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.located import (
     Node,

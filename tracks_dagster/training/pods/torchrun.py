@@ -18,10 +18,10 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 from torch.distributed.elastic.utils.api import macros
 
-from tracks_dagster.training.pods.pod_environment import PodEnvironment
+from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import log_folder
 
-RANK = "tracks_dagster.training.pods.pod_rank"
+RANK = "tracks_dagster.training.pods.rank"
 
 
 def run_ranks(told: PodEnvironment, *, meet_s_max: float, others_s_max: float) -> Mapping[int, int]:

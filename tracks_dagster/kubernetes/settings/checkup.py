@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from tracks_dagster.kubernetes.gangs.taints import repelling
 from tracks_dagster.kubernetes.settings.cluster import CPU, HOSTNAME, ClusterSettings, DeviceClass
-from tracks_dagster.kubernetes.settings.cluster_needs import (
+from tracks_dagster.kubernetes.settings.needs import (
     JOB_SET_GROUP,
     JOB_SET_VERSION,
     KUEUE_GROUP,

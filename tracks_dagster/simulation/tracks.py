@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.reasons.fingerprints import fingerprint
-from tracks_dagster.simulation.simulation_world import End, Launch
+from tracks_dagster.simulation.world import End, Launch
 from tracks_dagster.track.bodies import (
     AttemptEnded,
     AttemptOpened,

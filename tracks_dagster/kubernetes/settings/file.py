@@ -25,7 +25,7 @@ from tracks_dagster.kubernetes.settings.cluster import (
     ClusterSettings,
     DeviceClass,
 )
-from tracks_dagster.kubernetes.settings.cluster_fragments import (
+from tracks_dagster.kubernetes.settings.fragments import (
     read_environment,
     read_environment_from,
     read_json_mapping,
@@ -35,7 +35,7 @@ from tracks_dagster.kubernetes.settings.cluster_fragments import (
     read_volumes,
     unmounted,
 )
-from tracks_dagster.kubernetes.settings.cluster_nodes import (
+from tracks_dagster.kubernetes.settings.nodes import (
     DNS_LABEL,
     Read,
     read_items,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.logs import EXCEPTION, FAR_LINES
-from tracks_dagster.reasons.rules.rules_restarts import goes_on, starts_again
+from tracks_dagster.reasons.rules.restarts import goes_on, starts_again
 from tracks_dagster.reasons.words.control_words import BEFORE_THE_START, SCHEDULER_LINES
 from tracks_dagster.reasons.words.suppositions import is_led_by_or, without_guesses
 from tracks_dagster.track.reasons import TerminationReason

@@ -14,7 +14,7 @@ from tracks_dagster.attempts.pod_files import Ask, SaveAnswer
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.training.pods.pod_environment import PodEnvironment
+from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import read_ranks
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.bodies import placed
 from tracks_dagster.data.families import FAMILIES, resolve_config
-from tracks_dagster.retry.remedies import (
+from tracks_dagster.retry.remediation import (
     NothingToChange,
     Remedied,
     Tried,

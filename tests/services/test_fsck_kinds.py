@@ -20,7 +20,7 @@ from tests.stories import RUN_ID, Story, step_line
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.fsck.check import FindingKind
+from tracks_dagster.recovery.effects.fsck.findings import FindingKind
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef

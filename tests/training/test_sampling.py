@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tracks_dagster.retry.remedies import Remedied, Tried, save_device_memory
+from tracks_dagster.retry.remediation import Remedied, Tried, save_device_memory
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.sample_order import SampleOrder

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tracks_dagster.data.config_keys import ChoiceKey, ConfigKey, NumberKey, SwitchKey, WindowsKey
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
-from tracks_dagster.retry.remedies import ACTIVATION_CHECKPOINTING, ALLOCATOR
+from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.skip_windows import SKIP_WINDOWS

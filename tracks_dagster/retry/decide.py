@@ -37,7 +37,8 @@ from tracks_dagster.retry.decision import (
 from tracks_dagster.retry.limits import Limit, is_free, limits
 from tracks_dagster.retry.pauses import backing_off, unproven, weathering
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, RetryRule
-from tracks_dagster.retry.remedies import NothingToChange, Remedied, remedy
+from tracks_dagster.retry.remediation import NothingToChange, Remedied
+from tracks_dagster.retry.remedies import remedy
 from tracks_dagster.retry.rollback import (
     Rollback,
     as_counted,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tracks_dagster.retry.limits import Limit
-from tracks_dagster.retry.remedies import LEARNING_RATES, Remedied
+from tracks_dagster.retry.remediation import LEARNING_RATES, Remedied
 from tracks_dagster.retry.rollback import Quarantine, Rollback
 from tracks_dagster.track.bodies import (
     Alert,

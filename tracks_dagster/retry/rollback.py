@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.retry.limits import Progress, Spent, charged, may_prove_right, spendings
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, RetryRule
-from tracks_dagster.retry.remedies import NothingToChange
+from tracks_dagster.retry.remediation import NothingToChange
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
-from tracks_dagster.simulation.outcome import Outcome, added, best_kept_s
+from tracks_dagster.simulation.outcome import Outcome, added
 from tracks_dagster.simulation.play import Scenario, simulate
 from tracks_dagster.simulation.policies import (
     FIXED_RETRIES,
@@ -19,6 +19,7 @@ from tracks_dagster.simulation.policies import (
     ours,
     retries_name,
 )
+from tracks_dagster.simulation.theory import best_kept_s
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.records import Json
 

@@ -31,7 +31,7 @@ from tracks_dagster.reasons.evidence import START_FAILED, Condition
 from tracks_dagster.reasons.hangs import Hang, HangWatch, limits_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.remedies import allocator_environment
+from tracks_dagster.retry.remediation import allocator_environment
 from tracks_dagster.track.bodies import AttemptSupervised, Note
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.track.names import LOCAL, attempt_key

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tracks_dagster.retry.remedies import ACTIVATION_CHECKPOINTING
+from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING
 from tracks_dagster.track.errors import DataRejected
 from tracks_dagster.training.families.family import Config, Measured, Sample, Samples
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from torch.optim.lr_scheduler import LRScheduler
 
-from tracks_dagster.retry.remedies import learning_rate
+from tracks_dagster.retry.remediation import learning_rate
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef

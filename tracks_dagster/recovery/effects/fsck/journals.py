@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from tracks_dagster.recovery.effects.fsck.check import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
 from tracks_dagster.stores.journals import read_steps
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.run_state import AttemptState, RunState

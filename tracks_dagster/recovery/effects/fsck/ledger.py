@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.ledger.ports import Cursor, Ledger, Row
 from tracks_dagster.ledger.track_states import owned_rows, rows_of
-from tracks_dagster.recovery.effects.fsck.check import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
 from tracks_dagster.recovery.effects.fsck.tracks import fold_track, has_records
 from tracks_dagster.track.errors import LedgerError, TrackBroken
 from tracks_dagster.track.ports import ObjectStore

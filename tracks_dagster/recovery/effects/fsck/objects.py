@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 
-from tracks_dagster.recovery.effects.fsck.check import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
 from tracks_dagster.recovery.effects.fsck.tracks import fold_track, read_track
 from tracks_dagster.track.errors import CheckpointError
 from tracks_dagster.track.placement import places_key

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.recovery.effects.fsck.check import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.fsck.check import Finding, FindingKind
+from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
 from tracks_dagster.recovery.effects.fsck.tracks import RESTORE, UPGRADE, check_cursor, read_track
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.records import Record

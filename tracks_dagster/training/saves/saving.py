@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from queue import SimpleQueue
 
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import (
@@ -195,7 +196,31 @@ class Saver:
         told: Mapping[str, Json],
         spent: TimeSpent | None,
     ) -> None:
-        """Stage the state, and start the thread that does the rest."""
+        """Stage the state, and let a thread do the rest."""
+        # Started before the copy: after it, `start` would wait for the GIL while the new thread works,
+        # which was a third of what training waits for.
+        staged_save: SimpleQueue[Save | None] = SimpleQueue()
+        thread = threading.Thread(
+            target=self._complete, args=(staged_save,), name="saver", daemon=True
+        )
+        thread.start()
+        try:
+            save = self._stage(step, trigger, began, told, spent)
+        except BaseException:
+            staged_save.put(None)
+            raise
+        self._under_way = _UnderWay(step=step, began=began, slowest_s=save.slowest_s, thread=thread)
+        staged_save.put(save)
+
+    def _stage(
+        self,
+        step: int,
+        trigger: str,
+        began: float,
+        told: Mapping[str, Json],
+        spent: TimeSpent | None,
+    ) -> Save:
+        """Copy the state; training may change it as soon as this returns."""
         state = collect(self._trained)
         planned = self._planning.plan(state.tensors)
         writer = CheckpointStorageWriter(
@@ -208,7 +233,7 @@ class Saver:
         rng = random_state.capture()
         staged = writer.stage(planned.plan, planned.planner)
         self._count += 1
-        save = Save(
+        return Save(
             number=self._count,
             step=step,
             trigger=trigger,
@@ -221,9 +246,6 @@ class Saver:
             rng=rng,
             spent=spent,
         )
-        thread = threading.Thread(target=self._complete, args=(save,), name="saver", daemon=True)
-        self._under_way = _UnderWay(step=step, began=began, slowest_s=save.slowest_s, thread=thread)
-        thread.start()
 
     def _moment(self, step: int, state: StateDict, told: Mapping[str, Json]) -> Moment:
         launch = self._launch
@@ -239,7 +261,10 @@ class Saver:
             **told,
         )
 
-    def _complete(self, save: Save) -> None:
+    def _complete(self, staged_save: SimpleQueue[Save | None]) -> None:
+        save = staged_save.get()
+        if save is None:
+            return  # it could not be staged, which its caller was told
         self._outcome = outcome = self._committer.complete(save)
         self._committer.journal(save, outcome)
 

@@ -16,6 +16,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from benchmarks.saved import ROOT, Figures, git
 
 PAIRS = 3
 PAIRS_MAX = 7  # of a benchmark of which a figure cannot be told
+MORE_PAIRS_S_MAX = 300.0  # since the start: later no benchmark gets more than PAIRS
 WORSE_FROM = 1.1
 SHARE_OF_PAIRS = 0.75  # that must agree
 BENCHMARK_S_MAX = 1800.0
@@ -76,14 +78,23 @@ class Row:
         return sum(map(says, self.ratios)) >= SHARE_OF_PAIRS * len(self.ratios)
 
 
-def compare(names: Sequence[str], before: Path, measure: Measure) -> list[Row]:
+def compare(
+    names: Sequence[str],
+    before: Path,
+    measure: Measure,
+    *,
+    monotonic: Callable[[], float] = time.monotonic,
+) -> list[Row]:
     """Return a row for each figure that both sides have, benchmark by benchmark."""
     rows: list[Row] = []
+    no_more_at = monotonic() + MORE_PAIRS_S_MAX
     for name in names:
         sides: tuple[list[dict[str, float]], list[dict[str, float]]] = ([], [])
         found: list[Row] = []
         while len(sides[0]) < PAIRS or (
-            len(sides[0]) < PAIRS_MAX and any(row.verdict == "too noisy" for row in found)
+            len(sides[0]) < PAIRS_MAX
+            and monotonic() < no_more_at
+            and any(row.verdict == "too noisy" for row in found)
         ):
             order = ((0, before), (1, ROOT)) if len(sides[0]) % 2 else ((1, ROOT), (0, before))
             for side, checkout in order:
@@ -106,8 +117,8 @@ def format_table(rows: Sequence[Row]) -> str:
     lines += ["", f"Worse by more than a tenth: {', '.join(worse) or 'nothing'}."]
     if noisy:
         lines.append(
-            f"This machine is too noisy to tell, after {PAIRS_MAX} pairs: {', '.join(noisy)}. Run it "
-            "again when the machine is idle."
+            f"This machine is too noisy to tell, after up to {PAIRS_MAX} pairs: {', '.join(noisy)}. "
+            "Run it again when the machine is idle."
         )
     return "\n".join(lines)
 

@@ -58,6 +58,18 @@ def test_a_figure_is_worse_when_three_quarters_of_its_pairs_say_so(
     assert (row.verdict, count) == (verdict, pairs)
 
 
+def test_after_some_minutes_a_noisy_figure_gets_no_more_pairs() -> None:
+    now = iter([0.0, *[compare.MORE_PAIRS_S_MAX] * 9])
+    values = {BEFORE: iter([10.0] * 7), saved.ROOT: iter([20.0, 20, 10, 10, 10, 10, 10])}
+    (row,) = compare.compare(
+        ["step"],
+        BEFORE,
+        lambda checkout, name: {"report_us": next(values[checkout])},
+        monotonic=lambda: next(now),
+    )
+    assert (row.verdict, len(row.ratios)) == ("too noisy", PAIRS)
+
+
 def test_more_of_a_rate_is_better() -> None:
     assert _rows([1000] * 3, [800] * 3, "reindexed_records_per_s")[0].verdict == "worse"
     assert _rows([1000] * 3, [1300] * 3, "reindexed_records_per_s")[0].verdict == "better"
@@ -90,7 +102,7 @@ def test_the_table_says_what_got_worse_and_what_cannot_be_told() -> None:
     told = compare.format_table(rows)
     assert "| step report_us | 10 | 12 | 1.20 | 3 | worse |" in told
     assert "Worse by more than a tenth: step report_us." in told
-    assert f"too noisy to tell, after {PAIRS_MAX} pairs: step report_us." in told
+    assert f"too noisy to tell, after up to {PAIRS_MAX} pairs: step report_us." in told
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ def test_a_daemon_that_died_is_started_again(home: DagsterHome) -> None:
 USES = """
 import sys
 from pathlib import Path
-from tracks_dagster.adapters import dagster_home
+from tracks_dagster.home import dagster_home
 from tracks_dagster.home.dagster_home import DagsterHome
 dagster_home.DAEMON, dagster_home.WEBSERVER = "played_daemon", "played_webserver"
 root = Path(sys.argv[1])

@@ -118,7 +118,8 @@ DRAWS = """
     import numpy as np
     import torch
     from torch.utils.data import DataLoader, TensorDataset
-    from tracks_dagster.training import attempt, random_state
+    from tracks_dagster.training import attempt
+    from tracks_dagster.training.saves import random_state
 
     with attempt.join() as a:
         random_state.seed_all(3, rank=a.rank)

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ from tracks_dagster.core.bodies import ComputeRequest, RankPlace
 from tracks_dagster.core.errors import GangError
 from tracks_dagster.core.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.core.records import parse_time
+from tracks_dagster.services.closing import is_over
 from tracks_dagster.training import gang_parent
 
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine
@@ -238,6 +241,29 @@ def test_a_killed_parent_leaves_its_ranks_alive_to_be_observed_drained_and_kille
     report = until(launcher, gone)
     assert [r.has_ended for r in report.ranks] == [False, False]  # nobody could see the codes
     assert "saved" in report.ranks[0].log_tail
+
+
+def test_a_rank_that_went_with_the_parent_ends_the_gang_though_another_lives(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    # The one that lives waits for it: in a rendezvous, for half an hour.
+    launcher.start(spec(SAVES_ON_SIGTERM, ranks=2))
+    until_ready(tmp_path, ranks=2)
+    folder = tmp_path / "r" / "a01"
+    parent = read_process(folder / "gang.pid")
+    assert parent is not None
+    first, _ = json.loads((folder / "gang.pid").read_text())["ranks"]
+    os.kill(parent.pid, signal.SIGKILL)
+    assert not any(end.ended_at for end in launcher.observe("r", 1).ranks)
+    os.kill(first["pid"], signal.SIGKILL)
+    report = until(launcher, lambda seen: seen.ranks[0].ended_at is not None)
+    assert report.phase is GangPhase.ALIVE
+    assert (report.ranks[0].exit_code, report.ranks[0].signal) == (None, None)
+    assert report.ranks[1].ended_at is None
+    again = launcher.observe("r", 1)
+    assert again.ranks[0].ended_at == report.ranks[0].ended_at
+    assert not is_over(again, parse_time(str(report.ranks[0].ended_at)))
+    assert is_over(again, parse_time(str(report.ranks[0].ended_at)) + timedelta(seconds=61))
 
 
 def test_kill_ends_all_that_a_rank_started_and_still_writes_down_the_signals(

@@ -15,6 +15,8 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tracks_dagster.adapters.journal_shipping import ship_journals
@@ -37,6 +39,7 @@ from tracks_dagster.core.evidence import Condition, RankEnd
 from tracks_dagster.core.hangs import StackDump
 from tracks_dagster.core.names import EXIT_STARTED_BEFORE, attempt_key
 from tracks_dagster.core.ports import GangPhase, GangReport, GangSpec, ObjectStore
+from tracks_dagster.core.records import format_time
 from tracks_dagster.core.redact import Redact, redact
 
 PARENT = "tracks_dagster.training.gang_parent"
@@ -53,6 +56,7 @@ class LocalLauncher:
         self._work = work
         self._clean = clean
         self._children: list[subprocess.Popen[bytes]] = []
+        self._gone_at: dict[Process, str] = {}  # ranks that ended with no parent to see it
 
     def start(self, spec: GangSpec) -> bool:
         """Start the gang and return when its parent has written itself down."""
@@ -104,6 +108,9 @@ class LocalLauncher:
             lives = parent.lives or bool(parent.group)
             told = read_json(folder / "gang_exit.json") or {"ranks": []}
             ranks = self._ranks(folder, told["ranks"], gone=not lives)
+            if lives and not parent.lives:
+                processes = _rank_processes(folder)
+                ranks = tuple(self._unwatched(end, processes.get(end.rank)) for end in ranks)
             ends = [r.ended_at for r in ranks if r.ended_at is not None]
             return GangReport(
                 phase=GangPhase.ALIVE if lives else GangPhase.GONE,
@@ -220,6 +227,17 @@ class LocalLauncher:
         return tuple(
             self._rank(folder, rank, known.get(rank, {}), gone=gone) for rank in range(spec.ranks)
         )
+
+    def _unwatched(self, end: RankEnd, process: Process | None) -> RankEnd:
+        """Return the end of a rank whose parent is gone: how it ended is not known, but that it has is.
+
+        Without it the others, who may wait for that rank in a rendezvous, would keep the gang alive.
+        Its `ended_at` is when this process first saw it gone.
+        """
+        if end.ended_at is not None or process is None or process.lives:
+            return end
+        now = format_time(datetime.now(UTC))
+        return replace(end, ended_at=self._gone_at.setdefault(process, now))
 
     def _rank(self, folder: Path, rank: int, end: dict[str, object], *, gone: bool) -> RankEnd:
         found = from_json(RankEnd, {"rank": rank, **end})

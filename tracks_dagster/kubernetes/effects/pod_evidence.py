@@ -1,6 +1,6 @@
 """A watcher's evidence in the object store: written as it happens, and read back by whoever judges.
 
-`<prefix>/pods/<watcher uid>/<segment:06d>.jsonl` holds lines as `gang_sightings` makes them, and is
+`<prefix>/pods/<watcher uid>/<segment:06d>.jsonl` holds lines as `sightings` makes them, and is
 never rewritten. `tails.json` beside it is: the newest log lines of the pods that run, which as segments
 would grow with the run's length. Each watcher writes below its own uid only.
 """

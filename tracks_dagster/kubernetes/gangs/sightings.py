@@ -1,6 +1,6 @@
 """What was seen of a gang on Kubernetes: the stories of its pods and Jobs, and the events about them.
 
-A value only: `gang_fold` makes it of a watcher's lines, `gang_ends` reads ends and conditions from it.
+A value only: `fold` makes it of a watcher's lines, and reads ends and conditions from it.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class GangSeen:
 # The lines of a watcher's evidence: what one look at a pod, a Job or an event is stored as. Pure.
 #
 # A line is one JSON object with `kind` ("pod", "job", "event", "log", "gone", "gap" or "problem") and
-# `at`, the watcher's own time; `gang_fold` reads them. Only what tells is kept of an object, and every
+# `at`, the watcher's own time; `fold` reads them. Only what tells is kept of an object, and every
 # text is bounded and cleaned of secrets here.
 
 Line = dict[str, Json]

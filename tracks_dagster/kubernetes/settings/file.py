@@ -1,7 +1,7 @@
 """A person's `kubernetes.yaml` as `ClusterSettings`. Pure: the file comes as located values.
 
 Nothing is guessed and nothing skipped; all errors are collected, each with its line. What is an object
-of the API (volumes, the pod template) is kept in the API's own words: `cluster_fragments` reads it.
+of the API (volumes, the pod template) is kept in the API's own words: `fragments` reads it.
 
     image: registry.example.com/team/train:2026-01-31
     namespace: training

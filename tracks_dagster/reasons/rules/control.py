@@ -1,7 +1,7 @@
 """What people, control planes, kernels and containers say about an attempt's end: weights 1 to 4.
 
 Their words stand in `control_words`; here is how they are looked for. What the ranks themselves say
-is in `rules_ranks` and `rules_text`.
+is in `rules.ranks` and `rules.text`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words of control planes, schedulers, providers and kernels: tables for `rules_control`."""
+"""The words of control planes, schedulers, providers and kernels: tables for `rules.control`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How every training run stands now, and what those that wait are waiting for.
 
 Runs are found in the ledger; how each stands is read from its track, unless the ledger says as much
-(`status_row`). What the daemon left (`heartbeat`) is for people only: nothing is decided by it.
+(below). What the daemon left (`heartbeat`) is for people only: nothing is decided by it.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class TensorEntry:
 class Member:
     """One of the seven kinds of state, as of `step`.
 
-    tensors: what is bulky; values: the rest, as JSON (`state_tree` says how it nests).
+    tensors: what is bulky; values: the rest, as JSON (`state_dict` says how it nests).
     """
 
     step: int

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,7 +14,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.start import follow
-from tracks_dagster.cli.start.driving import going_on
+from tracks_dagster.cli.start.driving import drive, going_on
 from tracks_dagster.cli.start.follow import Followed, Follower
 from tracks_dagster.cli.views import LineView
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -122,6 +125,27 @@ def test_a_second_ctrl_c_is_not_caught_here() -> None:
         interrupts._on_interrupt(2, None)
         with pytest.raises(KeyboardInterrupt):
             interrupts._on_interrupt(2, None)
+
+
+def test_two_ctrl_c_at_once_are_recorded_before_the_gang_is_killed(scene: Scene) -> None:
+    last_at_kill: list[Kind] = []
+
+    def kill(run_id: str, attempt_id: int) -> None:
+        last_at_kill.append(scene.tracks.records(f"runs/{run_id}")[-1].kind)
+
+    def both() -> None:
+        raise KeyboardInterrupt
+
+    scene.story.begin()
+    scene.story.write_tracks()
+    scene._happenings = iter([both])
+    app: Any = SimpleNamespace(
+        tracks=scene.tracks, launcher_of=lambda name: SimpleNamespace(kill=kill)
+    )
+    home: Any = SimpleNamespace(daemon=nullcontext, ensure_daemon=lambda: False)
+    followed = drive(app, home, RUN_ID, wait_s=600.0, by="ann")
+    assert followed.is_drained
+    assert last_at_kill == [Kind.STOP_REQUESTED]
 
 
 def away(scene: Scene, looks: int) -> None:

@@ -94,7 +94,7 @@ def _drive(
             try:
                 followed = follower.to_the_end()
             except KeyboardInterrupt:
-                followed = _end_at_once(app, run_id, view)
+                followed = _end_at_once(app, run_id, follower, view)
         _say_how_to_go_on(app, run_id, followed)  # before the daemon takes its time to stop
     return followed
 
@@ -116,9 +116,13 @@ def play_daemon_death(app: App, home: DagsterHome, run_id: str) -> None:
     os.kill(daemon.pid, signal.SIGKILL)
 
 
-def _end_at_once(app: App, run_id: str, view: View) -> Followed:
+def _end_at_once(app: App, run_id: str, follower: Follower, view: View) -> Followed:
     """Kill the gang, if one lives; the next daemon finds it gone and closes the attempt."""
     view.event("ending everything at once")
+    try:  # two Ctrl-C in a row leave no time for it before
+        follower.request_drain()
+    except TracksError as error:
+        view.event(f"Why it ends was not recorded: {error}")
     try:
         attempt = app.tracks.run(run_id).open_attempt
         if attempt is not None:

@@ -138,7 +138,10 @@ class Follower:
         state = self._look()
         status = run_status(state)
         if self._interrupts.count and self._drained_at is None:
-            self._drain()
+            self.request_drain()
+            self._view.event(
+                "draining: the gang saves and ends; Ctrl-C again ends everything at once"
+            )
         if self._is_over(state, status.state):
             return self._followed(state, status.state)
         if time.monotonic() - self._changed_at - self._away_s() > self._wait_s:
@@ -205,7 +208,11 @@ class Follower:
             loss=line.loss,
         )
 
-    def _drain(self) -> None:
+    def request_drain(self) -> None:
+        """Record that a person wants the gang saved and ended: that is why it ends, however it does.
+
+        Asking again changes nothing. Raises StoreUnavailable.
+        """
         try:
             request_stop(
                 self._tracks, self._run_id, mode="drain", by=self._by, why="Ctrl-C on tracks run"
@@ -215,7 +222,6 @@ class Follower:
         except LedgerError as error:  # the record stands; whoever projects next takes it in
             self._view.event(str(error))
         self._drained_at = time.monotonic()
-        self._view.event("draining: the gang saves and ends; Ctrl-C again ends everything at once")
 
     def _is_over(self, state: RunState, now: str) -> bool:
         if self._drained_at is not None:

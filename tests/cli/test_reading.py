@@ -139,8 +139,8 @@ def test_a_table_in_a_pipe_obeys_columns(
     assert max(map(len, call("sql", query).stdout.splitlines())) <= 60 < widest
 
 
-def test_the_readmes_example_of_sql_names_its_columns(story: Story, call: Call) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+def test_the_nights_example_of_sql_names_its_columns(story: Story, call: Call) -> None:
+    text = (Path(__file__).parents[2] / "docs/night.md").read_text(encoding="utf-8")
     (query,) = re.findall(r'`tracks sql "(.+?)"`', text)
     rows = json.loads(call("sql", query, "--json").stdout)
     assert [list(row) for row in rows] == [["termination_reason", "attempts", "gpu_hours"]] * 3

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.histories import History
-from tracks_dagster.review.completeness import FIELDS, Absence, Completeness, Seen, completeness
+from tracks_dagster.ledger.facts import attempt as facts
+from tracks_dagster.ledger.facts.attempt import attempt_views
+from tracks_dagster.review.completeness import Completeness, completeness
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest, Debit
 
 DEBIT = Debit(reason="preempted", amount=0.0, fingerprint=None, why="free")
 
 
-def score(history: History, number: int = 1, **seen: bool) -> Completeness:
-    attempt = history.state.attempt(number)
-    assert attempt is not None
-    facts = {"is_journal_whole": True, "is_evidence_there": True} | seen
-    return completeness(Seen(state=history.state, attempt=attempt, **facts))
+def score(
+    history: History,
+    number: int = 1,
+    *,
+    is_journal_whole: bool = True,
+    is_evidence_there: bool = True,
+) -> Completeness:
+    view = attempt_views(history.state)[number - 1]
+    ended = view.attempt.ended
+    last_step = (ended.last_step if ended else None) or 0
+    return completeness(
+        replace(
+            view,
+            journal_step=last_step if is_journal_whole else None,
+            is_evidence_there=is_evidence_there,
+        )
+    )
 
 
-def absences(told: Completeness) -> dict[str, Absence | None]:
+def absences(told: Completeness) -> dict[str, str | None]:
     return {each.name: each.absence for each in told.fields if not each.is_recorded}
 
 
@@ -28,8 +44,8 @@ def trained() -> History:
 
 def test_a_closed_attempt_has_every_field_but_what_a_first_one_does_not_spend() -> None:
     told = score(trained().end("preempted", last_step=12))
-    assert absences(told) == {"budget debit": Absence.FIRST_ATTEMPT}
-    assert told.recorded_count == len(FIELDS) - 1
+    assert absences(told) == {"budget debit": facts.FIRST_ATTEMPT.name}
+    assert told.recorded_count == len(told.fields) - 1
     assert told.gaps == ()
     assert told.sentence == (
         "28 of 29 fields are recorded; not budget debit: a first attempt spends nothing from the "
@@ -46,21 +62,21 @@ def test_a_retry_with_its_debit_is_whole() -> None:
 def test_an_open_attempt_says_of_its_end_that_it_is_to_come() -> None:
     told = absences(score(trained(), is_journal_whole=False))
     for name in ("termination reason", "evidence", "device seconds", "ended at"):
-        assert told[name] is Absence.OPEN
+        assert told[name] == facts.OPEN.name
 
 
 @pytest.mark.parametrize("name", ["launch", "ranks", "nodes", "devices", "environment"])
 def test_what_nobody_could_tell_has_its_reason(name: str) -> None:
     history = History().declare(compute=ComputeRequest(launcher="kubernetes")).open().supervise()
     told = absences(score(history.end("scheduling_timeout"), is_journal_whole=False))
-    assert told[name] is Absence.NEVER_PLACED
-    assert told["cursor range"] is Absence.NEVER_PLACED
+    assert told[name] == facts.NEVER_PLACED.name
+    assert told["cursor range"] == facts.NEVER_PLACED.name
     assert score(history).gaps == ()
 
 
 def test_an_image_is_not_asked_of_processes_on_the_machine_itself_but_of_pods_it_is() -> None:
     local = History().declare().open().supervise().place().restore().end("preempted")
-    assert absences(score(local))["image"] is Absence.NO_CONTAINER
+    assert absences(score(local))["image"] == facts.NO_CONTAINER.name
     pods = History().declare(compute=ComputeRequest(launcher="kubernetes"))
     pods.open().supervise().place().restore().end("preempted")
     assert "image" in score(pods).gaps
@@ -69,16 +85,17 @@ def test_an_image_is_not_asked_of_processes_on_the_machine_itself_but_of_pods_it
 def test_what_was_lost_after_the_fact_is_told_apart() -> None:
     history = trained().end("preempted", last_step=12)
     told = absences(score(history, is_journal_whole=False, is_evidence_there=False))
-    assert told["cursor range"] is Absence.NOT_SHIPPED
-    assert told["evidence"] is Absence.EVIDENCE_LOST
+    assert told["cursor range"] == facts.NOT_SHIPPED.name
+    assert told["evidence"] == facts.EVIDENCE_LOST.name
 
 
 def test_outside_of_a_checkout_there_is_no_commit_and_no_flag() -> None:
     code = CodeVersion(git_commit=None, branch=None, dirty=None, package_version="1")
     history = History().declare(code=code).open().supervise().place().restore().end("preempted")
     told = absences(score(history))
-    assert told["code commit"] is told["local changes"] is Absence.NO_CHECKOUT
+    assert told["code commit"] is told["local changes"] == facts.NO_CHECKOUT.name
 
 
-def test_every_reason_for_an_absence_has_words() -> None:
-    assert all(each.sentence for each in Absence)
+def test_a_field_that_is_not_recorded_says_why_in_words() -> None:
+    told = score(History().declare().open(), is_journal_whole=False)
+    assert all(each.why for each in told.fields if not each.is_recorded)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from tracks_dagster.ledger.facts.attempt import ATTEMPT, attempt_views
+from tracks_dagster.ledger.facts.fact import row
 from tracks_dagster.ledger.ports import Row
 from tracks_dagster.ledger.projection_accounting import accounting_rows, spent_columns
-from tracks_dagster.ledger.projection_attempts import attempt_row, attempt_views
 from tracks_dagster.ledger.projection_lineage import node_rows, resume_rows
 from tracks_dagster.ledger.projection_values import json_text, row_of, time_of
 from tracks_dagster.ledger.time_facts import micros
@@ -33,8 +34,7 @@ def run_rows(state: RunState, before: RunState | None = None) -> Rows:
     return {
         "training_runs": [_run_row(state)],
         "training_attempts": [
-            attempt_row(state.declared, view)
-            for view in _changed(views, attempt_views(before) if before else ())
+            row(ATTEMPT, view) for view in _changed(views, attempt_views(before) if before else ())
         ],
         **accounting_rows(state, before),
         "attempt_nodes": [row for a in moved for row in node_rows(state.run_id, a)],

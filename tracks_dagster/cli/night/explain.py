@@ -18,6 +18,7 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
+from tracks_dagster.review.effects.explain.explanation import explanation_json
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 from tracks_dagster.review.effects.explain.random_failed import SEED_MAX, Picked, pick_failed
 from tracks_dagster.review.effects.explain.raw_records import evidence_text, record_lines
@@ -161,10 +162,12 @@ def _tell(
 ) -> Break | None:
     if attempt_id is None:
         run = explain_run(tracks, run_id, around)
-        print_json(to_json(run)) if as_json else click.echo(run_text(run, width=text_width()))
+        print_json(explanation_json(run)) if as_json else click.echo(
+            run_text(run, width=text_width())
+        )
         return run.broken
     attempt = explain_attempt(tracks, run_id, attempt_id, around)
-    told = to_json(attempt) if as_json else attempt_text(attempt, width=text_width())
+    told = explanation_json(attempt) if as_json else attempt_text(attempt, width=text_width())
     print_json(told) if as_json else click.echo(told)
     return attempt.broken
 

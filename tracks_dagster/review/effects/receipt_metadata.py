@@ -7,28 +7,31 @@ names. Lists become markdown, which it opens at a click; a value that is not kno
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView
+from tracks_dagster.ledger.facts.fact import Fact, Type
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key
-from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.text.markdown import bullets, table
 from tracks_dagster.track.track import last_seq, log_key, run_track
 
+REAL_DIGITS = 3  # of a number that is no integer, after the point
 DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole of it
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
 Shown = Any  # a value as the UI takes it
-Named = Iterator[tuple[str, Shown]]
+Named = Iterable[tuple[str, Shown]]
 
 
 def _as_it_is(value: str) -> Shown:
@@ -108,20 +111,47 @@ def receipt_metadata(
     Kept and lost steps are not among it: what a later attempt resumes from decides them, and an event
     in Dagster's log is never corrected. `tracks explain` tells them.
     """
-    groups: tuple[tuple[str, Named], ...] = (
-        ("ended", _ended(receipt, show)),
-        ("look_up", _look_up(run_id, receipt, show, report)),
-        ("cost", _cost(receipt)),
-        ("steps", _steps(receipt)),
-        ("decided", _decided(receipt, show)),
-        ("data", _data(receipt)),
-        ("where", _where(receipt, show)),
-        ("config", _config(receipt, show)),
-    )
-    named = {f"{group}/{name}": value for group, values in groups for name, value in values}
+    facts = {each.ui: _shown(each, receipt.view, show) for each in ATTEMPT if each.ui}
+    beside: dict[str, Named] = {
+        "ended": _ended(receipt),
+        "look_up": _look_up(run_id, receipt, show, report),
+        "cost": _cost(receipt),
+        "steps": _steps(receipt),
+        "decided": _decided(receipt),
+        "data": _data(receipt),
+        "where": _where(receipt, show),
+        "config": (),
+    }
     key = attempt_key(run_id, receipt.attempt.attempt_id)
-    told = {"attempt": key, "training_run_id": run_id, **named}
-    return {name: value for name, value in told.items() if value is not None}
+    named: dict[str, Shown] = {"attempt": key, "training_run_id": run_id}
+    for group, values in beside.items():
+        named |= {name: value for name, value in facts.items() if name.startswith(f"{group}/")}
+        named |= {f"{group}/{name}": value for name, value in values}
+    named = {**named, **facts}  # those of a group of their own stand last
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def _shown(fact: Fact[AttemptView], view: AttemptView, show: Show) -> Shown | None:
+    """Return a fact as the UI shows it; None where it is not known, or empty."""
+    value = fact.of(view) if fact.is_recorded(view) else None
+    if value is None or value in ("", (), []):
+        return None
+    match fact.type:
+        case Type.MAPPING:
+            return show.markdown(_settings(value))
+        case Type.LINES:
+            return show.markdown(bullets(value))
+        case Type.ROWS:
+            rows = ([str(cell) for cell in row.values()] for row in value)
+            return show.markdown(table(list(value[0]), rows))
+        case Type.NAMES:
+            return ", ".join(value)
+        case Type.REAL:
+            return round(value, REAL_DIGITS)
+        case Type.TIME:
+            return format_time(value)
+        case _:
+            return value
 
 
 def _unreadable(key: str, run_id: str, error: TracksError) -> dict[str, Shown]:
@@ -146,21 +176,12 @@ def runs_address(tag: str, value: str, address: str = "") -> str:
     return f"{address.rstrip('/')}/runs?q[0]={quote(f'tag:{tag}={value}', safe='')}"
 
 
-def _ended(receipt: Receipt, show: Show) -> Named:
-    ended, reason = receipt.attempt.ended, receipt.attempt.reason
-    if ended is None or reason is None:
+def _ended(receipt: Receipt) -> Named:
+    reason = receipt.attempt.reason
+    if reason is None:
         yield "how", "It has not ended."
-        return
-    reading = receipt.attempt.reclassified or ended
-    yield "termination_reason", reason.value
-    yield "meaning", reason.sentence
-    yield "kind", f"{ending_of(reason)}: {ending_of(reason).sentence}"
-    yield "confidence", reading.confidence
-    yield "what_was_said", ended.root_message or None
-    yield "by_rule", reading.rule
-    yield "evidence", show.markdown(bullets(reading.lines)) if reading.lines else None
-    yield "at", ended.finished_at
-    yield "closed_by", ended.closed_by
+    else:
+        yield "kind", f"{ending_of(reason)}: {ending_of(reason).sentence}"
 
 
 def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> Named:
@@ -183,15 +204,9 @@ def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> N
 
 
 def _cost(receipt: Receipt) -> Named:
-    ended, attempt = receipt.attempt.ended, receipt.attempt
-    if ended is None:
-        return
-    yield "device_seconds", ended.device_seconds
-    yield "accelerator", ended.accelerator
-    if attempt.ended_at is not None:
-        yield "wall_seconds", round((attempt.ended_at - attempt.opened_at).total_seconds(), 3)
-    yield "steps_after_the_last_commit", _uncommitted(receipt)
-    yield "saves_failed", len(receipt.failed_saves) or None
+    if receipt.attempt.ended is not None:
+        yield "steps_after_the_last_commit", _uncommitted(receipt)
+        yield "saves_failed", len(receipt.failed_saves) or None
 
 
 def _uncommitted(receipt: Receipt) -> int:
@@ -209,20 +224,15 @@ def _steps(receipt: Receipt) -> Named:
     yield "continuity", receipt.continuity.sentence if receipt.continuity else None
 
 
-def _decided(receipt: Receipt, show: Show) -> Named:
-    opened = receipt.attempt.opened
-    yield "opened_by", opened.decided_by
-    yield "opened_because", opened.decision
-    if opened.remediation:
-        rows = [(c.key, str(c.before), str(c.after), c.why) for c in opened.remediation]
-        yield "changes", show.markdown(table(("key", "before", "after", "why"), rows))
-        yield "changes_in_short", ", ".join(f"{key} {old} → {new}" for key, old, new, _ in rows)
+def _decided(receipt: Receipt) -> Named:
+    changes = receipt.attempt.opened.remediation
+    if changes:
+        short = ", ".join(f"{each.key} {each.before} → {each.after}" for each in changes)
+        yield "changes_in_short", short
 
 
 def _data(receipt: Receipt) -> Named:
-    snapshot, ended = receipt.attempt.opened.snapshot, receipt.attempt.ended
-    yield "dataset", snapshot.dataset
-    yield "snapshot_id", snapshot.snapshot_id
+    ended = receipt.attempt.ended
     if ended is not None and ended.cursor_from is not None and ended.cursor_to is not None:
         yield "samples", f"{ended.cursor_from} to {ended.cursor_to}"
 
@@ -230,19 +240,10 @@ def _data(receipt: Receipt) -> Named:
 def _where(receipt: Receipt, show: Show) -> Named:
     placed = receipt.attempt.placed
     yield "ranks", receipt.attempt.opened.compute.ranks
-    if placed is None:
-        return
-    yield "nodes", ", ".join(nodes_of(placed))
-    rows = [(str(r.rank), r.node, r.device, r.accelerator, r.pod or "–") for r in placed.ranks]
-    columns = ("rank", "node", "device", "accelerator", "pod")
-    yield "placement", show.markdown(table(columns, rows))
-    yield "image", placed.image
-    yield "environment", show.markdown(_settings(placed.environment))
-    yield "launch_id", placed.launch_id
-
-
-def _config(receipt: Receipt, show: Show) -> Named:
-    yield "all", show.markdown(_settings(receipt.attempt.opened.config))
+    if placed is not None:
+        rows = [(str(r.rank), r.node, r.device, r.accelerator, r.pod or "–") for r in placed.ranks]
+        columns = ("rank", "node", "device", "accelerator", "pod")
+        yield "placement", show.markdown(table(columns, rows))
 
 
 def _settings(values: Mapping[str, Any]) -> str:

@@ -6,14 +6,15 @@ nothing and needs no ledger.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.continuity import AttemptLosses, Continuity, continuity
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
 from tracks_dagster.stores.journals import StepLine, read_steps
 from tracks_dagster.track.names import ALERT_SAVE_FAILED
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.states.accounting import StepAccount, kept_and_lost
+from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
@@ -21,18 +22,28 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState, traine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """All that is recorded of one attempt. steps: the journal's, as far as it was shipped.
+    """All that is recorded of one attempt. view: what its facts are computed from, with the end of
+    its journal; steps: the journal's, as far as it was shipped.
 
     last_committed_step: of the attempt's own newest checkpoint, None when it committed none.
     failed_saves: what was told of each save that failed while training went on, in order.
     """
 
-    attempt: AttemptState
-    account: StepAccount
+    view: AttemptView
     steps: tuple[StepLine, ...]
     continuity: Continuity | None
     last_committed_step: int | None
     failed_saves: tuple[str, ...] = ()
+
+    @property
+    def attempt(self) -> AttemptState:
+        """The attempt, as the track tells it."""
+        return self.view.attempt
+
+    @property
+    def account(self) -> StepAccount:
+        """Its share of the run's steps, an open attempt's by its journal."""
+        return self.view.account
 
     @property
     def kept_steps(self) -> tuple[StepLine, ...]:
@@ -70,19 +81,24 @@ def receipts_of(store: ObjectStore, state: RunState) -> RunReceipts:
     steps = [_steps(store, state.run_id, attempt) for attempt in state.attempts]
     losses = [_losses(state, *pair) for pair in zip(state.attempts, steps, strict=True)]
     newest = {a.attempt_id: s[-1].step for a, s in zip(state.attempts, steps, strict=True) if s}
-    accounts = kept_and_lost(state, newest)
+    views = attempt_views(state, newest)
     receipts = tuple(
         Receipt(
-            attempt=attempt,
-            account=accounts[index],
+            view=_with_journal(view, steps[index]),
             steps=steps[index],
             continuity=continuity(losses[index], losses[:index]),
-            last_committed_step=_last_committed_step(state, attempt.attempt_id),
-            failed_saves=_failed_saves(state, attempt.attempt_id),
+            last_committed_step=_last_committed_step(state, view.attempt.attempt_id),
+            failed_saves=_failed_saves(state, view.attempt.attempt_id),
         )
-        for index, attempt in enumerate(state.attempts)
+        for index, view in enumerate(views)
     )
     return RunReceipts(state=state, status=run_status(state), receipts=receipts)
+
+
+def _with_journal(view: AttemptView, steps: tuple[StepLine, ...]) -> AttemptView:
+    if not steps:
+        return view
+    return replace(view, journal_step=steps[-1].step, journal_cursor=steps[-1].cursor_to)
 
 
 def _last_committed_step(state: RunState, attempt_id: int) -> int | None:

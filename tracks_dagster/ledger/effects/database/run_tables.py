@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import BigInteger, Boolean, Double, Index, Table, Text, text
 
 from tracks_dagster.ledger.effects.database.column_types import UtcTime
-from tracks_dagster.ledger.effects.database.columns import key, may, metadata, must
+from tracks_dagster.ledger.effects.database.columns import columns_of, key, may, metadata, must
+from tracks_dagster.ledger.facts.attempt import ATTEMPT
 
 training_runs = Table(
     "training_runs",
@@ -53,62 +54,7 @@ training_runs = Table(
 training_attempts = Table(
     "training_attempts",
     metadata,
-    key("run_id", Text),
-    key("attempt_id", BigInteger),
-    must("partition_key", Text),
-    must("model_family", Text),
-    must("stage", Text),
-    must("owner", Text),
-    # why it was opened
-    must("cause", Text),
-    must("decision", Text),
-    must("decided_by", Text),
-    must("policy_version", Text),
-    may("debit_reason", Text),
-    may("debit_amount", Double),
-    may("debit_why", Text),
-    must("remediation_json", Text),
-    must("config_json", Text),
-    must("config_sha256", Text),
-    must("dataset", Text),
-    must("snapshot_id", Text),
-    # where it ran
-    may("dagster_run_id", Text),  # of the newest claim
-    may("launch_id", Text),
-    must("ranks", BigInteger),
-    must("nodes_json", Text),
-    must("devices_json", Text),
-    must("accelerator", Text),
-    may("image", Text),
-    may("environment_sha256", Text),
-    # when: its own start and end, where they were seen, else what the records say
-    must("opened_at", UtcTime),
-    may("placed_at", UtcTime),
-    may("restored_at", UtcTime),
-    must("started_at", UtcTime),
-    may("ended_at", UtcTime),
-    # why it ended
-    may("termination_reason", Text),
-    may("reason_family", Text),
-    may("confidence", Double),
-    may("rule", Text),
-    may("classifier_version", Text),
-    may("root_message", Text),
-    may("fingerprint", Text),
-    may("evidence_key", Text),
-    may("evidence_sha256", Text),
-    may("closed_by", Text),
-    may("first_line_ran", Boolean),
-    # what it did
-    may("gpu_seconds", Double),  # device seconds, whatever the accelerator
-    may("resumed_from_step", BigInteger),  # null when it began afresh
-    may("resumed_from_manifest_sha256", Text),
-    may("last_step", BigInteger),
-    must("kept_steps", BigInteger),
-    must("lost_steps", BigInteger),
-    must("checkpoint_count", BigInteger),
-    may("cursor_from", BigInteger),
-    may("cursor_to", BigInteger),
+    *columns_of(ATTEMPT),
     # "What did the last week's failures cost, by reason?" reads this index alone.
     Index(
         "ix_training_attempts_cost_by_reason",
@@ -117,16 +63,10 @@ training_attempts = Table(
         "termination_reason",
         "gpu_seconds",
     ),
-    # added later
-    may("resumed_from_run_id", Text),  # its own run, or the one that it branched from
-    may("pool", Text),  # the compute pool that it was asked for
     # "What ended in this pool in the last minutes?"
     Index("ix_training_attempts_pool_ends", "pool", "ended_at"),
-    may("closed_at", UtcTime),  # when its end was recorded, which is after it ended
     # "What ended on that day?"
     Index("ix_training_attempts_closed", "closed_at"),
-    may("intent", Text),  # of its run
-    may("git_commit", Text),  # of its run, null outside a checkout
     # "Which attempts were opened on this snapshot?" and "in this environment?"
     Index("ix_training_attempts_snapshot", "dataset", "snapshot_id", "run_id", "attempt_id"),
     Index("ix_training_attempts_environment", "environment_sha256", "run_id", "attempt_id"),

@@ -10,6 +10,7 @@ from tracks_dagster.ledger.prices import Money
 from tracks_dagster.review.completeness import Completeness
 from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit
+from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
@@ -240,7 +241,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptExplanation:
-    """Everything of one attempt. missing: what the record does not hold, a sentence each.
+    """Everything of one attempt. facts: by group, as `explanation_json` has them. missing: what the
+    record does not hold, a sentence each.
 
     failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
     that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it;
@@ -254,6 +256,7 @@ class AttemptExplanation:
     key: str
     run_id: str
     attempt_id: int
+    facts: Mapping[str, Json]
     tried: Tried
     data: DataSeen
     code: CodeVersion
@@ -298,3 +301,16 @@ class RunExplanation:
     left_out: int
     broken: Break | None
     waits_for: str | None
+
+
+def explanation_json(told: RunExplanation | AttemptExplanation) -> dict[str, Json]:
+    """Return an explanation as `tracks explain --json` prints it, every fact in its group."""
+    parts = to_json(told)
+    if isinstance(told, RunExplanation):
+        return parts | {"attempts": [explanation_json(each) for each in told.attempts]}
+    for name, value in parts.pop("facts").items():
+        if not isinstance(value, dict):
+            parts[name] = value
+        elif parts.get(name, value) is not None:  # a group is null where nothing of it is known
+            parts[name] = {**parts.get(name, {}), **value}
+    return parts

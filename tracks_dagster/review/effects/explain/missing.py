@@ -1,24 +1,10 @@
-"""What the record of an attempt does not hold: in sentences, and as the score of its receipt."""
+"""What the record of an attempt does not hold: in sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tracks_dagster.review.completeness import Completeness, Seen, completeness
 from tracks_dagster.review.effects.receipts import Receipt
-from tracks_dagster.track.states.run_state import RunState
-
-
-def score(state: RunState, receipt: Receipt, evidence_problem: str | None) -> Completeness:
-    """Return which fields of the receipt are recorded."""
-    return completeness(
-        Seen(
-            state=state,
-            attempt=receipt.attempt,
-            is_journal_whole=bool(receipt.steps) and journal_gap(receipt) is None,
-            is_evidence_there=evidence_problem is None,
-        )
-    )
 
 
 def missing(receipt: Receipt, evidence_problem: str | None) -> Iterator[str]:

@@ -7,7 +7,7 @@ and no memory of any person. What the record does not hold is listed as missing,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tracks_dagster.attempts.effects.gathering import read_journal_end
@@ -16,10 +16,13 @@ from tracks_dagster.holds.clean_start import CleanStart
 from tracks_dagster.holds.effects.descending import next_start, not_known
 from tracks_dagster.holds.effects.quarantines import Quarantines
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.attempt import ATTEMPT
+from tracks_dagster.ledger.facts.fact import nested
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.review.completeness import completeness
 from tracks_dagster.review.effects.explain.began import explain_began
 from tracks_dagster.review.effects.explain.end import explain_end
 from tracks_dagster.review.effects.explain.explanation import (
@@ -38,7 +41,7 @@ from tracks_dagster.review.effects.explain.made import (
     explain_evals,
     rests_on,
 )
-from tracks_dagster.review.effects.explain.missing import missing, score
+from tracks_dagster.review.effects.explain.missing import missing
 from tracks_dagster.review.effects.explain.next_action import explain_next, what_to_do
 from tracks_dagster.review.effects.explain.progress import explain_progress
 from tracks_dagster.review.effects.explain.ranks import late_words
@@ -197,6 +200,7 @@ def _explain(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,
+        facts=nested(ATTEMPT, receipt.view),
         tried=explain_tried(state, attempt),
         data=explain_data(receipt),
         code=state.declared.code,
@@ -216,7 +220,9 @@ def _explain(
         quarantined=tuple(_quarantined(quarantines, state, attempt)),
         words=_words(state, attempt),
         missing=tuple(missing(receipt, evidence_problem)),
-        completeness=score(state, receipt, evidence_problem),
+        completeness=completeness(
+            replace(receipt.view, is_evidence_there=evidence_problem is None)
+        ),
         what_to_do=what_to_do(run, attempt, told.read.broken, held_back),
         links=tuple(explain_links(state, attempt, around.ui_url)),
         references=tuple(references(state, attempt)),

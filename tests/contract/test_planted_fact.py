@@ -1,0 +1,81 @@
+"""One entry in the table of facts shows a new fact everywhere that facts are shown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# Planted before anything else is imported, as an entry in the file would be.
+SCRIPT = """
+import json, sys
+from tracks_dagster.ledger.facts import attempt
+from tracks_dagster.ledger.facts.fact import Fact, Type
+
+attempt.ATTEMPT += (
+    Fact(
+        "fan_speed", Type.REAL, lambda view: 0.75 if view.attempt.ended else None, "of its fans",
+        absent=(attempt.OPEN,), group="where", ui="where/fan_speed", label="fan speed",
+    ),
+)
+
+from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.histories import History
+from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
+from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
+from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.reference import with_reference
+from tracks_dagster.review.effects.explain.explanation import explanation_json
+from tracks_dagster.review.effects.explain.run import explain_run
+from tracks_dagster.review.effects.receipt_metadata import attempt_metadata
+
+store = FakeObjectStore()
+history = History("r-1").declare().open().supervise().place().restore().commit(20)
+history.end("preempted", last_step=23).open().place().write_to(store)
+engine = make_engine(sys.argv[1])
+with transaction(engine, "create the tables of", write=True) as connection:
+    metadata.create_all(connection)
+ledger = SqlLedger(engine)
+project = Projector(store, ledger).project
+project(history.name)
+tracks = Tracks(store, now=FakeClock(), new_uid=SequentialUids(), project=project)
+told = explanation_json(explain_run(tracks, "r-1"))
+print(json.dumps({
+    "sql": [row["fan_speed"] for row in ledger.query(
+        "select fan_speed from training_attempts order by attempt_id")],
+    "json": [each["where"]["fan_speed"] for each in told["attempts"]],
+    "ui": [attempt_metadata(tracks, "r-1", number).get("where/fan_speed") for number in (1, 2)],
+    "receipt": [field for each in told["attempts"] for field in each["completeness"]["fields"]
+                if field["name"] == "fan speed"],
+    "docs": [line for line in with_reference("").splitlines() if "fan_speed" in line],
+}))
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'ledger.db'}"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+def test_a_planted_fact_is_in_sql_json_ui_receipt_and_docs(ledger_url: str) -> None:
+    root = Path(__file__).parents[2]
+    run = [sys.executable, "-c", SCRIPT, ledger_url]
+    found = json.loads(subprocess.run(run, cwd=root, check=True, capture_output=True).stdout)
+    assert found["sql"] == [0.75, None]
+    assert found["json"] == [0.75, None]
+    assert found["ui"] == [0.75, None]
+    recorded, absent = found["receipt"]
+    assert recorded["is_recorded"]
+    assert (absent["is_recorded"], absent["absence"]) == (False, "open")
+    assert found["docs"] == [
+        "| `fan_speed` | real | of its fans | open | `where.fan_speed` | `where/fan_speed` |"
+    ]

@@ -1,0 +1,38 @@
+"""The table of facts: each is known or says why not, and the docs' reference is written from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.random_histories import random_run
+from tests.reference import PAGE
+from tracks_dagster.ledger.facts.attempt import ATTEMPT, attempt_views
+from tracks_dagster.ledger.facts.reference import with_reference
+from tracks_dagster.ledger.facts.tables import FACTS
+
+
+@given(seed=st.integers(min_value=0, max_value=2**32))
+def test_a_fact_that_names_no_absence_is_always_known(seed: int) -> None:
+    for view in attempt_views(random_run(Random(seed)).state):
+        unknown = [each.name for each in ATTEMPT if each.stored(view) is None]
+        assert set(unknown) <= {each.name for each in ATTEMPT if each.is_nullable}
+
+
+def test_no_two_facts_share_a_column_a_key_or_a_name_in_the_ui() -> None:
+    for facts in FACTS.values():
+        for names in (
+            [each.column for each in facts if each.has_column],
+            [each.json_path for each in facts],
+            [each.ui for each in facts if each.ui],
+            [each.label for each in facts if each.label],
+        ):
+            assert [name for name, count in Counter(names).items() if count > 1] == []
+
+
+def test_the_reference_of_columns_is_that_of_the_facts() -> None:
+    page = PAGE.read_text()
+    assert page == with_reference(page), "run `.venv/bin/python -m tests.reference`"

@@ -1,0 +1,394 @@
+"""What may be known of an attempt, each fact once, in the order in which people ask for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
+from tracks_dagster.ledger.projection_values import time_of
+from tracks_dagster.track.bodies import AttemptEnded, AttemptReclassified, RunDeclared
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.placement import nodes_of, pool_of
+from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.states.accounting import StepAccount, cursor_from, kept_and_lost
+from tracks_dagster.track.states.run_state import AttemptState, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """All that the facts of an attempt are computed from.
+
+    account: changes when a later attempt resumes before this one's last step. journal_step,
+    journal_cursor: of the newest step in the journal, for a reader that has it; the ledger does
+    without. is_evidence_there: the stored evidence has the hash that the verdict's record names.
+    """
+
+    declared: RunDeclared
+    attempt: AttemptState
+    account: StepAccount
+    checkpoint_count: int
+    journal_step: int | None = None
+    journal_cursor: int | None = None
+    is_evidence_there: bool = True
+
+    @property
+    def is_journal_whole(self) -> bool:
+        """Whether the journal has steps and reaches the last one."""
+        ended = self.attempt.ended
+        last_step = ended.last_step or 0 if ended else 0
+        return self.journal_step is not None and last_step <= self.journal_step
+
+
+def attempt_views(
+    state: RunState, journal_steps: Mapping[int, int] | None = None
+) -> list[AttemptView]:
+    """Return the view of every attempt, oldest first; journal_steps: as of `kept_and_lost`."""
+    counts = Counter(checkpoint.ref.attempt_id for checkpoint in state.checkpoints)
+    accounts = kept_and_lost(state, journal_steps)
+    return [
+        AttemptView(
+            declared=state.declared,
+            attempt=attempt,
+            account=account,
+            checkpoint_count=counts[attempt.attempt_id],
+        )
+        for attempt, account in zip(state.attempts, accounts, strict=True)
+    ]
+
+
+# --- why a fact may be unknown ---------------------------------------------------------------------
+
+
+Why = Absence[AttemptView]
+
+
+def _has_run_no_step(view: AttemptView) -> bool:
+    ended = view.attempt.ended
+    return ended is not None and (ended.last_step or 0) <= view.attempt.resumed_step
+
+
+def _was_never_started(view: AttemptView) -> bool:
+    ended = view.attempt.ended
+    return view.attempt.placed is None and (ended is None or ended.started_at is None)
+
+
+OPEN: Why = Absence("open", "the attempt has not ended", lambda v: v.attempt.ended is None)
+NEVER_PLACED: Why = Absence(
+    "never_placed",
+    "no rank 0 came up, so nobody could tell",
+    lambda v: v.attempt.placed is None,
+)
+NEVER_STARTED: Why = Absence("never_started", "no rank was seen to start", _was_never_started)
+NEVER_RESTORED: Why = Absence(
+    "never_restored",
+    "it has not come to restore anything",
+    lambda v: v.attempt.restored is None,
+)
+NO_FALLBACK: Why = Absence(
+    "no_fallback",
+    "it restored what it was opened with",
+    lambda v: v.attempt.restored is None or v.attempt.restored.fallback_why is None,
+)
+AFRESH: Why = Absence("afresh", "it began at step 0", lambda v: v.attempt.resumed_step == 0)
+NO_CONTAINER: Why = Absence(
+    "no_container",
+    "its processes ran on the machine itself, in no container",
+    lambda v: v.attempt.opened.compute.launcher == LOCAL,
+)
+NO_CHECKOUT: Why = Absence(
+    "no_checkout",
+    "the run was declared outside of a git checkout",
+    lambda v: v.declared.code.git_commit is None,
+)
+FIRST_ATTEMPT: Why = Absence(
+    "first_attempt",
+    "a first attempt spends nothing from the retry budget",
+    lambda v: v.attempt.opened.cause == "first",
+)
+MANUAL: Why = Absence(
+    "manual",
+    "what a person opens spends nothing from the retry budget",
+    lambda v: v.attempt.opened.cause == "manual_retry",
+)
+NO_STEP: Why = Absence("no_step", "it ran no step", _has_run_no_step)
+NOT_SHIPPED: Why = Absence(
+    "not_shipped", "the end of its journal was not shipped", lambda v: not v.is_journal_whole
+)
+EVIDENCE_LOST: Why = Absence(
+    "evidence_lost",
+    "the stored evidence is gone or was changed",
+    lambda v: not v.is_evidence_there,
+)
+NOT_CLAIMED: Why = Absence(
+    "not_claimed", "no Dagster run has claimed it", lambda v: not v.attempt.claims
+)
+NOT_READ_AGAIN: Why = Absence(
+    "not_read_again", "its end was read once", lambda v: v.attempt.reclassified is None
+)
+
+DEBITED = (FIRST_ATTEMPT, MANUAL)
+
+
+# --- from which part of the view a fact is read ----------------------------------------------------
+
+Part = TypeVar("Part")
+Read = Callable[[AttemptView], Any]
+
+
+def _part(find: Callable[[AttemptView], Part | None]) -> Callable[[Callable[[Part], Any]], Read]:
+    """Return what makes a fact of a part of the view, unknown while the part is not there."""
+
+    def of_part(read: Callable[[Part], Any]) -> Read:
+        def of(view: AttemptView) -> Any:
+            part = find(view)
+            return None if part is None else read(part)
+
+        return of
+
+    return of_part
+
+
+_run = _part(lambda v: v.declared)
+_opened = _part(lambda v: v.attempt.opened)
+_debit = _part(lambda v: v.attempt.opened.debit)
+_placed = _part(lambda v: v.attempt.placed)
+_restored = _part(lambda v: v.attempt.restored)
+_source = _part(lambda v: v.attempt.resumed_from)
+_ended = _part(lambda v: v.attempt.ended)
+_reason = _part(lambda v: v.attempt.reason)
+_reclassified = _part(lambda v: v.attempt.reclassified)
+_reading: Callable[[Callable[[AttemptEnded | AttemptReclassified], Any]], Read]
+_reading = _part(lambda v: v.attempt.reclassified or v.attempt.ended)
+
+
+# --- what takes more than a line -------------------------------------------------------------------
+
+
+def _ranks(view: AttemptView) -> int:
+    placed = view.attempt.placed
+    return placed.world_size if placed else view.attempt.opened.compute.ranks
+
+
+def _nodes(view: AttemptView) -> list[str]:
+    return list(nodes_of(view.attempt.placed)) if view.attempt.placed else []
+
+
+def _devices(view: AttemptView) -> list[str]:
+    return [rank.device for rank in view.attempt.placed.ranks] if view.attempt.placed else []
+
+
+def _accelerator(view: AttemptView) -> str:
+    ended, placed = view.attempt.ended, view.attempt.placed
+    seen = ended.accelerator if ended else ""
+    asked = view.attempt.opened.compute.device_class
+    return seen or (placed.ranks[0].accelerator if placed and placed.ranks else asked)
+
+
+def _cursor_to(view: AttemptView) -> int | None:
+    ended = view.attempt.ended
+    told = ended.cursor_to if ended else None
+    return told if view.journal_cursor is None else view.journal_cursor
+
+
+def _is_cursor_range_known(view: AttemptView) -> bool:
+    ended = view.attempt.ended
+    told = ended is not None and ended.cursor_to is not None
+    return view.attempt.restored is not None and (view.is_journal_whole or told)
+
+
+def _started_at(view: AttemptView) -> datetime:
+    ended = view.attempt.ended
+    seen = time_of(ended.started_at) if ended else None
+    return seen or view.attempt.placed_at or view.attempt.opened_at
+
+
+def _ended_at(view: AttemptView) -> datetime | None:
+    ended = view.attempt.ended
+    return (time_of(ended.finished_at) if ended else None) or view.attempt.ended_at
+
+
+def _wall_s(view: AttemptView) -> float | None:
+    attempt = view.attempt
+    return (attempt.ended_at - attempt.opened_at).total_seconds() if attempt.ended_at else None
+
+
+def _last_step(view: AttemptView) -> int | None:
+    account = view.account
+    return account.last if account.last > account.resume else None
+
+
+TEXT, INTEGER, REAL, TRUTH, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TRUTH, Type.TIME
+
+# A table, to be read by the line:
+# fmt: off
+ATTEMPT: tuple[Fact[AttemptView], ...] = (
+    # --- what it was for, with which code ---
+    Fact("run_id", TEXT, _run(lambda r: r.run_id), "the training run", is_key=True,
+         label="training run"),
+    Fact("attempt_id", INTEGER, lambda v: v.attempt.attempt_id, "counts from 1", is_key=True,
+         label="attempt"),
+    Fact("partition_key", TEXT, lambda v: attempt_key(v.declared.run_id, v.attempt.attempt_id),
+         "its partition in Dagster, RUN/aNN", json="key"),
+    Fact("model_family", TEXT, _run(lambda r: r.model_family), "of its run", group="tried"),
+    Fact("stage", TEXT, _run(lambda r: r.stage), "of its run: smoke, canary or full",
+         group="tried"),
+    Fact("owner", TEXT, _run(lambda r: r.owner), "of its run", group="tried", label="owner"),
+    Fact("team", TEXT, _run(lambda r: r.team), "of its run", group="tried", has_column=False),
+    Fact("intent", TEXT, _run(lambda r: r.intent), "what its run is for, in a sentence",
+         group="tried", label="intent"),
+    Fact("trainer", TEXT, lambda v: v.attempt.opened.trainer or v.declared.trainer,
+         "`family`, or the key of the stored script", group="tried", has_column=False),
+    Fact("config", Type.MAPPING, _opened(lambda o: o.config), "its whole config, as remedied",
+         group="tried", ui="config/all", label="config"),
+    Fact("config_sha256", TEXT, _opened(lambda o: sha256_hex(canonical_json(o.config))),
+         "of the config", group="tried"),
+    Fact("remediation", Type.ROWS, _opened(lambda o: [to_json(each) for each in o.remediation]),
+         "what the retry changed, and why: key, before, after, why", group="tried",
+         ui="decided/changes", label="config change"),
+    Fact("git_commit", TEXT, _run(lambda r: r.code.git_commit), "of its run", absent=(NO_CHECKOUT,),
+         group="code", label="code commit"),
+    Fact("dirty", TRUTH, _run(lambda r: r.code.dirty), "whether the checkout had local changes",
+         absent=(NO_CHECKOUT,), group="code", has_column=False, label="local changes"),
+    Fact("environment", Type.MAPPING,
+         lambda v: v.attempt.placed.environment if v.attempt.placed else {},
+         "versions of python, libraries and platform", absent=(NEVER_PLACED,), instead="none",
+         group="where", has_column=False, ui="where/environment", label="environment"),
+    Fact("environment_sha256", TEXT, _placed(lambda p: p.environment_sha256), "of these versions",
+         absent=(NEVER_PLACED,), group="where"),
+    Fact("image", TEXT, _placed(lambda p: p.image), "the container image",
+         absent=(NO_CONTAINER, NEVER_PLACED), group="where", ui="where/image", label="image"),
+    # --- on which data ---
+    Fact("dataset", TEXT, _opened(lambda o: o.snapshot.dataset), "the dataset it trained on",
+         group="data", ui="data/dataset"),
+    Fact("snapshot_id", TEXT, _opened(lambda o: o.snapshot.snapshot_id),
+         "the snapshot of it, by the sha256 of its manifest", group="data", ui="data/snapshot_id",
+         label="snapshot"),
+    Fact("cursor_from", INTEGER, lambda v: cursor_from(v.attempt),
+         "how many samples of the order were consumed before it", absent=(NEVER_RESTORED,),
+         group="data"),
+    Fact("cursor_to", INTEGER, _cursor_to, "how many samples of the order were consumed after it",
+         absent=(NEVER_PLACED, OPEN, NO_STEP, NOT_SHIPPED), is_known=_is_cursor_range_known,
+         group="data", label="cursor range"),
+    # --- where ---
+    Fact("launch_id", TEXT, _placed(lambda p: p.launch_id), "the launch that was placed",
+         absent=(NEVER_PLACED,), group="where", ui="where/launch_id", label="launch"),
+    Fact("ranks", INTEGER, _ranks, "processes of its gang, one device each", absent=(NEVER_PLACED,),
+         instead="what was asked for", json="where.rank_count", label="ranks"),
+    Fact("nodes", Type.NAMES, _nodes, "the nodes that it was placed on, by name",
+         absent=(NEVER_PLACED,), instead="none", group="where", ui="where/nodes", label="nodes"),
+    Fact("devices", Type.NAMES, _devices, "the device of each rank: `cpu` or the GPU's UUID",
+         absent=(NEVER_PLACED,), instead="none", group="where", label="devices"),
+    Fact("accelerator", TEXT, _accelerator, "the model of its devices", absent=(OPEN,),
+         instead="what was placed, else asked for", group="cost", ui="cost/accelerator"),
+    Fact("pool", TEXT, _opened(lambda o: pool_of(o.compute)), "the compute pool it was asked for",
+         group="where"),
+    Fact("dagster_run_id", TEXT,
+         lambda v: v.attempt.claims[-1].body.dagster_run_id if v.attempt.claims else None,
+         "the Dagster run that supervised it last", absent=(NOT_CLAIMED,), group="where",
+         label="Dagster run"),
+    Fact("dagster_run_ids", Type.NAMES,
+         lambda v: [claim.body.dagster_run_id for claim in v.attempt.claims],
+         "every Dagster run that supervised it, the first one first", group="where",
+         has_column=False),
+    # --- from where ---
+    Fact("step", INTEGER, lambda v: v.attempt.resumed_step, "the step it began from, 0 afresh",
+         group="resumed", has_column=False, label="checkpoint resumed from"),
+    Fact("checkpoint", Type.MAPPING, _source(to_json), "the checkpoint it began from",
+         absent=(AFRESH,), group="resumed", has_column=False),
+    Fact("resumed_from_step", INTEGER, lambda v: v.account.resume or None, "the step it began from",
+         absent=(AFRESH,), group="resumed"),
+    Fact("resumed_from_run_id", TEXT, _source(lambda c: c.run_id),
+         "the run of that checkpoint: its own, or the one it branched from", absent=(AFRESH,),
+         group="resumed"),
+    Fact("resumed_from_manifest_sha256", TEXT, _source(lambda c: c.manifest_sha256),
+         "the manifest of that checkpoint", absent=(AFRESH,), group="resumed"),
+    Fact("fallback_why", TEXT, _restored(lambda r: r.fallback_why),
+         "why it restored another checkpoint than it was opened with", absent=(NO_FALLBACK,),
+         group="resumed", has_column=False),
+    Fact("allows_environment_change", TRUTH, _opened(lambda o: o.allows_environment_change),
+         "whether it may resume with other libraries than those that wrote the checkpoint",
+         group="resumed", has_column=False),
+    Fact("checkpoint_count", INTEGER, lambda v: v.checkpoint_count, "checkpoints that it committed",
+         group="cost", label="checkpoints made"),
+    # --- why it was opened ---
+    Fact("cause", TEXT, _opened(lambda o: o.cause), "first, retry or manual_retry", group="tried",
+         label="cause"),
+    Fact("decided_by", TEXT, _opened(lambda o: o.decided_by), "the sensor or person", group="tried",
+         ui="decided/opened_by"),
+    Fact("decision", TEXT, _opened(lambda o: o.decision), "why it was opened, in words",
+         group="tried", ui="decided/opened_because"),
+    Fact("policy_version", TEXT, _opened(lambda o: o.policy_version),
+         "of the retry policy that decided", group="tried"),
+    Fact("debit", Type.MAPPING, _debit(to_json), "what it spent from the retry budget",
+         absent=DEBITED, group="cost", has_column=False),
+    Fact("debit_reason", TEXT, _debit(lambda d: d.reason), "whose budget paid for it",
+         absent=DEBITED, group="cost", label="budget debit"),
+    Fact("debit_amount", REAL, _debit(lambda d: d.amount), "how many retries it counts as",
+         absent=DEBITED, group="cost"),
+    Fact("debit_why", TEXT, _debit(lambda d: d.why), "why it costs that", absent=DEBITED,
+         group="cost"),
+    # --- why it ended, by the newest reading ---
+    Fact("termination_reason", TEXT, _reason(lambda r: r.value), "one word of docs/reasons.md",
+         absent=(OPEN,), json="ended.reason", ui="ended/termination_reason",
+         label="termination reason"),
+    Fact("sentence", TEXT, _reason(lambda r: r.sentence), "what the reason means", absent=(OPEN,),
+         group="ended", has_column=False, ui="ended/meaning"),
+    Fact("reason_family", TEXT, _reason(lambda r: r.family.value), "the family of the reason",
+         absent=(OPEN,), group="ended"),
+    Fact("confidence", REAL, _reading(lambda r: r.confidence), "of the reason, 0 to 1",
+         absent=(OPEN,), group="ended", ui="ended/confidence"),
+    Fact("root_message", TEXT, _ended(lambda e: e.root_message),
+         "what the rank that failed first said", absent=(OPEN,), group="ended",
+         ui="ended/what_was_said"),
+    Fact("rule", TEXT, _reading(lambda r: r.rule), "the rule of the classifier that decided",
+         absent=(OPEN,), group="ended", ui="ended/by_rule"),
+    Fact("lines", Type.LINES, _reading(lambda r: r.lines), "the lines that decided", absent=(OPEN,),
+         group="ended", has_column=False, ui="ended/evidence"),
+    Fact("classifier_version", TEXT, _reading(lambda r: r.classifier_version),
+         "of the classifier that decided", absent=(OPEN,), group="ended"),
+    Fact("fingerprint", TEXT, lambda v: v.attempt.fingerprint, "the same for the same failure",
+         absent=(OPEN,), group="ended"),
+    Fact("reclassified_why", TEXT, _reclassified(lambda r: r.why), "why its end was read again",
+         absent=(NOT_READ_AGAIN,), group="ended", has_column=False),
+    Fact("evidence_key", TEXT, _ended(lambda e: e.evidence_key), "the stored evidence of its end",
+         absent=(OPEN, EVIDENCE_LOST),
+         is_known=lambda v: v.attempt.ended is not None and v.is_evidence_there, group="ended",
+         label="evidence"),
+    Fact("evidence_sha256", TEXT, _reading(lambda r: r.evidence_sha256), "of the evidence",
+         absent=(OPEN,), group="ended"),
+    Fact("closed_by", TEXT, _ended(lambda e: e.closed_by), "who recorded its end", absent=(OPEN,),
+         group="ended", ui="ended/closed_by"),
+    Fact("first_line_ran", TRUTH, _ended(lambda e: e.first_line_ran),
+         "whether any rank ran its first line", absent=(OPEN,), group="ended"),
+    # --- what it cost ---
+    Fact("gpu_seconds", REAL, _ended(lambda e: e.device_seconds),
+         "device seconds, whatever the accelerator: ranks times seconds", absent=(OPEN,),
+         json="cost.device_seconds", ui="cost/device_seconds", label="device seconds"),
+    Fact("last_step", INTEGER, _last_step, "the last step that it ran", absent=(NO_STEP,),
+         group="cost"),
+    Fact("kept_steps", INTEGER, lambda v: v.account.kept, "its steps that the run rests on",
+         absent=(OPEN,), instead="all of its steps", group="cost", label="steps kept and lost"),
+    Fact("lost_steps", INTEGER, lambda v: v.account.lost, "its other steps", absent=(OPEN,),
+         instead="0", group="cost"),
+    # --- when ---
+    Fact("opened_at", TIME, lambda v: v.attempt.opened_at, "recorded", group="tried",
+         label="opened at"),
+    Fact("placed_at", TIME, lambda v: v.attempt.placed_at, "its ranks had come together",
+         absent=(NEVER_PLACED,), group="where"),
+    Fact("started_at", TIME, _started_at, "its first rank started", absent=(NEVER_STARTED,),
+         instead="when it was opened", group="where", label="started at"),
+    Fact("restored_at", TIME, lambda v: v.attempt.restored_at, "it had restored",
+         absent=(NEVER_RESTORED,), group="resumed"),
+    Fact("ended_at", TIME, _ended_at, "its last rank ended; where that was not seen, `closed_at`",
+         absent=(OPEN,), group="ended", ui="ended/at", label="ended at"),
+    Fact("closed_at", TIME, lambda v: v.attempt.ended_at, "its end was recorded", absent=(OPEN,),
+         group="ended"),
+    Fact("wall_s", REAL, _wall_s, "from `opened_at` to `closed_at`", absent=(OPEN,), group="cost",
+         has_column=False, ui="cost/wall_seconds"),
+)
+# fmt: on

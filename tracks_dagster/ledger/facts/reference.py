@@ -1,0 +1,43 @@
+"""The reference of columns in docs/ledger.md, written from the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tracks_dagster.ledger.facts.fact import Fact
+from tracks_dagster.ledger.facts.tables import FACTS
+
+BEGIN = "<!-- columns: written from ledger/facts by `python -m tests.reference` -->"
+END = "<!-- end of columns -->"
+
+
+def with_reference(page: str) -> str:
+    """Return the page with the reference of today between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    parts = (part for table, facts in FACTS.items() for part in _table(table, facts))
+    return "\n".join([before + BEGIN, *parts, END + after])
+
+
+def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
+    yield f"\n### {table}\n"
+    yield "| column | type | what it is | unknown | `explain --json` | in Dagster's UI |"
+    yield "|---|---|---|---|---|---|"
+    for each in facts:
+        cells = (
+            f"`{each.column}`" + (" (key)" if each.is_key else "") if each.has_column else "",
+            each.type.value,
+            each.meaning,
+            _unknown(each),
+            f"`{each.json_path}`",
+            f"`{each.ui}`" if each.ui else "",
+        )
+        yield f"| {' | '.join(cells)} |"
+    why = {absence.name: absence.sentence for each in facts for absence in each.absent}
+    yield f"\nUnknown: {'; '.join(f'{name}: {sentence}' for name, sentence in why.items())}.\n"
+
+
+def _unknown(fact: Fact[Any]) -> str:
+    why = ", ".join(each.name for each in fact.absent)
+    return f"{why} ({fact.instead} then)" if fact.instead else why

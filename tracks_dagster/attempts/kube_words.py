@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.text.located import in_quotes, unknown
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import in_quotes
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 OPERATORS = ("Equal", "Exists")

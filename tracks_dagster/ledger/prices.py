@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tracks_dagster.track.text import units
-from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.track.text.located import Node, Problem, entries, problem
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
 
 DEVICES_MAX = 100  # in one table; an organisation has a few
 _KEYS = ("currency", "per_device_hour")

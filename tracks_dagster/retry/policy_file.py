@@ -22,7 +22,9 @@ from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryR
 from tracks_dagster.retry.storm import StormRule
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.text import units
-from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.track.text.located import Node, Problem, entries, problem
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
 
 Fields = Mapping[str, Any]  # fields of a dataclass, by name
 Read = Callable[[object], Fields]

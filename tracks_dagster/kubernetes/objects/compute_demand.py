@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tracks_dagster.kubernetes.objects.job_names import NODES_MAX
 from tracks_dagster.kubernetes.settings.cluster import CPU, ClusterSettings, DeviceClass
 from tracks_dagster.track.bodies import ComputeRequest
-from tracks_dagster.track.text.located import unknown
+from tracks_dagster.track.text.nearest import unknown
 
 CPUS = "cpu"  # the resource
 

@@ -45,7 +45,9 @@ from tracks_dagster.kubernetes.settings.nodes import (
     word,
 )
 from tracks_dagster.track.text import units
-from tracks_dagster.track.text.located import Node, Problem, entries, problem, shown, unknown
+from tracks_dagster.track.text.located import Node, Problem, entries, problem
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
 
 NO_IMAGE = "image is missing: name the image that gangs run, as `image: registry/name:tag`."
 

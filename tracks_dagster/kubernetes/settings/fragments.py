@@ -12,16 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from tracks_dagster.attempts.kube_words import DNS_NAME, toleration_problems
 from tracks_dagster.kubernetes.settings.nodes import DNS_LABEL, items_of, to_json, unknown_keys
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.text.located import (
-    Node,
-    Problem,
-    entries,
-    in_quotes,
-    problem,
-    shown,
-    unknown,
-)
+from tracks_dagster.track.text.located import Node, Problem, entries, problem
+from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.redact import is_secret_name, secrets_of
+from tracks_dagster.track.text.units import in_quotes, shown
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _OURS = "TRACKS_"  # what a gang is told by its launcher

@@ -13,15 +13,9 @@ from typing import Any
 from tracks_dagster.attempts.kube_words import LABEL_KEY, LABEL_VALUE
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
-from tracks_dagster.track.text.located import (
-    Node,
-    Problem,
-    entries,
-    in_quotes,
-    problem,
-    shown,
-    unknown,
-)
+from tracks_dagster.track.text.located import Node, Problem, entries, problem
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import in_quotes, shown
 
 Read = Callable[[str, Node, list[Problem]], Any]
 

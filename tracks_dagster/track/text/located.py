@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+
+from tracks_dagster.track.text.units import shown
 
 Scalar = str | int | float | bool | None
 
@@ -47,28 +48,3 @@ def entries(node: Node, what: str, problems: list[Problem]) -> list[tuple[str, N
 def problem(node: Node, path: str, words: str) -> Problem:
     """Return what is wrong with the value at `path`."""
     return Problem(line=node.line, words=f"{path}: {words}")
-
-
-def unknown(what: str, given: str, valid: Sequence[str]) -> str:
-    """Say that `given` is no such thing, what it may have meant, and what there is."""
-    close = get_close_matches(given, valid, n=1)
-    listed = (
-        f"{'did you mean ' + close[0] + '? There' if close else 'there'} are: {', '.join(valid)}."
-    )
-    return f"{given!r} is no {what}; {listed}"
-
-
-def shown(value: object) -> str:
-    """Return a value as its file had it, or what kind of thing it is."""
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return "a list"
-    if value is None:
-        return "nothing"
-    return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def in_quotes(value: object) -> str:
-    """Say that a text belongs here, where YAML found a number or a truth."""
-    return f"{shown(value)} is not text; write it in quotes."

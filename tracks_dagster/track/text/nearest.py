@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from heapq import nsmallest
 from itertools import islice
@@ -58,3 +58,12 @@ def instead(given: str, known: Iterable[str], listed: str) -> str:
     """
     hint = did_you_mean(given, known)
     return f"{hint}{listed[0].upper()}{listed[1:]}" if hint else listed
+
+
+def unknown(what: str, given: str, valid: Sequence[str]) -> str:
+    """Say that `given` is no such thing, what it may have meant, and what there is."""
+    close = get_close_matches(given, valid, n=1)
+    listed = (
+        f"{'did you mean ' + close[0] + '? There' if close else 'there'} are: {', '.join(valid)}."
+    )
+    return f"{given!r} is no {what}; {listed}"

@@ -7,10 +7,10 @@ that name the value, what is valid and an example. A duration has a unit, always
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from tracks_dagster.track.text.located import shown, unknown
+from tracks_dagster.track.text.nearest import unknown
 
 T = TypeVar("T")
 Reader = Callable[[object], T]
@@ -137,6 +137,22 @@ def one_of(what: str, valid: dict[str, T]) -> Reader[T]:
 def or_none(read: Reader[T]) -> Reader[T | None]:
     """Return a reader that takes the word "none" as well."""
     return lambda value: None if value == NONE else read(value)
+
+
+def shown(value: object) -> str:
+    """Return a value as its file had it, or what kind of thing it is."""
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "a list"
+    if value is None:
+        return "nothing"
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def in_quotes(value: object) -> str:
+    """Say that a text belongs here, where YAML found a number or a truth."""
+    return f"{shown(value)} is not text; write it in quotes."
 
 
 def _amount(value: object, what: str, example: str) -> tuple[float, str]:

@@ -20,7 +20,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.text.located import unknown
+from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
 # --- compute --------------------------------------------------------------------------------------

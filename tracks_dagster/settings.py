@@ -143,15 +143,10 @@ def load_policy(settings: Settings) -> RetryPolicy:
 def read_policy_file(path: Path) -> RetryPolicy:
     """Return the default policy as the file changes it; raises SettingsError as `load_policy`."""
     from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-    from tracks_dagster.retry.policy_file import read_policy
-    from tracks_dagster.track.effects.yaml_nodes import read_yaml
-    from tracks_dagster.track.text.located import told
+    from tracks_dagster.retry.effects.policy_file import read_policy
+    from tracks_dagster.track.effects.settings_file import open_settings
 
-    root, broken = read_yaml(path)
-    policy, wrong = read_policy(root, DEFAULT_POLICY)
-    if broken or wrong:
-        raise SettingsError(told(f"The policy file {path}", [*broken, *wrong]))
-    return policy
+    return read_policy(open_settings(path, "The policy file"), DEFAULT_POLICY)
 
 
 def read_rules(settings: Settings) -> UserRules:

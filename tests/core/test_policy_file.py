@@ -7,26 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.effects.policy_file import read_policy
 from tracks_dagster.retry.policy import Remedy, RetryPolicy
-from tracks_dagster.retry.policy_file import read_policy
 from tracks_dagster.retry.policy_words import limit_lines, rule_lines
-from tracks_dagster.track.effects.yaml_nodes import parse_yaml
+from tracks_dagster.track.effects.settings_file import Problem, parse_settings
+from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.reasons import TerminationReason as R
-from tracks_dagster.track.text.located import Problem
 
 HUGE = "9" * 400
 DAY = 86_400.0
 
 
-def read(text: str) -> tuple[RetryPolicy, list[Problem]]:
-    root, broken = parse_yaml(text)
-    policy, wrong = read_policy(root, DEFAULT_POLICY)
-    return policy, [*broken, *wrong]
+def read(text: str) -> tuple[RetryPolicy | None, list[Problem]]:
+    file = parse_settings(text, "The file")
+    try:
+        return read_policy(file, DEFAULT_POLICY), file.problems
+    except SettingsError:
+        return None, file.problems
 
 
 def good(text: str) -> RetryPolicy:
     policy, problems = read(text)
     assert problems == []
+    assert policy is not None
     return policy
 
 

@@ -1,0 +1,210 @@
+"""A person's policy file: what it names replaces the default, everything else stays.
+
+Nothing is guessed and nothing skipped: a file with one error changes nothing.
+
+    reasons:                      # one row a termination reason, as in `RetryRule`
+      node_failure: {count: 8, window: 7d, backoff: 30s, backoff_max: 20min}
+    limits: {fingerprint_limit: 4}
+    storm: {ends: 20}
+    nodes: {strikes: 3, window: 14d}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, PlainValidator
+
+from tracks_dagster.retry.environments import EnvironmentRule
+from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
+from tracks_dagster.retry.storm import StormRule
+from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, Loc, SettingsFile
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
+
+Rules = TypeVar("Rules", RetryRule, RetryPolicy, StormRule, NodeRule)
+
+ANY, EXACT = "any", "exact"  # of an environment's key: a difference is only reported, or refuses
+ANY_PARTS = 0
+
+_FAILURES = {reason.value: reason for reason in sorted(NEED_A_RULE)}
+
+
+def read_policy(file: SettingsFile, base: RetryPolicy) -> RetryPolicy:
+    """Return `base` as the file changes it; raises SettingsError with all that is wrong."""
+    found = file.read(_PolicyFile) or _PolicyFile()
+    rules = {rule.reason: rule for rule in base.rules}
+    for reason, row in found.reasons.items():
+        rules[reason] = _changed(rules[reason], row, file, ("reasons", reason))
+    environment = {rule.key: rule for rule in base.environment}
+    for key, parts in found.environment.items():
+        if parts == ANY_PARTS:
+            environment.pop(key, None)
+        else:
+            environment[key] = EnvironmentRule(key=key, parts=parts)
+    changed = _changed(base, found.limits, file, ("limits",))
+    try:
+        policy = replace(
+            changed,
+            rules=tuple(rules.values()),
+            environment=tuple(environment.values()),
+            storm=_changed(base.storm, found.storm, file, ("storm",)),
+            nodes=_changed(base.nodes, found.nodes, file, ("nodes",)),
+            larger_devices={**base.larger_devices, **found.larger_devices},
+            other_pools={**base.other_pools, **found.other_pools},
+        )
+    except ValueError as error:  # every row holds by itself, but not beside the others
+        file.refuse((), str(error))
+    if file.problems:
+        raise file.error()
+    return policy
+
+
+def _changed(rules: Rules, row: FileModel, file: SettingsFile, loc: Loc) -> Rules:
+    """Return `rules` with what the row gives; as they are, and a problem, where they cannot be so.
+
+    A key that is not even possible alone is refused in its own line; what is only impossible together
+    in the line of them all.
+    """
+    given = {
+        row.key(name): value if isinstance(value, Mapping) else {name: value}
+        for name, value in row.given().items()
+    }
+    together = {name: value for fields in given.values() for name, value in fields.items()}
+    try:
+        return replace(rules, **together)
+    except ValueError as error:
+        alone = [(key, str(wrong)) for key, each in given.items() if (wrong := _wrong(rules, each))]
+        for key, words in alone:
+            file.refuse((*loc, key), words)
+        if not alone:
+            file.refuse(loc, str(error))
+    return rules
+
+
+def _wrong(rules: Rules, fields: Mapping[str, Any]) -> ValueError | None:
+    try:
+        replace(rules, **fields)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _reason_with_a_row(value: str) -> TerminationReason:
+    if value in _FAILURES:
+        return _FAILURES[value]
+    if value in list(TerminationReason):
+        raise ValueError(f"{value} is never retried, and has no row.")
+    raise ValueError(unknown("termination reason", value, list(_FAILURES)))
+
+
+def _failures(value: object) -> tuple[TerminationReason, ...]:
+    """Read a list of termination reasons."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"{shown(value)} is no list; write for example [node_failure].")
+    if any(not isinstance(each, str) for each in value):
+        raise ValueError("each of the list is one termination reason; write for example [hang].")
+    read = units.one_of("termination reason", _FAILURES)
+    return tuple(dict.fromkeys(read(each) for each in value))
+
+
+def _parts(value: object) -> int | None:
+    """Read how many parts of a version must be the same: `ANY_PARTS`, or None for the whole of it."""
+    if value == EXACT:
+        return None
+    if value == ANY:
+        return ANY_PARTS
+    if type(value) is int and value >= 1:
+        return value
+    raise ValueError(
+        f"{shown(value)} says not what must be the same; write {EXACT}, {ANY}, or how many leading "
+        "parts of the version, for example 2."
+    )
+
+
+def _window(value: object) -> Mapping[str, float | None]:
+    """A window is in time or in steps: naming one takes the other away."""
+    seconds, steps = (None, None) if value == units.NONE else units.window(value)
+    return {"window_s": seconds, "window_steps": steps}
+
+
+_Count = Annotated[int, PlainValidator(units.count)]
+_CountOrNone = Annotated[int | None, PlainValidator(units.or_none(units.count))]
+_Number = Annotated[float, PlainValidator(units.number)]
+_Share = Annotated[float, PlainValidator(units.share)]
+_Seconds = Annotated[float, PlainValidator(units.duration_s)]
+_SecondsOrNone = Annotated[float | None, PlainValidator(units.or_none(units.duration_s))]
+_Flag = Annotated[bool, PlainValidator(units.flag)]
+_Name = Annotated[str, PlainValidator(units.name)]
+_Reasons = Annotated[tuple[TerminationReason, ...], PlainValidator(_failures)]
+_Remedy = Annotated[
+    Remedy, PlainValidator(units.one_of("remedy", {remedy.value: remedy for remedy in Remedy}))
+]
+_CountsAs = Annotated[
+    TerminationReason | None,
+    PlainValidator(units.or_none(units.one_of("termination reason", _FAILURES))),
+]
+
+
+class _Row(FileModel):
+    count: _CountOrNone = LEFT_OUT
+    count_before_first_step: _CountOrNone = LEFT_OUT
+    window: Annotated[Mapping[str, Any], PlainValidator(_window)] = LEFT_OUT
+    time_s: _SecondsOrNone = LEFT_OUT
+    refund: _Share = LEFT_OUT
+    refund_past_onset: _Flag = LEFT_OUT
+    backoff_s: _Seconds = LEFT_OUT
+    backoff_s_max: _Seconds = LEFT_OUT
+    remedy: _Remedy = LEFT_OUT
+    other_node_from: _CountOrNone = LEFT_OUT
+    other_node_window_s: _SecondsOrNone = LEFT_OUT
+    fingerprint_limited: _Flag = LEFT_OUT
+    counts_as: _CountsAs = LEFT_OUT
+
+
+class _Limits(FileModel):
+    fingerprint_limit: _Count = LEFT_OUT
+    never_started_limit: _Count = LEFT_OUT
+    never_started_backoff_s: _Seconds = LEFT_OUT
+    never_started_backoff_s_max: _Seconds = LEFT_OUT
+    device_hours_factor: _Number = LEFT_OUT
+    device_s_floor: _Seconds = Field(default=LEFT_OUT, alias="device_time_floor")
+    memory_growth: _Number = LEFT_OUT
+    memory_growth_max: _Number = LEFT_OUT
+    checkpoints_may_be_off: _Flag = LEFT_OUT
+
+
+class _Storm(FileModel):
+    ends: _CountOrNone = LEFT_OUT
+    runs: _Count = LEFT_OUT
+    share: _Share = LEFT_OUT
+    window_s: _Seconds = LEFT_OUT
+    pause_s: _Seconds = LEFT_OUT
+    pause_s_max: _Seconds = LEFT_OUT
+
+
+class _Nodes(FileModel):
+    reasons: _Reasons = LEFT_OUT
+    at_once: _Reasons = LEFT_OUT
+    strikes: _CountOrNone = LEFT_OUT
+    window_s: _Seconds = LEFT_OUT
+    rate_factor: _Number = LEFT_OUT
+    share: _Share = LEFT_OUT
+    quarantine_s: _Seconds = LEFT_OUT
+    quarantine_s_max: _Seconds = LEFT_OUT
+    memory_s: _Seconds = LEFT_OUT
+
+
+class _PolicyFile(FileModel):
+    reasons: Mapping[Annotated[TerminationReason, PlainValidator(_reason_with_a_row)], _Row] = {}
+    limits: _Limits = _Limits()
+    storm: _Storm = _Storm()
+    nodes: _Nodes = _Nodes()
+    environment: Mapping[_Name, Annotated[int | None, PlainValidator(_parts)]] = {}
+    larger_devices: Mapping[str, _Name] = {}
+    other_pools: Mapping[str, _Name] = {}

@@ -181,21 +181,16 @@ def load_cluster(settings: Settings) -> ClusterSettings:
 
     Raises SettingsError naming every error of the file with its line, or where one would lie.
     """
-    from tracks_dagster.kubernetes.settings.file import read_cluster
-    from tracks_dagster.track.effects.yaml_nodes import read_yaml
-    from tracks_dagster.track.text.located import told
-
     path = find_cluster_file(settings)
     if path is None:
         raise SettingsError(
             "Nothing says how gangs run on Kubernetes; write at least `image: …` to "
             f"{settings.home / CLUSTER_FILE}, or name another file in TRACKS_KUBERNETES."
         )
-    root, broken = read_yaml(path)
-    cluster, wrong = read_cluster(root)
-    if cluster is None or broken:
-        raise SettingsError(told(f"The cluster's settings {path}", [*broken, *wrong]))
-    return cluster
+    from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
+    from tracks_dagster.track.effects.settings_file import open_settings
+
+    return read_cluster(open_settings(path, "The cluster's settings"))
 
 
 def load_prices(settings: Settings) -> Prices | None:

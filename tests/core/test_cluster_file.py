@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings, DeviceClass
-from tracks_dagster.kubernetes.settings.file import read_cluster
-from tracks_dagster.track.effects.yaml_nodes import parse_yaml
-from tracks_dagster.track.text.located import Problem
+from tracks_dagster.track.effects.settings_file import Problem, parse_settings
+from tracks_dagster.track.errors import SettingsError
 
 WHOLE = """
 image: registry.example.com:5000/team/train@sha256:0123abcd
@@ -56,9 +56,11 @@ run_worker: {resources: {requests: {cpu: 250m}}}
 
 
 def read(text: str) -> tuple[ClusterSettings | None, list[Problem]]:
-    root, broken = parse_yaml(text)
-    cluster, wrong = read_cluster(root)
-    return cluster, [*broken, *wrong]
+    file = parse_settings(text, "The file")
+    try:
+        return read_cluster(file), file.problems
+    except SettingsError:
+        return None, file.problems
 
 
 def good(text: str) -> ClusterSettings:

@@ -9,16 +9,14 @@ import yaml
 
 from resources.kubernetes_run_launcher import TrackedK8sRunLauncher
 from tests.deploy.values import DEPLOY, accepted, launcher_values
+from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.file import read_cluster
-from tracks_dagster.track.effects.yaml_nodes import read_yaml
+from tracks_dagster.track.effects.settings_file import open_settings
 
 
 @pytest.fixture(name="cluster", scope="module")
 def _cluster() -> ClusterSettings:
-    cluster, problems = read_cluster(read_yaml(DEPLOY / "kubernetes.yaml")[0])
-    assert cluster is not None, problems
-    return cluster
+    return read_cluster(open_settings(DEPLOY / "kubernetes.yaml", "The file"))
 
 
 @pytest.fixture(name="launcher")

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from tracks_dagster.kubernetes.effects.api.run_worker_api import RUN_WORKERS
-from tracks_dagster.kubernetes.settings.file import read_cluster
-from tracks_dagster.track.effects.yaml_nodes import read_yaml
+from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
+from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -121,10 +121,7 @@ def ports_of(rule: dict[str, Any]) -> set[int]:
 
 
 def test_the_settings_that_are_shown_can_be_used() -> None:
-    root, broken = read_yaml(DEPLOY / "kubernetes.yaml")
-    cluster, wrong = read_cluster(root)
-    assert (broken, wrong) == ([], [])
-    assert cluster is not None
+    cluster = read_cluster(open_settings(DEPLOY / "kubernetes.yaml", "The file"))
     named = {each["metadata"]["name"] for each in objects("accounts.yaml")}
     assert cluster.service_account in named
     priorities = {each["metadata"]["name"] for each in objects("priorities.yaml")}

@@ -14,10 +14,10 @@ from tests.fakes import FakeObjectStore
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.launching import is_gone, launcher_on, pods_of, running, seen, spec
 from tests.kube.run_workers import begin, instance_on, launch, launcher_of, running_pod
+from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
 from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings
-from tracks_dagster.kubernetes.settings.file import read_cluster
 from tracks_dagster.kubernetes.settings.needs import permissions
-from tracks_dagster.track.effects.yaml_nodes import read_yaml
+from tracks_dagster.track.effects.settings_file import open_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 OBJECTS: list[dict[str, Any]] = list(
@@ -133,6 +133,5 @@ def _known_as(resource: str, group: str) -> str:
 
 
 def _cluster(**changed: str) -> ClusterSettings:
-    found, problems = read_cluster(read_yaml(DEPLOY / "kubernetes.yaml")[0])
-    assert found is not None, problems
+    found = read_cluster(open_settings(DEPLOY / "kubernetes.yaml", "The file"))
     return replace(found, **changed)  # type: ignore[arg-type]

@@ -71,8 +71,9 @@ def _changed(rules: Rules, row: FileModel, file: SettingsFile, loc: Loc) -> Rule
     A key that is not even possible alone is refused in its own line; what is only impossible together
     in the line of them all.
     """
+    keys = {name: str(each.alias) for name, each in type(row).model_fields.items()}
     given = {
-        row.key(name): value if isinstance(value, Mapping) else {name: value}
+        keys[name]: value if isinstance(value, Mapping) else {name: value}
         for name, value in row.given().items()
     }
     together = {name: value for fields in given.values() for name, value in fields.items()}

@@ -62,10 +62,6 @@ class FileModel(BaseModel):
         names = (name for name in type(self).model_fields if name in self.model_fields_set)
         return {name: getattr(self, name) for name in names}
 
-    def key(self, name: str) -> str:
-        """The key of a field."""
-        return type(self).model_fields[name].alias or name
-
     @model_validator(mode="wrap")
     @classmethod
     def _in_our_words(cls, given: Any, read: ModelWrapValidatorHandler[Self]) -> Self:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -198,20 +198,15 @@ def load_prices(settings: Settings) -> Prices | None:
 
     Raises SettingsError naming every error of the file with its line.
     """
-    from tracks_dagster.ledger.prices import read_prices
-    from tracks_dagster.track.effects.yaml_nodes import read_yaml
-    from tracks_dagster.track.text.located import told
-
     path = settings.prices_file
     if path is None:
         path = settings.home / PRICES_FILE
         if not os.access(path, os.F_OK):
             return None
-    root, broken = read_yaml(path)
-    prices, wrong = read_prices(root)
-    if broken or wrong:
-        raise SettingsError(told(f"The price table {path}", broken or wrong))
-    return None if prices is None else replace(prices, source=str(path))
+    from tracks_dagster.ledger.effects.price_table import read_prices
+    from tracks_dagster.track.effects.settings_file import open_settings
+
+    return read_prices(open_settings(path, "The price table"))
 
 
 def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.ledger.prices import Prices, read_prices
-from tracks_dagster.track.effects.yaml_nodes import parse_yaml
+from tracks_dagster.ledger.effects.price_table import read_prices
+from tracks_dagster.ledger.prices import Prices
+from tracks_dagster.track.effects.settings_file import parse_settings
+from tracks_dagster.track.errors import SettingsError
 
 GOOD = """
 currency: USD
@@ -16,16 +18,14 @@ per_device_hour:
 
 
 def problems(text: str) -> list[tuple[int, str]]:
-    root, broken = parse_yaml(text)
-    assert not broken
-    _, found = read_prices(root)
-    return [(each.line, each.words) for each in found]
+    file = parse_settings(text, "The file")
+    with pytest.raises(SettingsError):
+        read_prices(file)
+    return [(each.line, each.words) for each in sorted(file.problems)]
 
 
 def test_a_table_gives_a_price_to_each_device() -> None:
-    root, _ = parse_yaml(GOOD)
-    prices, found = read_prices(root)
-    assert found == []
+    prices = read_prices(parse_settings(GOOD, "The file"))
     per_hour = {"NVIDIA H100 80GB HBM3": 2.49, "cpu": 0.04}
     assert prices == Prices(currency="USD", per_device_hour=per_hour)
 
@@ -33,7 +33,8 @@ def test_a_table_gives_a_price_to_each_device() -> None:
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        ("", 1, "the file is empty"),
+        ("", 1, "currency is missing: write three letters"),
+        ("", 1, "per_device_hour is missing"),
         ("currency: USD", 1, "per_device_hour is missing"),
         ("currencies: USD\nper_device_hour: {cpu: 1}", 1, "did you mean currency?"),
         ("currency: dollars\nper_device_hour: {cpu: 1}", 1, "three letters, for example USD"),

@@ -150,11 +150,16 @@ def read_policy_file(path: Path) -> RetryPolicy:
 
 
 def read_rules(settings: Settings) -> UserRules:
-    """Return the user's own rules of the classifier; raises InvalidInput with every error of them."""
-    from tracks_dagster.reasons.effects import rules_file
+    """Return the user's own rules of the classifier; raises SettingsError as `load_policy`."""
     from tracks_dagster.reasons.user_rules import NO_RULES
 
-    return NO_RULES if settings.rules_file is None else rules_file.read_rules(settings.rules_file)
+    if settings.rules_file is None:
+        return NO_RULES
+    from tracks_dagster.reasons.effects import rules_file
+    from tracks_dagster.track.effects.settings_file import open_settings
+
+    file = open_settings(settings.rules_file, "The rules file", list_key=rules_file.LIST_KEY)
+    return rules_file.read_rules(file)
 
 
 def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.reasons.effects.rules_file import FILE_BYTES_MAX, read_rules
+from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.settings import Settings
+from tracks_dagster.settings import read_rules as read_settings
+from tracks_dagster.track.effects.settings_file import FILE_BYTES_MAX
 from tracks_dagster.track.errors import InvalidInput
 
 GOOD = """\
@@ -35,6 +38,10 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "rules.yaml"
 
 
+def read_rules(path: Path) -> UserRules:
+    return read_settings(Settings(home=path.parent, store_url="", rules_file=path))
+
+
 @pytest.mark.parametrize("text", [GOOD, "rules:\n" + GOOD.replace("\n", "\n  ")])
 def test_a_list_of_rules_is_read_in_its_order(path: Path, text: str) -> None:
     path.write_text(text)
@@ -53,20 +60,26 @@ def test_every_error_is_listed_with_its_line(path: Path) -> None:
         read_rules(path)
     lines = [line.split(":")[0].strip() for line in str(caught.value).splitlines()[1:]]
     assert lines == ["line 2", "line 3", "line 4", "line 5", "line 7", "line 9"]
-    assert "6 error(s)" in str(caught.value)
+    assert "6 errors" in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("data", "told"),
     [
-        (b"- name: a\n  reason: [\n", "line 3: no YAML"),
-        (b"a: 1\n", "line 1: expected a list of rules"),
-        (b"words", "line 1: expected a list of rules"),
-        (b"# a\n\xff\n", "line 2: not UTF-8"),
+        (b"- name: a\n  reason: [\n", "line 3: it is no YAML"),
+        (b"a: 1\n", "line 1: a: 'a' is no key; there are: rules"),
+        (b"words", "line 1: 'words' stands where keys with values belong, for example - {name: "),
+        (b"# a\n\xff\n", "line 2 is not text"),
         (b"[" * 9_000, "line 1: "),
-        (b"#" * (FILE_BYTES_MAX + 1), "bytes; at most"),
-        (b"- !!python/object/apply:os.system [ls]\n", "line 1: expected a rule"),
-        (b"- {name: 2026-01-31, reason: hang, pattern: 5}\n", "pattern 5.0 is no text"),
+        (b"#" * (FILE_BYTES_MAX + 1), "has more than"),
+        (
+            b"- !!python/object/apply:os.system [ls]\n",
+            "line 1: an anchor (&), alias (*) or tag",
+        ),
+        (
+            b"- {name: 2026-01-31, reason: hang, pattern: 5}\n",
+            "5 is not text; write it in quotes",
+        ),
     ],
 )
 def test_what_is_no_rules_file_is_refused(path: Path, data: bytes, told: str) -> None:

@@ -119,7 +119,7 @@ def test_rules_with_errors_are_refused_before_anything_is_classified(
     result = call("classify", str(file), "--rules", str(path), "--json")
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert "5 error(s)" in result.stderr
+    assert "5 errors" in result.stderr
 
 
 def test_a_file_that_is_not_there_is_wrong_use(call: Call, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from tests.evidences import case, condition, end, evidence, word
 from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classifier_version, classify
+from tracks_dagster.reasons.effects.rules_file import read_rules
 from tracks_dagster.reasons.logs import LINE_CHARACTERS
-from tracks_dagster.reasons.user_rules import NO_RULES, Row, UserRules, check_rules
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.track.effects.settings_file import parse_settings
 from tracks_dagster.track.errors import InvalidInput
 
 LUSTRE = {"name": "lustre", "reason": "storage_io", "pattern": "LustreError.{0,80}evicted"}
@@ -18,7 +21,9 @@ EVICTED = "LustreError: 11-0: scratch-OST0003: client was evicted"
 
 
 def rules(*rows: dict[str, Any]) -> UserRules:
-    return check_rules([Row(line=n, fields=row) for n, row in enumerate(rows, 1)], "rules.yaml")
+    """Read a file with a row in each line; JSON is YAML."""
+    text = "\n".join(f"- {json.dumps(row)}" for row in rows)
+    return read_rules(parse_settings(text, "The rules", list_key="rules"))
 
 
 def test_a_rule_counts_before_the_words_that_ship() -> None:
@@ -80,22 +85,22 @@ def test_the_version_names_the_rules_and_changes_with_what_they_say() -> None:
 
 
 REFUSED = {
-    "unknown reason 'nope'": {**LUSTRE, "reason": "nope"},
-    "unknown reason 'fenced'": {**LUSTRE, "reason": "fenced"},
-    "unknown reason 'evaluator_error'": {**LUSTRE, "reason": "evaluator_error"},
+    "'nope' is no reason; there are: ": {**LUSTRE, "reason": "nope"},
+    "'fenced' is no reason": {**LUSTRE, "reason": "fenced"},
+    "'evaluator_error' is no reason": {**LUSTRE, "reason": "evaluator_error"},
     "pattern is missing": {"name": "a", "reason": "hang"},
     "name is missing": {"reason": "hang", "pattern": "abc"},
     "no regular expression": {**LUSTRE, "pattern": "["},
-    "is no text": {**LUSTRE, "pattern": 5},
+    "is not text; write it in quotes": {**LUSTRE, "pattern": 5},
     "fits every line": {**LUSTRE, "pattern": "x*"},
     "at most 500": {**LUSTRE, "pattern": "x" * 501},
     "could run for ever": {**LUSTRE, "pattern": r"(a+)+b"},
     "a repeat or a choice inside": {**LUSTRE, "pattern": r"(a|ab|b)*c"},
     "could run for very long": {**LUSTRE, "pattern": "a.*b.*c"},
     "is not a number above 0": {**LUSTRE, "confidence": 1.5},
-    "confidence True": {**LUSTRE, "confidence": True},
-    "unknown where": {**LUSTRE, "where": "there"},
-    "unknown field 'patern'": {**LUSTRE, "patern": "x"},
+    "true is not a number above 0, at most 1": {**LUSTRE, "confidence": True},
+    "is no place to look in; there are: any, log": {**LUSTRE, "where": "there"},
+    "'patern' is no key; did you mean pattern?": {**LUSTRE, "patern": "x"},
     "is not made of": {**LUSTRE, "name": "A rule"},
 }
 
@@ -111,8 +116,8 @@ def test_a_rule_that_cannot_hold_is_refused_with_its_line(told: str) -> None:
 def test_all_errors_are_listed() -> None:
     with pytest.raises(InvalidInput) as caught:
         rules(LUSTRE, LUSTRE, {**LUSTRE, "name": "b", "reason": "x", "pattern": "("})
-    assert "3 error(s)" in str(caught.value)
-    assert "name 'lustre' is taken by line 1" in str(caught.value)
+    assert "3 errors" in str(caught.value)
+    assert "'lustre' is taken by line 1" in str(caught.value)
 
 
 @pytest.mark.parametrize("pattern", ["a.*b", r"a\d{1,9}.{0,90}b", r"(foo )?x[ab]+y", "(?i:a)b+?c"])

@@ -13,7 +13,7 @@ from tracks_dagster.attempts.effects.reclassify import Reread, reclassify
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classify
 from tracks_dagster.reasons.evidence import Evidence
-from tracks_dagster.reasons.user_rules import NO_RULES, Row, check_rules
+from tracks_dagster.reasons.user_rules import NO_RULES, Where, make_rule, make_rules
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.limits import spendings
 from tracks_dagster.review.effects.explain.run import Around, explain_attempt
@@ -23,9 +23,16 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, canonical_json, sha256_hex
 
 FABRIC_DOWN = "my.FabricDownError: plane 3 is dark"
-OURS = check_rules(
-    [Row(line=1, fields={"name": "ours", "reason": "network_fabric", "pattern": "FabricDown"})],
-    "rules.yaml",
+OURS = make_rules(
+    [
+        make_rule(
+            name="ours",
+            reason=TerminationReason.NETWORK_FABRIC,
+            pattern="FabricDown",
+            confidence=0.9,
+            where=Where.ANY,
+        )
+    ]
 )
 
 

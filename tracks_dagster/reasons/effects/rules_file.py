@@ -1,105 +1,113 @@
-"""Reads a user's rules of the classifier from a YAML file, with the line of every field.
+"""A user's rules of the classifier, read from a YAML file: a list of rules, or one below `rules`.
 
-Nothing of a rule is judged here; `reasons.user_rules` does.
+    - {name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}
+
+Whether a pattern can be used, and what a rule does, `reasons.user_rules` says.
 """
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
-from typing import Any
+import re
+from typing import Annotated
 
-import yaml
+from pydantic import Field, PlainValidator
 
-from tracks_dagster.reasons.user_rules import Row, UserRules, bad_rules, check_rules
-from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json
+from tracks_dagster.reasons.finding import NAMED
+from tracks_dagster.reasons.kube_json import mapping
+from tracks_dagster.reasons.user_rules import (
+    UserRules,
+    Where,
+    make_rule,
+    make_rules,
+    pattern_problem,
+)
+from tracks_dagster.track.effects.settings_file import FileModel, SettingsFile
+from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.units import in_quotes, shown
 
-FILE_BYTES_MAX = 1024 * 1024
-_EXAMPLE = '- {name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}'
+RULES_MAX = 200
+NAME_CHARACTERS_MAX = 60
+LIST_KEY = "rules"  # a list at the root stands for it
 
-
-def read_rules(path: Path) -> UserRules:
-    """Return the rules of `path`: a YAML list of mappings, or one below the key `rules`.
-
-    Raises InvalidInput for a file that cannot be read, and with all errors and their lines for one
-    that does not hold rules.
-    """
-    text = _read(path)
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else 1
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise bad_rules(str(path), [(line, f"no YAML: {what}")]) from error
-    except RecursionError as error:
-        raise bad_rules(str(path), [(1, "nested too deeply")]) from error
-    rows, errors = _rows(node)
-    return check_rules(rows, str(path), errors)
-
-
-def _read(path: Path) -> str:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"The rules file {path} cannot be read: {error.strerror}.") from error
-    if len(data) > FILE_BYTES_MAX:
-        raise InvalidInput(
-            f"The rules file {path} has {len(data)} bytes; at most {FILE_BYTES_MAX}."
-        )
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise bad_rules(str(path), [(line, "not UTF-8")]) from error
+# Ends of an attempt that only the platform itself can know.
+_NOT_BY_WORDS = (
+    TerminationReason.FENCED,
+    TerminationReason.BUDGET_EXHAUSTED,
+    TerminationReason.EVALUATOR_ERROR,
+)
+_REASONS = {each.value: each for each in TerminationReason if each not in _NOT_BY_WORDS}
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
+_EXAMPLE = '{name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}'
 
 
-def _rows(node: Any) -> tuple[list[Row], list[tuple[int, str]]]:
-    """Return the rows of the file, and (line, what is wrong) for what is none."""
-    if node is None:
-        return [], []
-    if isinstance(node, yaml.MappingNode):
-        inner = {key.value: value for key, value in node.value if isinstance(key.value, str)}
-        if set(inner) != {"rules"}:
-            return [], [(_line(node), f"expected a list of rules, such as {_EXAMPLE}")]
-        node = inner["rules"]
-    if not isinstance(node, yaml.SequenceNode):
-        return [], [(_line(node), f"expected a list of rules, such as {_EXAMPLE}")]
-    rows, errors = [], []
-    for each in node.value:
-        if isinstance(each, yaml.MappingNode):
-            rows.append(_row(each))
-        else:
-            errors.append((_line(each), f"expected a rule, such as {_EXAMPLE}"))
-    return rows, errors
+def read_rules(file: SettingsFile) -> UserRules:
+    """Return the rules that the file contains; raises SettingsError with all that is wrong."""
+    found = file.read(_RulesFile)
+    rows = mapping(file.value).get(LIST_KEY)
+    if isinstance(rows, list):
+        _check_list(file, [mapping(row).get("name") for row in rows])
+    if found is None or file.problems:
+        raise file.error()
+    return make_rules([make_rule(**dict(rule)) for rule in found.rules])
 
 
-def _row(node: yaml.MappingNode) -> Row:
-    """Return one mapping with the line of each field; a value that is no scalar stays as its kind."""
-    fields: dict[str, Json] = {}
+def _check_list(file: SettingsFile, names: list[object]) -> None:
+    """Collect names that are taken, and more rules than there may be."""
     lines: dict[str, int] = {}
-    for key, value in node.value:
-        name = str(key.value)
-        fields[name] = _scalar(value) if isinstance(value, yaml.ScalarNode) else [value.id]
-        lines[name] = _line(key)
-    return Row(line=_line(node), fields=fields, lines=lines)
+    for place, name in enumerate(names):
+        if not isinstance(name, str):
+            continue
+        loc = (LIST_KEY, place, "name")
+        if name in lines:
+            file.refuse(loc, f"{name!r} is taken by line {lines[name]}.")
+        lines.setdefault(name, file.line(loc))
+    if len(names) > RULES_MAX:
+        file.refuse((LIST_KEY, RULES_MAX), f"more than {RULES_MAX} rules; leave some out.")
 
 
-def _scalar(node: yaml.ScalarNode) -> Json:
-    """Return a number as one, true and false as such, anything else as the text that stands there."""
-    kind = node.tag.rpartition(":")[2]
-    text: str = node.value
-    if kind == "null":
-        return None
-    if kind == "bool":
-        return text.lower() in ("true", "yes", "on")
-    if kind in ("int", "float"):
-        with contextlib.suppress(ValueError):
-            return float(text)
-    return text
+def _name(value: object) -> str:
+    if isinstance(value, str) and len(value) <= NAME_CHARACTERS_MAX and _NAME.fullmatch(value):
+        return value
+    raise ValueError(
+        f"{shown(value)} is not made of a-z, 0-9, '_', '-' and '.', at most {NAME_CHARACTERS_MAX}."
+    )
 
 
-def _line(node: Any) -> int:
-    line: int = node.start_mark.line
-    return line + 1
+def _pattern(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(in_quotes(value))
+    if (problem := pattern_problem(value)) is not None:
+        raise ValueError(problem)
+    return value
+
+
+def _confidence(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1:
+        return float(value)
+    raise ValueError(f"{shown(value)} is not a number above 0, at most 1.")
+
+
+class _Rule(FileModel):
+    example = _EXAMPLE
+
+    name: Annotated[str, PlainValidator(_name)] = Field(
+        description="write a word of its own, for example lustre-evicted"
+    )
+    reason: Annotated[TerminationReason, PlainValidator(units.one_of("reason", _REASONS))] = Field(
+        description="write why such an attempt ended, for example storage_io"
+    )
+    pattern: Annotated[str, PlainValidator(_pattern)] = Field(
+        description="write a regular expression in quotes"
+    )
+    confidence: Annotated[float, PlainValidator(_confidence)] = NAMED
+    where: Annotated[
+        Where,
+        PlainValidator(units.one_of("place to look in", {each.value: each for each in Where})),
+    ] = Where.ANY
+
+
+class _RulesFile(FileModel):
+    example = f"- {_EXAMPLE}"
+
+    rules: tuple[_Rule, ...] = ()

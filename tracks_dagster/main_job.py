@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
 from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
-from tracks_dagster.cli.common import person, print_table
+from tracks_dagster.cli.common import person, print_table, text_width
 from tracks_dagster.cli.night.report import write_report
 from tracks_dagster.cli.printing import visible_output
 from tracks_dagster.cli.start.driving import drive
@@ -24,7 +24,7 @@ from tracks_dagster.cli.start.run import WAIT_S, problem_of
 from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.review.effects.explain.run import Around, explain_attempt
-from tracks_dagster.review.effects.explain.text import attempt_text
+from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import TracksError
@@ -100,7 +100,8 @@ def _tell(app: App, outcome: Json) -> None:
             attempt_id = attempt["attempt_id"]
             click.echo(f"\n$ tracks explain {attempt_key(run_id, attempt_id)}")
             around = Around(rules=app.usable_rules()[0])
-            click.echo(attempt_text(explain_attempt(app.tracks, run_id, attempt_id, around)))
+            attempt = explain_attempt(app.tracks, run_id, attempt_id, around)
+            click.echo(attempt_summary(attempt, width=text_width()))
     promotion = outcome["promotion"]
     promoted = f", promoted to {promotion['alias']!r}" if promotion else ""
     click.echo(f"\n{run_id}: {outcome['state']}{promoted}")

@@ -1,4 +1,8 @@
-"""`tracks explain` as a person at night calls it: what it prints, and that nothing in it dangles."""
+"""`tracks explain` as a person at night calls it: what it prints, and that nothing in it dangles.
+
+What stands in the whole text is asked of `--full`; the short answer has its own tests in
+tests/services/test_explain_summary.py and tests/incidents.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,10 @@ def commands_in(text: str) -> list[list[str]]:
 def test_every_command_that_a_text_names_can_be_called_as_it_stands(
     target: str, story: Story, call: Call
 ) -> None:
-    named = commands_in(call("explain", target).stdout)
+    named = commands_in(call("explain", target, "--full").stdout)
+    short = commands_in(call("explain", target).stdout)
+    assert ["explain", target, "--full"] in short
+    assert [each for each in short if "--full" not in each and each not in named] == []
     assert named
     for arguments in named:
         told = call(*arguments)
@@ -55,7 +62,7 @@ def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
     story: Story, call: Call, home: Path
 ) -> None:
     unknown = "in money not known: there is no price table (TRACKS_PRICES, or prices.yaml"
-    assert unknown in call("explain", KEY).stdout
+    assert unknown in call("explain", KEY, "--full").stdout
     money = json.loads(call("explain", KEY, "--json").stdout)["cost"]["money"]
     assert (money["amount"], money["device"]) == (None, "cpu")
     assert money["unknown_why"].startswith("there is no price table")
@@ -63,11 +70,17 @@ def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
     table.write_text("currency: EUR\nper_device_hour: {cpu: 360}\n")
     # 35 s on one device, of which 10 steps of 0.4 s were kept
     told = "3.50 EUR at 360 a device hour, 3.10 of it not for steps that were kept"
-    assert f"{told} (prices: {table})" in call("explain", KEY).stdout
+    assert f"{told} (prices: {table})" in call("explain", KEY, "--full").stdout
+    assert told in " ".join(call("explain", KEY).stdout.split())
+    run = "3.50 EUR at 360 a device hour"  # of a02; the run's other attempts cost the rest
+    assert run not in call("explain", RUN_ID).stdout
+    assert json.loads(call("explain", RUN_ID, "--json").stdout)["cost"]["money"]["amount"] == (
+        pytest.approx(11.2)  # 112 device seconds
+    )
     money = json.loads(call("explain", KEY, "--json").stdout)["cost"]["money"]
     assert (money["amount"], money["source"]) == (pytest.approx(3.5), str(table))
     table.write_text("currency: EUR\nper_device_hour: {h100: 3}\n")
-    assert "the price table has no price for cpu" in call("explain", KEY).stdout
+    assert "the price table has no price for cpu" in call("explain", KEY, "--full").stdout
     table.write_text("currency: euro\n")
     broken = call("explain", KEY)
     assert (broken.exit_code, "EUR" in broken.stdout) == (0, False)
@@ -78,7 +91,7 @@ def test_what_an_attempt_cost_is_told_in_money_where_a_price_table_stands(
 def test_every_id_that_a_text_names_is_resolved_by_a_command_that_it_names(
     target: str, story: Story, call: Call
 ) -> None:
-    text = call("explain", target).stdout
+    text = call("explain", target, "--full").stdout
     offered = [arguments[0] for arguments in commands_in(text)]
     found = 0
     for pattern, arguments in IDS.items():
@@ -92,15 +105,16 @@ def test_every_id_that_a_text_names_is_resolved_by_a_command_that_it_names(
 
 
 def test_every_word_that_a_text_explains_is_one_that_it_uses(story: Story, call: Call) -> None:
-    text = call("explain", KEY).stdout
+    text = call("explain", KEY, "--full", "--words").stdout
     told, _, words = text.partition("\n  words ")
+    assert "\n  words " not in call("explain", KEY, "--full").stdout
     explained = re.findall(r"(?:^ *|; )([\w -]+) = ", words, flags=re.MULTILINE)
     assert len(explained) > 20
     assert len(words.splitlines()) < 9  # a line a topic, not a page after the text
     for word in explained:
         stem = {"sensor": "retry_", "training run": "run"}.get(word, word.split()[0])
         assert stem in told
-    everything = call("explain", "--glossary", "--json").stdout
+    everything = call("explain", "--words", "--json").stdout
     assert set(explained) <= set(json.loads(everything))
 
 
@@ -165,7 +179,8 @@ def test_what_a_broken_record_does_not_reach_is_not_said_to_be_open_or_absent(
 ) -> None:
     seq = story.history.state.attempts[1].ended_seq
     (home / "store" / "runs" / RUN_ID / "log" / f"{seq:012d}.json").unlink()
-    told = call("explain", KEY).stdout
+    assert call("explain", KEY).stdout.startswith(f"{KEY}: end not known")
+    told = call("explain", KEY, "--full").stdout
     assert told.startswith(f"{KEY}: end not known")
     assert "whether it has ended is not known" in told
     assert f"not known: what came after record {(seq or 0) - 1} cannot be read" in told
@@ -184,7 +199,7 @@ def test_an_attempt_that_runs_says_so_and_what_is_known(
     running.ship(range(1, 15))
     running.commit(10)
     running.write_tracks()
-    text = call("explain", "still-runs/a01").stdout
+    text = call("explain", "still-runs/a01", "--full").stdout
     assert "how far it is It is still running: step 14 of 40" in text
     assert re.search(
         r"nothing was heard of it for \d+ min, since \S+Z: `tracks triage still-runs`", text
@@ -223,9 +238,10 @@ def test_the_report_is_written_where_one_wants_it(
 def test_links_lead_to_the_ui_where_its_address_is_set(
     story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "Dagster run dagster-2: /runs/dagster-2" in call("explain", KEY).stdout
+    full = ("explain", KEY, "--full")
+    assert "Dagster run dagster-2: /runs/dagster-2" in call(*full).stdout
     monkeypatch.setenv("TRACKS_UI_URL", "https://dagster.example.org/")
-    text = call("explain", KEY).stdout
+    text = call(*full).stdout
     assert "https://dagster.example.org/runs/dagster-2" in text
     assert "https://dagster.example.org/assets/training_attempts?view=events&partition=" in text
     monkeypatch.setenv("TRACKS_UI_URL", "dagster.example.org")
@@ -243,10 +259,12 @@ def test_links_lead_to_the_ui_that_tracks_up_serves_now(
     file, address = home / "dagster" / ADDRESS_FILE, "http://127.0.0.1:4000"
     write_process(file, served, address=address)
     link = f"{address}/runs/dagster-2"
-    assert link in call("explain", KEY).stdout
-    assert link not in call("explain", KEY, "--archive", str(archive)).stdout  # not this UI's
+    assert link in call("explain", KEY, "--full").stdout
+    assert (
+        link not in call("explain", KEY, "--full", "--archive", str(archive)).stdout
+    )  # not this UI's
     write_process(file, replace(served, started=served.started + 1), address=address)
-    assert link not in call("explain", KEY).stdout
+    assert link not in call("explain", KEY, "--full").stdout
 
 
 def test_records_and_evidence_are_there_to_be_looked_up(story: Story, call: Call) -> None:
@@ -277,7 +295,7 @@ def test_of_a_run_with_many_attempts_the_newest_are_told_and_the_others_named(
     for number in range(1, 31):
         many.attempt("preempted", last_step=number, commits=(number,))
     many.write_tracks()
-    text = call("explain", "many").stdout
+    text = call("explain", "many", "--full").stdout
     assert text.count("what it tried") == 12
     assert "a01 to a30 30 attempts, preempted" in text
     assert "the oldest 18 are told here only" in text
@@ -293,7 +311,7 @@ def test_the_text_is_as_wide_as_the_terminal_or_a_hundred_characters(
     monkeypatch.delenv("COLUMNS")
     if columns is not None:
         monkeypatch.setenv("COLUMNS", columns)
-    lines = call("explain", f"{RUN_ID}/a02").stdout.splitlines()
+    lines = call("explain", f"{RUN_ID}/a02", "--full").stdout.splitlines()
     # A command and a whole sha256 are never broken.
     lengths = [len(line) for line in lines if "`" not in line and " " in line.strip()]
     assert max(lengths) in range(width - 15, width + 1)

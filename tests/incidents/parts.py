@@ -12,7 +12,10 @@ def parts_of(text: str) -> dict[str, list[str]]:
     for line in text.splitlines():
         if not line.startswith(MARGIN):
             continue
-        label = line[len(MARGIN) : len(MARGIN) + LABEL_WIDTH].strip() or label
+        if not line.startswith(MARGIN + " "):
+            label = line[len(MARGIN) : len(MARGIN) + LABEL_WIDTH].strip()
+        elif not label:
+            continue  # the rest of a head that was wrapped
         parts.setdefault(label, []).append(line[len(MARGIN) + LABEL_WIDTH :])
     return parts
 

@@ -11,6 +11,7 @@ import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from click import Context
@@ -25,6 +26,7 @@ from tests.kube.furniture import cluster_file
 from tracks_dagster.attempts.effects.kept_logs import read_evidence
 from tracks_dagster.cli import main
 from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.review.effects.explain.summary import LINES_MAX, attempt_summary
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build
 
@@ -45,12 +47,18 @@ def misleading(empty_ledger: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return asked(INCIDENTS[0], empty_ledger, tmp_path_factory.mktemp("misleading"))
 
 
-def asked(incident: Incident, empty_ledger: Path, folder: Path) -> Asked:
-    """Let the incident happen; return the text that tells of it, and what is true."""
+def played(incident: Incident, empty_ledger: Path, folder: Path) -> World:
+    """Return a world in which the incident has happened."""
     shutil.copy(empty_ledger, folder / "ledger.db")
     ledger = open_ledger(f"sqlite:///{folder}/ledger.db")
     world = World(f"incident-{INCIDENTS.index(incident):02d}", ledger, FakeClock())
     incident.play(world)
+    return world
+
+
+def asked(incident: Incident, empty_ledger: Path, folder: Path) -> Asked:
+    """Let the incident happen; return the text that tells of it, and what is true."""
+    world = played(incident, empty_ledger, folder)
     attempt = world.state.attempt(incident.attempt_id)
     assert attempt is not None
     evidence, problem = read_evidence(world.store, attempt)
@@ -71,6 +79,41 @@ def test_the_text_alone_answers_every_question(
         for answer in question.expected(found):
             text = found.text.replace(answer, "…")
             assert not question.is_answered(replace(found, text=text)), (question.words, answer)
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
+def test_the_short_answer_is_one_screen_and_has_the_four_answers(
+    incident: Incident, empty_ledger: Path, tmp_path: Path
+) -> None:
+    """Why it ended, what follows, what to do, what it cost: at a hundred columns and at eighty."""
+    explained = played(incident, empty_ledger, tmp_path).explain(incident.attempt_id)
+    ended = explained.ended
+    assert ended is not None
+    for width in (100, 80):
+        text = attempt_summary(explained, width=width)
+        print(text)
+        assert len(text.splitlines()) <= LINES_MAX
+        parts = parts_of(text)
+        assert next(iter(parts)) == "why it ended"
+        assert incident.truth[0] in text.splitlines()[0]
+        why = " ".join(" ".join(parts["why it ended"]).split())
+        assert ended.rule in why
+        assert " ".join(ended.lines[0].removesuffix(".").split())[:100] in why
+        follows = " ".join(parts["what follows"])
+        assert follows.startswith(("retried by", "refused by", "finished by", "undecided"))
+        commands = re.findall(r"`[^`]+`", explained.what_to_do)
+        assert all(command in text for command in commands)
+        assert " steps kept, " in parts["what it cost"][0]
+
+
+def test_the_example_of_the_docs_is_what_is_printed(empty_ledger: Path, tmp_path: Path) -> None:
+    shutil.copy(empty_ledger, tmp_path / "ledger.db")
+    ledger = open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+    world = World("gpt-20260131-1f3a", ledger, FakeClock())
+    INCIDENTS[0].play(world)
+    text = attempt_summary(world.explain(1), width=100)
+    docs = (Path(__file__).parents[2] / "docs" / "explain.md").read_text(encoding="utf-8")
+    assert indent(text, "    ") in docs
 
 
 @pytest.mark.parametrize("question", QUESTIONS, ids=lambda each: each.words)

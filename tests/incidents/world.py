@@ -37,6 +37,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import sensor_of
+from tracks_dagster.review.effects.explain.explanation import AttemptExplanation
 from tracks_dagster.review.effects.explain.run import Around, explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text
 from tracks_dagster.stores.journals import journal_prefix
@@ -195,10 +196,12 @@ class World:
         return self
 
     def text(self, attempt_id: int) -> str:
-        """Return what `tracks explain` prints of an attempt."""
-        return attempt_text(
-            explain_attempt(self.tracks, self.run_id, attempt_id, Around(ledger=self.ledger))
-        )
+        """Return what `tracks explain --full` prints of an attempt."""
+        return attempt_text(self.explain(attempt_id))
+
+    def explain(self, attempt_id: int) -> AttemptExplanation:
+        """Return what the record says of an attempt."""
+        return explain_attempt(self.tracks, self.run_id, attempt_id, Around(ledger=self.ledger))
 
     # --- what there is ------------------------------------------------------------------------
 

@@ -12,7 +12,13 @@ from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import LABEL_WIDTH, MARGIN, attempt_text, run_text
+from tracks_dagster.review.effects.explain.text import (
+    LABEL_WIDTH,
+    MARGIN,
+    attempt_text,
+    run_text,
+    words_text,
+)
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.records import Kind
@@ -203,9 +209,10 @@ def test_with_a_width_lines_hang_below_themselves_and_commands_stay_whole(
         for line in text.splitlines():
             rest = re.sub(r"`[^`]*`", "`", line).strip()
             assert len(line) <= width or "`" in line or " " not in rest.split(": ")[-1], line
-        [first, second] = re.findall(r"  words         .*\n(.*)\n", text) * 2
-        assert first.startswith(" " * (LABEL_WIDTH + 2 * len(MARGIN)))
-        assert second
+        [hangs] = re.findall(r"  what follows  .*\n(.*)\n", text)
+        assert hangs.startswith(" " * (LABEL_WIDTH + len(MARGIN)))
+        words = words_text(whole, width=width).splitlines()
+        assert all(each.startswith(" " * (LABEL_WIDTH + len(MARGIN))) for each in words[1:])
 
 
 def test_of_many_notes_the_newest_are_told_and_the_others_counted(

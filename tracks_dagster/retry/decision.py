@@ -144,7 +144,7 @@ def _smaller_micro_batch(failed: AttemptState) -> str | None:
     return f"--set micro_batch={half}"
 
 
-_ANYTHING = Advice("Read what the attempts have in common in `tracks explain {run_id}`.")
+_ANYTHING = Advice("Read what the attempts have in common in `tracks explain {run_id} --full`.")
 
 ADVICE: dict[TerminationReason, Advice | _Case] = {
     _R.CODE_ERROR: _code_error,
@@ -174,7 +174,7 @@ ADVICE: dict[TerminationReason, Advice | _Case] = {
     _R.IMAGE_PULL: Advice("See that the image exists and that its registry lets the cluster in."),
     _R.BUDGET_EXHAUSTED: Advice("Decide whether the run is worth more device-hours."),
     _R.UNKNOWN: Advice(
-        "Read how each rank ended in `tracks explain {run_id}`; the evidence says no more."
+        "Read how each rank ended in `tracks explain {run_id} --full`; the evidence says no more."
     ),
 }
 

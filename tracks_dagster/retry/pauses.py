@@ -81,8 +81,8 @@ def _retry_storm(state: RunState, policy: RetryPolicy) -> Alert | None:
     reasons = ", ".join(sorted({str(spent.failed.reason) for spent in dead}))
     text = (
         f"{len(dead)} retries in a row without a step of progress, since {format_time(dead[0].at)} "
-        f"({reasons}). They go on, as their limits allow: `tracks explain {state.run_id}` tells what "
-        f'they have in common, `tracks stop {state.run_id} --why "…"` ends them.'
+        f"({reasons}). They go on, as their limits allow: `tracks explain {state.run_id} --full` tells "
+        f'what they have in common, `tracks stop {state.run_id} --why "…"` ends them.'
     )
     return Alert(rule=ALERT_RETRY_STORM, text=text, data={"retries": len(dead)})
 

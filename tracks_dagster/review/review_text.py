@@ -16,7 +16,7 @@ from tracks_dagster.track.text.markdown import table
 #
 # A review as tables, in the order in which a person should read them, and as markdown for the UI.
 
-SAID_CHARACTERS_MAX = 300  # of a message in a table; `tracks explain` has the whole of it
+SAID_CHARACTERS_MAX = 300  # of a message in a table; `tracks explain --full` has the whole of it
 
 _TITLES = {
     Ending.FAILURE: "Failures",

@@ -109,7 +109,7 @@ def find_attempt(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState
     if attempt is None:
         raise UnknownRun(
             f"{run_id} has no attempt {attempt_id}; it has {len(state.attempts)} so far. "
-            f"`tracks explain {run_id}` lists them."
+            f"`tracks explain {run_id} --full` lists them."
         )
     return state, attempt
 

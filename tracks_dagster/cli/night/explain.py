@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -18,13 +19,28 @@ from tracks_dagster.cli.common import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.effects.explain.explanation import explanation_json
+from tracks_dagster.review.effects.explain.explanation import (
+    AttemptExplanation,
+    RunExplanation,
+    explanation_json,
+)
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 from tracks_dagster.review.effects.explain.random_failed import SEED_MAX, Picked, pick_failed
 from tracks_dagster.review.effects.explain.raw_records import evidence_text, record_lines
 from tracks_dagster.review.effects.explain.reading import Break
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt, explain_run
-from tracks_dagster.review.effects.explain.text import attempt_text, broken_lines, run_text
+from tracks_dagster.review.effects.explain.run import (
+    ATTEMPTS_TOLD_MAX,
+    Around,
+    explain_attempt,
+    explain_run,
+)
+from tracks_dagster.review.effects.explain.summary import attempt_summary, run_summary
+from tracks_dagster.review.effects.explain.text import (
+    attempt_text,
+    broken_lines,
+    run_text,
+    words_text,
+)
 from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
 from tracks_dagster.track.body_json import to_json
@@ -47,7 +63,8 @@ IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 )
 @click.option("--records", is_flag=True, help="Every record of RUN, a sentence each.")
 @click.option("--evidence", is_flag=True, help="The stored evidence of RUN/aNN, whole.")
-@click.option("--glossary", is_flag=True, help="Every word that explanations use.")
+@click.option("--full", is_flag=True, help="Everything that is recorded, not one screen of it.")
+@click.option("--words", is_flag=True, help="What its words mean; without RUN, all that are used.")
 @click.option("--random-failed", is_flag=True, help="Pick a failed attempt at random.")
 @click.option(
     "--last",
@@ -65,19 +82,21 @@ def command(
     html: str | None,
     records: bool,
     evidence: bool,
-    glossary: bool,
+    full: bool,
+    words: bool,
     random_failed: bool,
     last: str,
     seed: int | None,
     archive: Path | None,
     as_json: bool,
 ) -> None:
-    """Explain a run, or one attempt: what it tried, on what, why it ended, what to do.
+    """Explain a run, or one attempt: why it ended, what follows, what to do, what it cost.
 
-    As far as its record holds; exit code 1 where that breaks.
+    One screen; --full and --json have everything. As far as the record holds; exit code 1 where it
+    breaks.
     """
-    if glossary:
-        _tell_glossary(as_json)
+    if words and target is None and not random_failed:
+        _print_glossary(as_json)
         return
     _check(target, html, records=records, evidence=evidence, random_failed=random_failed)
     settings = settings_for(archive)
@@ -96,7 +115,8 @@ def command(
     elif html is not None:
         broken = _write(tracks, settings, run_id, attempt_id, html, around)
     else:
-        broken = _tell(tracks, run_id, attempt_id, around, as_json)
+        asked = _Asked(is_full=full, with_words=words, as_json=as_json)
+        broken = _tell(tracks, run_id, attempt_id, around, asked)
     context.exit(0 if broken is None else 1)
 
 
@@ -157,19 +177,40 @@ def _told(picked: Picked, last: str) -> str:
     return f"picked {key} of {picked.count} failed in the last {last}; again: --seed {picked.seed}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """How an explanation is to be printed."""
+
+    is_full: bool
+    with_words: bool
+    as_json: bool
+
+
 def _tell(
-    tracks: Tracks, run_id: str, attempt_id: int | None, around: Around, as_json: bool
+    tracks: Tracks, run_id: str, attempt_id: int | None, around: Around, asked: _Asked
 ) -> Break | None:
+    width = text_width()
     if attempt_id is None:
-        run = explain_run(tracks, run_id, around)
-        print_json(explanation_json(run)) if as_json else click.echo(
-            run_text(run, width=text_width())
-        )
+        newest = ATTEMPTS_TOLD_MAX if asked.is_full or asked.as_json else 1
+        run = explain_run(tracks, run_id, around, attempts_max=newest)
+        text = run_text(run, width=width) if asked.is_full else run_summary(run, width=width)
+        _print(run, text, asked, width)
         return run.broken
     attempt = explain_attempt(tracks, run_id, attempt_id, around)
-    told = explanation_json(attempt) if as_json else attempt_text(attempt, width=text_width())
-    print_json(told) if as_json else click.echo(told)
+    summary = attempt_text if asked.is_full else attempt_summary
+    _print(attempt, summary(attempt, width=width), asked, width)
     return attempt.broken
+
+
+def _print(
+    explanation: RunExplanation | AttemptExplanation, text: str, asked: _Asked, width: int
+) -> None:
+    if asked.as_json:
+        print_json(explanation_json(explanation))
+        return
+    click.echo(text)
+    if asked.with_words:
+        click.echo(f"\n{words_text(text, width=width)}")
 
 
 def _tell_records(
@@ -193,7 +234,7 @@ def _tell_evidence(
         context.exit(1)
 
 
-def _tell_glossary(as_json: bool) -> None:
+def _print_glossary(as_json: bool) -> None:
     if as_json:
         print_json(dict(GLOSSARY))
     else:

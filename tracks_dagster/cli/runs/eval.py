@@ -54,7 +54,7 @@ def _describe(run_id: str, asked: Asked) -> str:
     opened = asked.opened
     name = f"{opened.eval_id} of {run_id}, seed {opened.seed}"
     if asked.is_new:
-        shown = f"`tracks explain {run_id}` shows what it measures"
+        shown = f"`tracks explain {run_id} --full` shows what it measures"
         return f"Asked for {name}: attempt {opened.number}; {shown}."
     if asked.ended is None:
         return f"{name} is under way: attempt {opened.number}. Nothing was written."

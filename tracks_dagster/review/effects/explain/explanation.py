@@ -288,8 +288,8 @@ class AttemptExplanation:
 class RunExplanation:
     """A run and its newest attempts, oldest first. promotions: a sentence each.
 
-    history: all of its attempts; left_out: how many older ones are told there only. waits_for: what is
-    late or will not come by itself.
+    history: all of its attempts; left_out: how many older ones are told there only. cost: of all of
+    them, without a debit. waits_for: what is late or will not come by itself.
     """
 
     run_id: str
@@ -299,6 +299,7 @@ class RunExplanation:
     promotions: tuple[str, ...]
     history: tuple[Stretch, ...]
     left_out: int
+    cost: Cost
     broken: Break | None
     waits_for: str | None
 

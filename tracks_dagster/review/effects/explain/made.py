@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
-from tracks_dagster.ledger.time_buckets import AttemptTime
+from tracks_dagster.ledger.time_buckets import AttemptTime, RunTime
 from tracks_dagster.ledger.time_facts import accelerator_of
 from tracks_dagster.review.effects.explain.explanation import CheckpointMade, Cost, EvalDone
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
@@ -90,6 +90,41 @@ def explain_cost(
         seconds=time.seconds,
         device_seconds_by=time.device_seconds,
         money=_money(attempt, time, prices),
+    )
+
+
+def explain_run_cost(run: RunReceipts, time: RunTime, prices: Prices | None) -> Cost:
+    """Return what all attempts of the run cost together, until `time` ends."""
+    ended = [receipt.attempt.ended for receipt in run.receipts if receipt.attempt.ended]
+    accounts = [receipt.account for receipt in run.receipts]
+    pairs = zip(run.receipts, time.attempts, strict=True)
+    return Cost(
+        kept_steps=sum(account.kept for account in accounts),
+        lost_steps=sum(account.lost for account in accounts),
+        device_seconds=sum(each.device_seconds for each in ended) if ended else None,
+        accelerator=", ".join(sorted({each.accelerator for each in ended})) or None,
+        wall_s=time.wall_s,
+        debit=None,
+        seconds=time.seconds,
+        device_seconds_by=time.device_seconds,
+        money=_sum([_money(receipt.attempt, each, prices) for receipt, each in pairs], prices),
+    )
+
+
+def _sum(attempts: Sequence[Money], prices: Prices | None) -> Money:
+    """Return the money of several attempts; not known where that of one of them is not."""
+    if prices is None:
+        return Money(device="", unknown_why=NO_TABLE)
+    unknown = next((money.unknown_why for money in attempts if money.amount is None), None)
+    per_hour = {money.per_device_hour for money in attempts}
+    return Money(
+        device=", ".join(sorted({money.device for money in attempts})),
+        currency=prices.currency,
+        source=prices.source,
+        per_device_hour=per_hour.pop() if len(per_hour) == 1 else None,
+        amount=None if unknown else sum(money.amount or 0.0 for money in attempts),
+        wasted=None if unknown else sum(money.wasted or 0.0 for money in attempts),
+        unknown_why=unknown,
     )
 
 

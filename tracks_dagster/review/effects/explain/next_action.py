@@ -10,6 +10,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import RunReceipts
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Record, format_time
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState
 
 NOT_KNOWN = "not known"  # what the record breaks before
@@ -71,7 +72,13 @@ def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str
         return "Nothing: the run is finished."
     if attempt.is_open:
         return f"Nothing yet: it is open; `tracks status {state.run_id}` shows how far it is."
-    return f"{run.status.why} `tracks status {state.run_id}` shows what it waits for."
+    return _undecided(run)
+
+
+def _undecided(run: RunReceipts) -> str:
+    if run.status.state == RunLifecycle.WAITING:  # for a person
+        return run.status.why
+    return f"Nothing yet; `tracks status {run.state.run_id}` shows what it waits for."
 
 
 def _went_on(run: RunReceipts, following_id: int) -> str:

@@ -23,8 +23,7 @@ RANKS_MAX = 8  # the earliest to end; the evidence has all of them
 LATE_MAX = 4
 KILLED = (signal.SIGKILL, signal.SIGTERM)
 LINE_CHARACTERS_MAX = 240
-
-
+FAILED_FIRST = "which failed first"
 FROM_OUTSIDE = (ReasonFamily.AS_MEANT, ReasonFamily.CAPACITY)  # no rank began it
 
 
@@ -34,7 +33,7 @@ def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[
     first = None if reason.family in FROM_OUTSIDE else _began(initiator(ends))
     ordered = sorted(ends, key=lambda end: (end != first, end.ended_at or "~", end.rank))
     for end in ordered[:RANKS_MAX]:
-        began = ", which failed first," if end == first and len(ordered) > 1 else ""
+        began = f", {FAILED_FIRST}," if end == first and len(ordered) > 1 else ""
         yield f"rank {end.rank}{began} {_how(end)}{_said(end)}"
     if len(ordered) > RANKS_MAX:
         yield f"{len(ordered) - RANKS_MAX} more ranks ended later"

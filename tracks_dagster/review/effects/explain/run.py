@@ -39,6 +39,7 @@ from tracks_dagster.review.effects.explain.made import (
     explain_checkpoints,
     explain_cost,
     explain_evals,
+    explain_run_cost,
     rests_on,
 )
 from tracks_dagster.review.effects.explain.missing import missing
@@ -127,9 +128,16 @@ def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeS
     return {attempt.attempt_id: (end.last_step, end.spent)}
 
 
-def explain_run(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> RunExplanation:
+def explain_run(
+    tracks: Tracks,
+    run_id: str,
+    around: Around = NOTHING_AROUND,
+    *,
+    attempts_max: int = ATTEMPTS_TOLD_MAX,
+) -> RunExplanation:
     """Explain a run and its newest attempts; raises as `read_to_explain`."""
-    return explain_told(tracks, read_to_explain(tracks, run_id, around), around)
+    told = read_to_explain(tracks, run_id, around)
+    return explain_told(tracks, told, around, attempts_max=attempts_max)
 
 
 def explain_told(
@@ -155,6 +163,7 @@ def explain_told(
         promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
         history=told.history,
         left_out=len(receipts) - len(chosen),
+        cost=explain_run_cost(told.run, told.time, around.prices),
         broken=told.read.broken,
         waits_for=around.waits_for(told.run.state),
     )

@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.ledger.facts.attempt import EVIDENCE_LOST
 from tracks_dagster.ledger.prices import Money
-from tracks_dagster.review.effects.explain.bucket_words import bucket_label
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
     Cost,
     Ended,
+    EvalDone,
     Next,
     Stretch,
     Where,
 )
+from tracks_dagster.review.effects.explain.glossary import bucket_label
+from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.track.names import NO_DATASET
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.track import code_diff_key
@@ -42,8 +45,9 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
     told = {
         "quarantine": attempt.quarantined,
         "why it ended" if attempt.ended else "how far it is": _why(attempt),
-        "decided next": _decided(attempt.next),
+        "what follows": _follows(attempt.next),
         "what to do": [attempt.what_to_do],
+        "what it cost": cost_lines(attempt.cost),
         "what it tried": _tried(attempt),
         "changed": _changes(attempt),
         "data": _data(attempt),
@@ -51,9 +55,8 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
         "where": _where(attempt.where),
         "began": _began(attempt),
         "checkpoints": _checkpoints(attempt),
-        "cost": _cost(attempt.cost),
         "evals": _evals(attempt),
-        "history": history_lines(attempt.history),
+        "history": history_lines(attempt.history, attempt.broken),
         "said": _said(attempt),
         "missing": attempt.missing,
         "receipt": _receipt(attempt),
@@ -64,12 +67,16 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
     return [part for part in parts if part.lines]
 
 
-def history_lines(history: Sequence[Stretch]) -> Iterator[str]:
-    """Yield a line for each stretch: what it ended as, which steps it ran, what was kept of them."""
+def history_lines(history: Sequence[Stretch], broken: Break | None = None) -> Iterator[str]:
+    """Yield a line for each stretch: what it ended as, which steps it ran, what was kept of them.
+
+    broken: where the track stops holding; an end behind it is not known.
+    """
+    no_end = "open" if broken is None else "end not known"
     for each in history:
         many = each.count > 1
         name = f"a{each.first:02d} to a{each.last:02d}" if many else f"a{each.first:02d}"
-        ends = f"{each.count} attempts, {each.reason}" if many else each.reason or "open"
+        ends = f"{each.count} attempts, {each.reason}" if many else each.reason or no_end
         ran = (
             f"steps {each.from_step} to {each.to_step}"
             if each.to_step > each.from_step
@@ -100,7 +107,7 @@ def _why(attempt: AttemptExplanation) -> Iterator[str]:
     if ended is None:
         yield attempt.progress.sentence if attempt.progress else "It has not ended."
         return
-    yield f"{ended.sentence} It ended at {_time(ended.ended_at)}."
+    yield f"{ended.sentence} It ended at {clock_time(ended.ended_at)}."
     yield f"rule {ended.rule}, confidence {ended.confidence:.0%}, closed by {_closer(attempt, ended)}"
     if ended.root_message not in ("", ended.reason, *ended.lines):
         yield f"root message: {ended.root_message}"
@@ -108,14 +115,27 @@ def _why(attempt: AttemptExplanation) -> Iterator[str]:
         yield f"| {line}"
     for line in ended.traceback_tail:
         yield f"> {line}"
-    for line in ended.against:
-        yield f"against it: {line}"
-    if not ended.against:
-        yield "nothing in the evidence speaks for another reason"
+    yield from judgement(attempt, ended)
     yield from ended.ranks
     yield from ended.late
     if ended.reclassified_why:
         yield f"read again later: {ended.reclassified_why}"
+
+
+def judgement(attempt: AttemptExplanation, ended: Ended) -> Iterator[str]:
+    """Yield what speaks against the reason, or that nothing does, or that nobody can know."""
+    if is_evidence_lost(attempt):
+        yield "what speaks against it is not known: the stored evidence is gone or was changed"
+        return
+    for line in ended.against:
+        yield f"against it: {line}"
+    if not ended.against:
+        yield "nothing in the evidence speaks for another reason"
+
+
+def is_evidence_lost(attempt: AttemptExplanation) -> bool:
+    """Whether the evidence of the end is gone or was changed, so that it cannot be weighed again."""
+    return EVIDENCE_LOST.name in {each.absence for each in attempt.completeness.fields}
 
 
 def _closer(attempt: AttemptExplanation, ended: Ended) -> str:
@@ -124,7 +144,7 @@ def _closer(attempt: AttemptExplanation, ended: Ended) -> str:
     return f"the supervisor of Dagster run {ended.closed_by}" if is_supervisor else ended.closed_by
 
 
-def _decided(decision: Next) -> Iterator[str]:
+def _follows(decision: Next) -> Iterator[str]:
     by = f" by {decision.decided_by}" if decision.decided_by else ""
     yield f"{decision.what}{by}: {decision.decision}"
     for record in decision.counted:
@@ -139,7 +159,7 @@ def _tried(attempt: AttemptExplanation) -> Iterator[str]:
     yield f"{tried.model_family}, stage {tried.stage}, owner {tried.owner}, team {tried.team}"
     if tried.trainer != "family":
         yield f"a training script of the owner's, stored as {tried.trainer}"
-    yield f"opened by {tried.decided_by} ({tried.cause}) at {_time(tried.opened_at)}"
+    yield f"opened by {tried.decided_by} ({tried.cause}) at {clock_time(tried.opened_at)}"
     yield tried.decision
     config = " ".join(f"{key}={value}" for key, value in sorted(tried.config.items()))
     yield f"config: {config}"
@@ -236,7 +256,8 @@ def _checkpoints(attempt: AttemptExplanation) -> Iterator[str]:
     yield attempt.rests_on
 
 
-def _cost(cost: Cost) -> Iterator[str]:
+def cost_lines(cost: Cost) -> Iterator[str]:
+    """Yield steps, seconds, money and debit of an attempt, or of all attempts of a run."""
     yield f"{cost.kept_steps} steps kept, {cost.lost_steps} lost"
     if cost.device_seconds is not None:
         wall = f" in {cost.wall_s:.0f} s" if cost.wall_s is not None else ""
@@ -252,29 +273,36 @@ def _cost(cost: Cost) -> Iterator[str]:
         ]
         if parts:
             yield f"{what}: {', '.join(parts)}"
-    yield _money(cost.money)
+    yield money_words(cost.money)
     if cost.debit is not None:
         why = f" ({cost.debit.why})" if cost.debit.why else ""
         yield f"opening it spent {cost.debit.amount:g} of the budget for {cost.debit.reason}{why}"
 
 
-def _money(money: Money) -> str:
+def money_words(money: Money) -> str:
+    """Return what it cost in money, or why that is not known."""
     if money.amount is None:
         return f"in money not known: {money.unknown_why}"
+    price = f" at {money.per_device_hour:g} a device hour" if money.per_device_hour else ""
     return (
-        f"{money.amount:.2f} {money.currency} at {money.per_device_hour:g} a device hour, "
+        f"{money.amount:.2f} {money.currency}{price}, "
         f"{money.wasted:.2f} of it not for steps that were kept (prices: {money.source})"
     )
 
 
 def _evals(attempt: AttemptExplanation) -> Iterator[str]:
-    for done in attempt.evals:
-        metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
-        result = metrics or done.message or "not ended"
-        yield f"{done.eval_id} (try {done.number}): {done.reason or 'open'}, {result}"
+    yield from eval_lines(attempt.evals)
     if not attempt.evals:
         yield "none of its checkpoints was evaluated"
     yield from attempt.evals_owed
+
+
+def eval_lines(evals: Sequence[EvalDone]) -> Iterator[str]:
+    """Yield how each eval went."""
+    for done in evals:
+        metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
+        result = metrics or done.message or "not ended"
+        yield f"{done.eval_id} (try {done.number}): {done.reason or 'open'}, {result}"
 
 
 def _said(attempt: AttemptExplanation) -> Iterator[str]:
@@ -285,7 +313,7 @@ def _said(attempt: AttemptExplanation) -> Iterator[str]:
             f"them, `tracks explain {attempt.key} --json` has all"
         )
     for each in attempt.words[-WORDS_MAX:]:
-        yield one_line(f"{_time(each.at)} {each.by}: {each.text}")
+        yield one_line(f"{clock_time(each.at)} {each.by}: {each.text}")
 
 
 def _receipt(attempt: AttemptExplanation) -> Iterator[str]:
@@ -294,6 +322,22 @@ def _receipt(attempt: AttemptExplanation) -> Iterator[str]:
     yield from score.absences
 
 
-def _time(text: str) -> str:
+def clock_time(text: str) -> str:
     """Return a record's time to the second: people compare it with a clock."""
     return f"{text[:19]}Z"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time in two units at most: "3 d 4 h", "12 min 5 s", "0.4 s"."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    for size, unit, smaller_size, smaller in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // smaller_size
+            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{whole} s"

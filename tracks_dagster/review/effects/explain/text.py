@@ -1,8 +1,8 @@
-"""Tell an explanation in plain text: what a tired person reads at night, the end before the details.
+"""A whole explanation as plain text, and how its lines are labelled and wrapped. Pure.
 
-Pure: text in, nothing out. Colours are not its business, so it reads the same in a mail. With a width
-lines are wrapped below themselves; a command in backticks is never broken, so that it can be copied.
-What each part says is `sections`'s, the words that it uses are `glossary`'s.
+The same on a terminal, in a pipe and in a mail: no colours. With a width, lines are wrapped below
+themselves; a command in backticks is never broken, so that it can be copied. What each part says is in
+`sections`, the short answer in `summary`, the meaning of the words in `glossary`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,12 @@ from collections.abc import Iterable, Iterator
 from tracks_dagster.review.effects.explain.explanation import AttemptExplanation, RunExplanation
 from tracks_dagster.review.effects.explain.glossary import used_topics
 from tracks_dagster.review.effects.explain.reading import Break
-from tracks_dagster.review.effects.explain.sections import Section, history_lines, sections
+from tracks_dagster.review.effects.explain.sections import (
+    Section,
+    cost_lines,
+    history_lines,
+    sections,
+)
 
 LABEL_WIDTH = 14
 MARGIN = "  "  # before a label
@@ -25,16 +30,21 @@ _JOINT = "\N{NO-BREAK SPACE}"  # stands for a space that must not end a line, wh
 
 
 def run_text(run: RunExplanation, *, width: int | None = None) -> str:
-    """Return the run in a few lines, its history, then each of its newest attempts, then the words.
+    """Return the run in a few lines, its history and cost, then each of its newest attempts.
 
     width: characters of a line, where it can be; None: lines as long as they are.
     """
     head = [f"{run.run_id}: {run.state}. {run.why}".rstrip(), *run.promotions]
     head += broken_lines(run.broken)
     head += filter(None, [run.waits_for])
-    head += _labelled([Section("history", tuple(_history(run)))])
+    head += labelled_lines(
+        [
+            Section("what it cost", tuple(cost_lines(run.cost))),
+            Section("history", tuple(_history(run))),
+        ]
+    )
     parts = ["\n".join(head), *(_attempt(attempt, is_alone=False) for attempt in run.attempts)]
-    return wrapped(_with_words("\n\n".join(parts)), width)
+    return wrapped("\n\n".join(parts), width)
 
 
 def attempt_text(attempt: AttemptExplanation, *, width: int | None = None) -> str:
@@ -42,7 +52,12 @@ def attempt_text(attempt: AttemptExplanation, *, width: int | None = None) -> st
 
     width: as of `run_text`.
     """
-    return wrapped(_with_words(_attempt(attempt, is_alone=True)), width)
+    return wrapped(_attempt(attempt, is_alone=True), width)
+
+
+def words_text(text: str, *, width: int | None = None) -> str:
+    """Return what the words mean that `text` uses, a line a topic."""
+    return wrapped("\n".join(labelled_lines([Section("words", tuple(used_topics(text)))])), width)
 
 
 def wrapped(text: str, width: int | None) -> str:
@@ -56,7 +71,8 @@ def _wrapped(line: str, width: int) -> str:
     if len(line) <= width:
         return line
     is_labelled = line.startswith(MARGIN)
-    hanging = (MARGIN + " " * LABEL_WIDTH if is_labelled else "") + HANGING
+    # Of a head further to the right than a label, so that its rest does not look like one.
+    hanging = (MARGIN + " " * LABEL_WIDTH if is_labelled else MARGIN) + HANGING
     joined = _COMMAND.sub(lambda match: match.group().replace(" ", _JOINT), line)
     # The label and the space after it, or the indentation of a traceback's line, are kept as they are.
     kept = len(MARGIN) + LABEL_WIDTH if is_labelled else 0
@@ -85,14 +101,15 @@ def end_word(attempt: AttemptExplanation) -> str:
     return "open" if attempt.broken is None else "end not known"
 
 
-def broken_lines(broken: Break | None) -> list[str]:
+def broken_lines(broken: Break | None, *, with_to_do: bool = True) -> list[str]:
     """Say where the track stops holding; nothing where it holds."""
     if broken is None:
         return []
     what = "A NEWER VERSION WROTE" if broken.is_newer else "THE RECORD BREAKS at"
+    to_do = f" To do: {broken.to_do}" if with_to_do else ""
     return [
         f"{what} record {broken.seq}: {broken.meaning} What is told here holds up to the record before "
-        f"it, and is as things stood then. To do: {broken.to_do}"
+        f"it, and is as things stood then.{to_do}"
     ]
 
 
@@ -103,11 +120,11 @@ def _attempt(attempt: AttemptExplanation, *, is_alone: bool) -> str:
         lines += filter(None, [attempt.waits_for])
     told = sections(attempt)
     kept = told if is_alone else [each for each in told if each.label != "history"]
-    return "\n".join([*lines, *_labelled(kept)])
+    return "\n".join([*lines, *labelled_lines(kept)])
 
 
 def _history(run: RunExplanation) -> Iterator[str]:
-    yield from history_lines(run.history)
+    yield from history_lines(run.history, run.broken)
     if run.left_out:
         yield (
             f"the oldest {run.left_out} are told here only; `tracks explain {run.run_id}/a01` tells "
@@ -115,13 +132,15 @@ def _history(run: RunExplanation) -> Iterator[str]:
         )
 
 
-def _labelled(told: Iterable[Section]) -> list[str]:
+def labelled_lines(told: Iterable[Section]) -> list[str]:
+    """Return the lines of the sections, each section's label before its first."""
     return [
-        f"{MARGIN}{section.label if index == 0 else '':<{LABEL_WIDTH}}{line}"
+        f"{label_column(section.label if index == 0 else '')}{line}"
         for section in told
         for index, line in enumerate(section.lines)
     ]
 
 
-def _with_words(text: str) -> str:
-    return "\n".join([text, "", *_labelled([Section("words", tuple(used_topics(text)))])])
+def label_column(label: str) -> str:
+    """Return what stands before a line: its label, or as much room."""
+    return f"{MARGIN}{label:<{LABEL_WIDTH}}"

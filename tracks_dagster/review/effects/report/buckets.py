@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
-from tracks_dagster.review.effects.explain.bucket_words import BUCKET_WORDS, bucket_label
-from tracks_dagster.review.effects.report.timeline import told_span
+from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label
+from tracks_dagster.review.effects.explain.sections import span
 
 SHARE_SHOWN_MIN = 0.0005  # of the bar; what is narrower stands in the table only
 
@@ -32,7 +32,7 @@ def _table(time: RunTime) -> str:
     devices = time.device_seconds
     rows = [
         f'<tr><td><i class="swatch b-{bucket}"></i></td><td>{bucket_label(bucket)}</td>'
-        f'<td class="number">{told_span(time.seconds[bucket])}</td>'
+        f'<td class="number">{span(time.seconds[bucket])}</td>'
         f'<td class="number">{time.seconds[bucket] / time.wall_s:.1%}</td>'
         f'<td class="number">{devices[bucket]:.1f}</td>'
         f'<td class="words soft">{BUCKET_WORDS[bucket]}</td></tr>'
@@ -40,7 +40,7 @@ def _table(time: RunTime) -> str:
         if time.seconds[bucket] > 0 or devices[bucket] > 0
     ]
     total = (
-        f'<tr class="total"><td></td><td>in all</td><td class="number">{told_span(time.wall_s)}</td>'
+        f'<tr class="total"><td></td><td>in all</td><td class="number">{span(time.wall_s)}</td>'
         f'<td class="number">100.0%</td><td class="number">{sum(devices.values()):.1f}</td>'
         "<td></td></tr>"
     )

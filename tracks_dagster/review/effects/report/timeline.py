@@ -11,6 +11,7 @@ from datetime import datetime
 from html import escape
 
 from tracks_dagster.review.effects.explain.explanation import Stretch
+from tracks_dagster.review.effects.explain.sections import span
 from tracks_dagster.review.effects.explain.stretches import members
 from tracks_dagster.review.effects.receipts import RunReceipts
 from tracks_dagster.review.effects.report.loss_curve import colour
@@ -29,24 +30,8 @@ def timeline(run: RunReceipts, history: Sequence[Stretch], *, until: datetime) -
     rows = "\n".join(_row(run, stretch, scale, until) for stretch in history)
     return (
         f'<div class="strip">\n{rows}\n<div class="axis"><span>{_clock(scale.begin)}</span>'
-        f"<span>{told_span(scale.span_s)}</span><span>{_clock(until)}</span></div></div>"
+        f"<span>{span(scale.span_s)}</span><span>{_clock(until)}</span></div></div>"
     )
-
-
-def told_span(seconds: float) -> str:
-    """Return a length of time in two units at most: "3 d 4 h", "12 min 5 s", "0.4 s"."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    for size, unit, smaller_size, smaller in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // smaller_size
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
 
 
 class _Scale:
@@ -69,7 +54,7 @@ def _row(run: RunReceipts, stretch: Stretch, scale: _Scale, until: datetime) -> 
         bars = "".join(bar for attempt in group for bar in _bars(attempt, scale, until))
     length = sum((_end(a, until) - a.opened_at).total_seconds() for a in group)
     told = (
-        f"{escape(stretch.reason or 'open')}, {told_span(length)}; {stretch.kept_steps} steps kept, "
+        f"{escape(stretch.reason or 'open')}, {span(length)}; {stretch.kept_steps} steps kept, "
         f"{stretch.lost_steps} lost"
     )
     name = name_of(stretch)

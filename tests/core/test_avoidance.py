@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from tests.pools import CLUSTER, HOUR_S, PoolHistory, clustered
+from tracks_dagster.holds.hold import nodes_in_quarantine
 from tracks_dagster.retry.avoidance import (
     AVOIDED_BYTES_MAX,
     AVOIDED_NODES_MAX,
@@ -15,48 +16,58 @@ from tracks_dagster.retry.avoidance import (
 )
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.remedies import remedy, tried_by
-from tracks_dagster.track.bodies import ComputeRequest
+from tracks_dagster.track.bodies import AttemptOpened, ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason as R
 from tracks_dagster.track.records import canonical_json
 
 OWN = replace(CLUSTER, excluded_nodes=("n-9",))
+DECISION = "Open attempt 1."
+
+
+def avoided(
+    compute: ComputeRequest, pool: PoolHistory, at: datetime | None = None
+) -> AttemptOpened:
+    """Open an attempt on `compute` without the nodes of `pool` that are on hold."""
+    opening = clustered(compute=compute).state.attempts[-1].opened
+    return avoid(opening, nodes_in_quarantine(pool.state, at or pool.at))
 
 
 def test_nodes_in_quarantine_stand_beside_the_runs_own_until_they_expire() -> None:
     pool = PoolHistory().quarantine("n-1", for_s=HOUR_S).quarantine("n-9")
-    found = avoid(OWN, pool.state, pool.at)
+    found = avoided(OWN, pool)
     assert found.compute.excluded_nodes == ("n-9", "n-1")
-    assert found.nodes == {"n-1": "until 2026-01-31T03:00Z: it smells"}
-    assert found.words.startswith("In quarantine in pool kubernetes/h100, and avoided: n-1 (until")
-    later = avoid(OWN, pool.state, pool.at + timedelta(hours=1))
-    assert (later.compute, later.nodes, later.words) == (OWN, {}, "")
-    assert avoid(OWN, pool.release("n-1").state, pool.at).compute == OWN
+    assert found.avoided_nodes == {"n-1": "until 2026-01-31T03:00Z: it smells"}
+    words = f"{DECISION} In quarantine in pool kubernetes/h100, and avoided: n-1 (until"
+    assert found.decision.startswith(words)
+    later = avoided(OWN, pool, pool.at + timedelta(hours=1))
+    assert (later.compute, later.avoided_nodes, later.decision) == (OWN, {}, DECISION)
+    assert avoided(OWN, pool.release("n-1")).compute == OWN
 
 
 def test_a_local_gang_stays_on_its_machine() -> None:
     pool = PoolHistory("local/cpu").quarantine("n-1")
-    assert avoid(ComputeRequest(), pool.state, pool.at).compute.excluded_nodes == ()
+    assert avoided(ComputeRequest(), pool).compute.excluded_nodes == ()
 
 
 def test_a_record_has_room_for_what_is_avoided() -> None:
     pool = PoolHistory()
     for number in range(200):
         pool.quarantine(f"a-node-with-a-long-name-{number:03d}.cluster.internal")
-    found = avoid(CLUSTER, pool.state, pool.at)
-    assert 10 < len(found.nodes) <= AVOIDED_NODES_MAX
-    characters = sum(2 * len(node) + len(why) for node, why in found.nodes.items())
+    found = avoided(CLUSTER, pool)
+    assert 10 < len(found.avoided_nodes) <= AVOIDED_NODES_MAX
+    characters = sum(2 * len(node) + len(why) for node, why in found.avoided_nodes.items())
     assert characters <= AVOIDED_BYTES_MAX
-    assert "a-node-with-a-long-name-199.cluster.internal" in found.nodes  # the newest first
-    assert f"{200 - len(found.nodes)} more are in quarantine" in found.words
+    assert "a-node-with-a-long-name-199.cluster.internal" in found.avoided_nodes  # the newest first
+    assert f"{200 - len(found.avoided_nodes)} more are in quarantine" in found.decision
 
 
 def test_a_record_has_room_for_words_of_four_bytes_a_character() -> None:
     pool = PoolHistory()
     for number in range(AVOIDED_NODES_MAX):
         pool.quarantine(f"n-{number}", why="\N{FIRE}" * 60)
-    found = avoid(CLUSTER, pool.state, pool.at)
-    assert found.nodes
-    assert len(canonical_json(dict(found.nodes))) <= AVOIDED_BYTES_MAX
+    found = avoided(CLUSTER, pool)
+    assert found.avoided_nodes
+    assert len(canonical_json(dict(found.avoided_nodes))) <= AVOIDED_BYTES_MAX
 
 
 def test_the_next_attempt_begins_without_what_was_avoided_and_keeps_its_own() -> None:

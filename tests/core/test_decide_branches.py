@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from tests.histories import History
+from tests.holds import lost
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse, Retry, Wait
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -56,15 +57,15 @@ def test_a_run_that_is_no_branch_begins_afresh() -> None:
 
 
 def test_a_branch_whose_source_was_withdrawn_is_refused_and_not_begun_at_step_0() -> None:
-    decision = decided(branch(), source_withdrawn="r-0@20 was quarantined.")
+    decision = decided(branch(), holds=[lost(SOURCE)])
     assert isinstance(decision, Refuse)
     assert decision.limit == "branch"
-    assert "r-0@20 was quarantined" in decision.decision
+    assert "and r-0@20 (attempt 2) is not in that run's track" in decision.decision
 
 
 def test_a_run_that_nobody_may_retry_waits_whatever_became_of_its_source() -> None:
     history = branch().stop("drain").end("user_cancelled")
-    decision = decide(history.state, DEFAULT_POLICY, history.at, source_withdrawn="gone")
+    decision = decide(history.state, DEFAULT_POLICY, history.at, [lost(SOURCE)])
     assert isinstance(decision, Wait)
 
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from tests.bodies import BEGIN
 from tests.histories import History
+from tracks_dagster.holds.storm import PoolEnd, PoolView, find_storm
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.limits import spendings
 from tracks_dagster.retry.policy import NEED_A_RULE
-from tracks_dagster.retry.storm import PoolEnd, PoolView
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind
@@ -353,11 +353,12 @@ def test_a_storm_only_ever_puts_a_retry_off_and_only_for_a_while(
     now = state.head.at + timedelta(seconds=1)
     at = now - timedelta(seconds=age_s)
     pool = PoolView(
-        pool="p",
+        pool="local/cpu",
         ends=[PoolEnd(run_id=f"x-{n % runs}", attempt_id=n, ended_at=at) for n in range(ends)],
     )
     clear = decide(state, DEFAULT_POLICY, now)
-    stormy = decide(state, DEFAULT_POLICY, now, pool=pool)
+    storm = find_storm(pool, DEFAULT_POLICY.storm, now)
+    stormy = decide(state, DEFAULT_POLICY, now, [] if storm is None else [storm])
     if isinstance(clear, Refuse) or (isinstance(clear, Wait) and clear.until is None):
         assert stormy == clear
         return

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.histories import Grown, History
-from tracks_dagster.holds.clean_start import CleanStart, NothingClean, Withheld, clean_start
+from tests.holds import in_quarantine, lost
+from tracks_dagster.holds.hold import CleanStart, clean_start
 from tracks_dagster.ledger.projection_lineage import quarantine_rows
 from tracks_dagster.track.bodies import Note, SourceDecision
 from tracks_dagster.track.errors import TrackBroken
@@ -82,7 +83,7 @@ def run() -> History:
 
 
 @pytest.mark.parametrize(
-    ("withheld", "given_up", "resume"),
+    ("on_hold", "given_up", "resume"),
     [
         ([], [], 40),
         ([10], [], 40),  # what nobody asks for
@@ -93,56 +94,50 @@ def run() -> History:
     ],
 )
 def test_the_newest_clean_checkpoint_before_what_was_asked_is_taken(
-    withheld: list[int], given_up: list[int], resume: int | None
+    on_hold: list[int], given_up: list[int], resume: int | None
 ) -> None:
     state = run().state
     refs = {c.ref.step: c.ref for c in state.checkpoints}
-    told = Withheld(checkpoints={refs[s].manifest_sha256: "descends from x." for s in withheld})
-    start = clean_start(
-        state,
-        refs[40],
-        told,
-        source_withdrawn=None,
-        given_up=[refs[step] for step in given_up],
-    )
+    holds = [in_quarantine(refs[step]) for step in on_hold]
+    start = clean_start(state, refs[40], holds, given_up=[refs[step] for step in given_up])
     if resume is None:
-        assert isinstance(start, NothingClean)
-        assert start.why.startswith("Step 40 (attempt 3) descends from x. No checkpoint")
+        assert start.hold == in_quarantine(refs[40])
+        assert start.resume is None
+        assert start.words.startswith(
+            "Step 40 (attempt 3) descends from node:n-1, which ann put in"
+        )
+        assert start.words.endswith("No checkpoint before it is left that does not.")
     else:
-        assert isinstance(start, CleanStart)
+        assert start.hold is None
         assert start.resume == refs[resume]
         assert bool(start.words) is (resume != 40)
 
 
 def test_a_fresh_start_stays_one() -> None:
-    start = clean_start(run().state, None, Withheld(), source_withdrawn=None)
-    assert start == CleanStart(resume=None)
+    history = run()
+    holds = [in_quarantine(c.ref) for c in history.state.checkpoints]
+    assert clean_start(history.state, None, holds) == CleanStart(resume=None)
 
 
 @pytest.mark.parametrize(
-    ("gone", "source_is_clean", "goes_on"),
-    [(None, True, True), ("it was deleted", True, False), (None, False, False)],
+    ("is_lost", "source_is_clean", "goes_on"),
+    [(False, True, True), (True, True, False), (False, False, False)],
 )
 def test_a_branch_goes_back_to_where_it_left_if_that_holds(
-    gone: str | None, source_is_clean: bool, goes_on: bool
+    is_lost: bool, source_is_clean: bool, goes_on: bool
 ) -> None:
     source = run().state.checkpoints[0].ref
     branch = History("b-1").declare(branched_from=source).open().place().restore().commit(50)
     own = branch.end("preempted").state.checkpoints[0].ref
-    held = [own] if source_is_clean else [own, source]
-    told = Withheld(checkpoints={ref.manifest_sha256: "descends from x." for ref in held})
-    start = clean_start(branch.state, own, told, source_withdrawn=gone)
-    if goes_on:
-        assert isinstance(start, CleanStart)
-        assert start.resume == source
-    else:
-        assert isinstance(start, NothingClean)
+    holds = [in_quarantine(ref) for ref in ([own] if source_is_clean else [own, source])]
+    start = clean_start(branch.state, own, [*holds, *([lost(source)] if is_lost else [])])
+    assert start.resume == (source if goes_on else None)
+    assert (start.hold is None) is goes_on
 
 
 def test_a_branch_without_a_checkpoint_of_its_own_has_nothing_else() -> None:
     source = run().state.checkpoints[0].ref
     branch = History("b-1").declare(branched_from=source)
-    told = Withheld(checkpoints={source.manifest_sha256: "descends from x."})
-    start = clean_start(branch.state, source, told, source_withdrawn=None)
-    assert isinstance(start, NothingClean)
-    assert start.why.startswith("r-1@10 (attempt 1) descends from x.")
+    start = clean_start(branch.state, source, [in_quarantine(source)])
+    assert start.hold is not None
+    assert start.words.startswith("r-1@10 (attempt 1) descends from node:n-1, which ann put in")

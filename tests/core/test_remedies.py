@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.histories import History
+from tests.holds import in_quarantine
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -87,11 +88,11 @@ def test_bad_input_is_confirmed_once_and_then_its_snapshot_is_quarantined() -> N
 
 def test_a_quarantined_snapshot_refuses_any_retry_and_says_how_to_go_on() -> None:
     history = begun().commit(10).end("preempted", last_step=12)
-    why = "snapshot abc of aws-docs is quarantined (bad rows)."
-    refused = decide(history.state, DEFAULT_POLICY, history.at, snapshot_withdrawn=why)
+    hold = in_quarantine(history.state.declared.snapshot)
+    refused = decide(history.state, DEFAULT_POLICY, history.at, [hold])
     assert isinstance(refused, Refuse)
     assert (refused.limit, refused.quarantines_snapshot) == ("snapshot", None)
-    assert why in refused.decision
+    assert f"not retried: {hold.source} is in quarantine: it flips bits (ann" in refused.decision
 
 
 def test_the_node_to_blame_is_left_where_the_end_tells_it() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.histories import History
+from tests.holds import lost
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Finish, Refuse, Retry, Wait
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -182,7 +183,7 @@ def test_a_branch_whose_source_was_withdrawn_keeps_its_oldest() -> None:
     history = saved(30, branched_from=SOURCE)
     retried(ended(history, onset=35))
     ended(history, onset=35)
-    decision = answer(history, source_withdrawn="r-0@20 was quarantined.")
+    decision = answer(history, holds=[lost(SOURCE)])
     assert isinstance(decision, Retry)
     assert decision.resume == history.state.checkpoints[0].ref
     assert decision.quarantine == ()
@@ -190,10 +191,10 @@ def test_a_branch_whose_source_was_withdrawn_keeps_its_oldest() -> None:
 
 def test_a_branch_with_nowhere_to_go_back_to_is_refused() -> None:
     history = ended(saved(40, branched_from=SOURCE), onset=35, last_step=45)
-    decision = answer(history, source_withdrawn="r-0@20 was quarantined.")
+    decision = answer(history, holds=[lost(SOURCE)])
     assert isinstance(decision, Refuse)
     assert decision.limit == "remediation"
-    assert "r-0@20 was quarantined" in decision.decision
+    assert "and r-0@20 (attempt 2) is not in that run's track" in decision.decision
 
 
 def test_what_a_rollback_only_passes_over_is_told_apart_from_what_is_tainted() -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from tests.bodies import BEGIN
 from tests.histories import History
+from tracks_dagster.holds.storm import PoolEnd, PoolView, StormRule, find_storm
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import Remedy, RetryPolicy
-from tracks_dagster.retry.storm import PoolEnd, PoolView, StormRule, find_storm
 from tracks_dagster.track.bodies import ComputeRequest, Debit
 from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.track.placement import pool_of
@@ -21,15 +21,16 @@ from tracks_dagster.track.records import Kind
 
 RULE = StormRule(ends=4, runs=2, share=0.5, window_s=300, pause_s=100, pause_s_max=600)
 NOW = BEGIN + timedelta(hours=1)
+POOL = "local/cpu"
 
 
 def view(*ages_s: float, runs: int = 2, run_count: int = 4, at: datetime = NOW) -> PoolView:
-    """Return a pool in which attempts of `runs` runs ended that long before `at`."""
+    """Return the pool of `failed` in which attempts of `runs` runs ended that long before `at`."""
     ends = [
         PoolEnd(run_id=f"x-{n % runs}", attempt_id=n, ended_at=at - timedelta(seconds=age_s))
         for n, age_s in enumerate(ages_s)
     ]
-    return PoolView(pool="p", ends=ends, run_count=run_count)
+    return PoolView(pool=POOL, ends=ends, run_count=run_count)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +54,7 @@ def test_a_storm_is_many_ends_of_several_runs_within_minutes(
 
 def test_an_attempt_that_is_named_twice_counts_once() -> None:
     pool = view(1, 2, 3)
-    assert find_storm(PoolView(pool="p", ends=(*pool.ends, *pool.ends)), RULE, NOW) is None
+    assert find_storm(PoolView(pool=POOL, ends=(*pool.ends, *pool.ends)), RULE, NOW) is None
 
 
 def test_without_a_number_there_are_no_storms() -> None:
@@ -101,8 +102,8 @@ def stormy(
     ended_at = history.state.attempts[-1].ended_at
     assert ended_at is not None
     now = max(ended_at + timedelta(seconds=late_s), history.state.head.at)
-    pool = view(*[quiet_s] * 20, runs=5, at=now)
-    return decide(history.state, policy, now, pool=pool)
+    storm = find_storm(view(*[quiet_s] * 20, runs=5, at=now), policy.storm, now)
+    return decide(history.state, policy, now, [] if storm is None else [storm])
 
 
 def test_a_retry_waits_for_the_storm_and_a_person_is_told_once() -> None:
@@ -112,7 +113,7 @@ def test_a_retry_waits_for_the_storm_and_a_person_is_told_once() -> None:
     assert waits.until is not None
     assert waits.alert is not None
     assert waits.alert.rule == ALERT_POOL_STORM
-    assert "20 attempts of 5 runs ended in pool p" in waits.alert.text
+    assert f"20 attempts of 5 runs ended in pool {POOL}" in waits.alert.text
     history.add(Kind.ALERT, waits.alert)
     again = stormy(history, quiet_s=1)
     assert isinstance(again, Wait)

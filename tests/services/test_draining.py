@@ -14,7 +14,9 @@ from tracks_dagster.attempts.effects.draining import drain_node
 from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.checkpoints.effects.cadence import advise_cadence
+from tracks_dagster.holds.effects.pools import Pools
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -23,7 +25,6 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_decisions import quarantine_node
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.track.bodies import MOVE
@@ -157,7 +158,7 @@ def test_a_planned_drain_is_no_interruption_and_no_storm(
     pool = advise_cadence(tracks, ledger, "r-1").pool
     assert pool.interruption_count == 0
     assert pool.other_ends == {"node_drained (planned)": 1}
-    assert Pools(ledger, now=clock(), window_s=3600).view(POOL).ends == ()
+    assert Pools(ledger, StormRule(window_s=3600), now=clock()).view(POOL).ends == ()
 
 
 def test_a_person_who_drains_the_run_as_well_keeps_it(

@@ -41,10 +41,10 @@ def test_a_withdrawn_snapshot_is_one_alert_and_no_failing_tick(
     assert not first.problems
     assert "r-1: paused: The first attempt of r-1 cannot be opened: snapshot" in first.decided[0]
     assert all(not each.problems and not each.decided for each in others)
-    assert "is quarantined" in others[0].waiting[0]
+    assert "is in quarantine" in others[0].waiting[0]
     [alert] = tracks.run("r-1").alerts
     assert alert.body.rule == names.ALERT_FIRST_ATTEMPT_HELD
-    assert "tracks snapshots release" in alert.body.text
+    assert "tracks release snapshot:" in alert.body.text
     assert "tracks stop r-1" in alert.body.text
     assert run_status(tracks.run("r-1")).why == alert.body.text
 

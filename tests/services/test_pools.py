@@ -10,6 +10,8 @@ import pytest
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
+from tracks_dagster.holds.effects.pools import Pools
+from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
@@ -18,7 +20,6 @@ from tracks_dagster.retry.effects.due import (
     runs_of_a_person,
     runs_with_open_attempts,
 )
-from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 
@@ -45,7 +46,7 @@ def test_a_pool_shows_its_newest_ends_and_how_many_runs_it_works_for(
     for history in (old, new, meant, training, elsewhere):
         history.write_to(store)
     Projector(store, ledger).scan()
-    pools = Pools(ledger, now=late + timedelta(minutes=2), window_s=300)
+    pools = Pools(ledger, StormRule(window_s=300), now=late + timedelta(minutes=2))
     view = pools.view("spot")
     assert [(end.run_id, end.attempt_id) for end in view.ends] == [("new", 1)]
     assert view.ends[0].ended_at == new.state.attempts[0].ended_at

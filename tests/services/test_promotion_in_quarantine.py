@@ -88,7 +88,7 @@ def test_a_release_takes_no_alias_from_a_checkpoint_that_was_promoted_since(
     assert holder.run_id == "r-2"
 
 
-def withheld_run(run_id: str, begin: datetime, store: FakeObjectStore) -> None:
+def run_on_hold(run_id: str, begin: datetime, store: FakeObjectStore) -> None:
     """A finished run on node-2, whose one checkpoint was evaluated."""
     history = History(run_id, begin=begin).declare().open().place(ranks=on("node-2")).restore()
     history.commit(40).end("completed", last_step=40).write_to(store)
@@ -99,7 +99,7 @@ def test_of_two_that_want_one_alias_the_newer_has_it_after_the_release(
 ) -> None:
     orchestrator, run_ids = FakeOrchestrator(), ("z-older", "a-newer")
     for run_id in run_ids:
-        withheld_run(run_id, clock.at, store)
+        run_on_hold(run_id, clock.at, store)
     Projector(store, ledger).scan()
     clock.advance(3600)
     ticked(tracks, ledger, orchestrator)
@@ -124,7 +124,7 @@ def test_runs_that_wait_for_a_release_take_turns(
     monkeypatch.setattr(ledger, "query", lambda sql, values: asked)
     seen: list[str] = []
     for _ in range(3):
-        turn = due.runs_withheld_from_promotion(ledger, clock.at)
+        turn = due.runs_with_promotion_on_hold(ledger, clock.at)
         assert len(turn) <= 2
         seen += turn
         clock.advance(due.WITHHELD_TURN_S)
@@ -138,7 +138,7 @@ def test_asking_who_waits_for_a_release_reads_no_other_promotion(
     asked: list[tuple[str, dict[str, Json]]] = []
     with monkeypatch.context() as patched:
         patched.setattr(ledger, "query", lambda sql, values: asked.append((sql, values)) or [])
-        due.runs_withheld_from_promotion(ledger, clock.at)
+        due.runs_with_promotion_on_hold(ledger, clock.at)
     [(sql, values)] = asked
     plan = [row["detail"] for row in ledger.query(f"explain query plan {sql}", values)]
     assert plan[0] == "SCAN p USING INDEX ix_promotions_withheld"

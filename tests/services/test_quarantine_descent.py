@@ -15,8 +15,8 @@ from tests.contract.test_lineage import exact
 from tests.fakes import FakeObjectStore, SequentialUids
 from tests.lineage_oracle import Node, Oracle, sources
 from tests.lineage_worlds import World
-from tracks_dagster.holds.effects import quarantines
-from tracks_dagster.holds.effects.quarantines import Quarantines, snapshot_name
+from tracks_dagster.holds.effects import holds
+from tracks_dagster.holds.effects.holds import Holds, snapshot_name
 from tracks_dagster.holds.effects.snapshot_quarantines import quarantine_snapshot
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import SnapshotRef, SourceDecision
@@ -28,8 +28,8 @@ SEEDS = range(8)
 TIMES = 2
 SETTLED = BEGIN + timedelta(minutes=1)  # the quarantines are recorded before it
 FAULTS = {  # where, and what stands there instead
-    "what was opened on a snapshot used it": (quarantines, "ran_a_step", lambda *_: True),
-    "nothing comes from another run": (Quarantines, "_from_elsewhere", lambda *_: {}),
+    "what was opened on a snapshot used it": (holds, "ran_a_step", lambda *_: True),
+    "nothing comes from another run": (Holds, "_from_elsewhere", lambda *_: {}),
     "what was asked for counts after a fallback": (
         AttemptState,
         "resumed_from",
@@ -66,7 +66,7 @@ def differences(seed: int) -> Iterator[str]:
     later = [at for at in world.times if at > SETTLED]
     for until in (None, *Random(seed).sample(later, TIMES)):
         oracle = Oracle(world.runs, until or datetime.max.replace(tzinfo=BEGIN.tzinfo))
-        asked = Quarantines(tracks, as_of=until)
+        asked = Holds(tracks, as_of=until)
         for name, node in things(oracle):
             above = {node, *oracle.above(node)}
             found = set(asked.of_exact(exact(world, name)))

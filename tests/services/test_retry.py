@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,10 +16,12 @@ from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.remedying import Hands
 from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.hold import Hold
+from tracks_dagster.holds.storm import PoolEnd, PoolView, find_storm
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import reasons_of
-from tracks_dagster.retry.storm import PoolEnd, PoolView
 from tracks_dagster.track.bodies import Debit, EvalWaived, Note
 from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput, UnknownRun
 from tracks_dagster.track.names import ALERT_POOL_STORM, RETRY_OOM, RETRY_PREEMPTED, WATCH_ATTEMPTS
@@ -290,9 +293,10 @@ class OneStorm:
     def __init__(self, clock: FakeClock) -> None:
         self._at = clock.at
 
-    def view(self, pool: str) -> PoolView:
+    def storm(self, pool: str, now: datetime) -> Hold | None:
         ends = [PoolEnd(run_id=f"x-{n % 4}", attempt_id=n, ended_at=self._at) for n in range(12)]
-        return PoolView(pool=pool, ends=ends, run_count=5)
+        view = PoolView(pool=pool, ends=ends, run_count=5)
+        return find_storm(view, DEFAULT_POLICY.storm, now)
 
 
 def test_a_storm_pauses_a_retry_with_one_alert_and_then_lets_it_go(
@@ -300,14 +304,14 @@ def test_a_storm_pauses_a_retry_with_one_alert_and_then_lets_it_go(
 ) -> None:
     tracks = told("preempted")
     storm: Any = OneStorm(clock)
-    first = settled(tracks, pools=storm)
+    first = settled(tracks, holds=Holds(tracks, pools=storm))
     assert first.what == "paused"
     assert "12 attempts of 4 runs ended in pool local/cpu" in first.why
-    assert settled(tracks, pools=storm).what == "waiting"
+    assert settled(tracks, holds=Holds(tracks, pools=storm)).what == "waiting"
     [alert] = tracks.run("r-1").alerts
     assert alert.body.rule == ALERT_POOL_STORM
     clock.advance(DEFAULT_POLICY.storm.pause_s)
-    assert settled(tracks, pools=storm).what == "opened"
+    assert settled(tracks, holds=Holds(tracks, pools=storm)).what == "opened"
 
 
 # --- a person's retry ------------------------------------------------------------------------------

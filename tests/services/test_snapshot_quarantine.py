@@ -11,12 +11,12 @@ from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.remedying import Hands
 from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.snapshot_quarantines import (
     consumers,
     find_any_snapshot,
     quarantine_snapshot,
     release_snapshot,
-    snapshot_withdrawn,
 )
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -74,7 +74,7 @@ def end_the_retry(tracks: Tracks, reason: str = "bad_input_data") -> None:
 def confirmed(run: History, tracks: Tracks, hands: Hands, clock: FakeClock) -> Settled:
     """The confirmation failed too, and that is settled."""
     assert settled(tracks, hands).what == "opened"
-    assert snapshot_withdrawn(tracks, TRAIN) is None  # one failure may be the machine's
+    assert Holds(tracks).on_snapshot(TRAIN) is None  # one failure may be the machine's
     end_the_retry(tracks)
     clock.advance(60)
     return settled(tracks, hands)
@@ -86,9 +86,9 @@ def test_the_snapshot_is_quarantined_when_the_confirmation_failed_too(
     assert confirmed.what == "refused"
     assert confirmed.record is not None
     assert confirmed.record.body["limit"] == "reason"
-    why = snapshot_withdrawn(tracks, TRAIN)
-    assert why is not None
-    assert "r-1/a02 ended as bad_input_data on it, and so did a retry: " + BAD in why
+    hold = Holds(tracks).on_snapshot(TRAIN)
+    assert hold is not None
+    assert "r-1/a02 ended as bad_input_data on it, and so did a retry: " + BAD in hold.sentence
     assert settled(tracks, hands).what == "waiting"
 
 
@@ -108,9 +108,9 @@ def test_every_new_attempt_on_it_is_refused(
     assert other.what == "refused"
     assert other.record is not None
     assert other.record.body["limit"] == "snapshot"
-    assert "is quarantined" in other.why
+    assert "is in quarantine" in other.why
     assert "tracks retry r-2" in other.record.body["what_to_do"]
-    with pytest.raises(InvalidInput, match=r"r-1 cannot be retried: snapshot .* is quarantined"):
+    with pytest.raises(InvalidInput, match=r"r-1 cannot be retried: snapshot:.* is in quarantine"):
         by_ann(tracks)
     History("r-3").declare().write_to(store)
     with pytest.raises(InvalidInput, match=r"first attempt of r-3 cannot be opened: snapshot"):
@@ -130,7 +130,7 @@ def test_without_a_confirmation_nothing_is_quarantined(
     end_the_retry(tracks, "preempted")
     clock.advance(60)
     assert settled(tracks, hands).what == "opened"
-    assert snapshot_withdrawn(tracks, TRAIN) is None
+    assert Holds(tracks).on_snapshot(TRAIN) is None
 
 
 def test_a_crash_between_quarantine_and_refusal_is_taken_up(

@@ -18,10 +18,11 @@ from tracks_dagster.attempts.effects.opening.first_attempts import open_or_tell
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.attempts.effects.opening.runs import declare
-from tracks_dagster.data.effects.evals import open_due_evals, run_eval, why_withheld
+from tracks_dagster.data.effects.evals import open_due_evals, run_eval, why_on_hold
 from tracks_dagster.data.effects.promotion import decide_promotion, promote
 from tracks_dagster.holds.effects.decisions import quarantine_source, release_source
-from tracks_dagster.holds.effects.quarantines import Quarantined, quarantined_sources
+from tracks_dagster.holds.effects.holds import quarantined_sources
+from tracks_dagster.holds.hold import Hold
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -67,7 +68,7 @@ def settled(tracks: Tracks, run_id: str = "r-1") -> Settled:
     return settle(tracks, run_id, reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
 
 
-def marks(tracks: Tracks, ledger: Ledger, thing: str) -> tuple[Quarantined, ...]:
+def marks(tracks: Tracks, ledger: Ledger, thing: str) -> tuple[Hold, ...]:
     return quarantined_sources(tracks, ledger, parse_thing(thing))
 
 
@@ -173,7 +174,7 @@ def test_the_why_of_a_quarantine_ends_its_sentence_once(
     quarantine_source(tracks, ledger, thing, by="ann", why="it flips bits.")
     (mark,) = marks(tracks, ledger, "checkpoint:r-1@30")
     assert "(it flips bits; record 0" in mark.words
-    assert "is in quarantine: it flips bits (ann" in mark.own_words
+    assert "is in quarantine: it flips bits (ann" in mark.words_of_source
 
 
 def test_status_names_the_source_and_the_steps_that_nothing_starts_from(
@@ -283,12 +284,12 @@ def test_no_eval_is_opened_of_what_descends(
 ) -> None:
     hold(tracks, ledger, "node:node-2")
     assert open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY) == []
-    why = why_withheld(tracks, tracks.run("r-1"), DEFAULT_POLICY)
+    why = why_on_hold(tracks, tracks.run("r-1"), DEFAULT_POLICY)
     assert why is not None
     assert why.startswith("heldout-loss@40 is not opened: r-1@40 (attempt 3) descends from")
     free(tracks, ledger, "node:node-2")
     assert open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY)
-    assert why_withheld(tracks, tracks.run("r-1"), DEFAULT_POLICY) is None
+    assert why_on_hold(tracks, tracks.run("r-1"), DEFAULT_POLICY) is None
 
 
 def test_no_eval_is_opened_on_data_in_quarantine(

@@ -8,7 +8,7 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.services.test_source_quarantines import hold
 from tracks_dagster.holds.effects.descent import ancestors, descendants
-from tracks_dagster.holds.effects.quarantines import quarantined_sources
+from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.things import as_it_was, find_exact
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.effects.projector import Projector

@@ -1,34 +1,28 @@
-"""Which nodes an attempt avoids: its run's own exclusions, and what is in quarantine just then. Pure.
+"""Which nodes an attempt avoids: its run's own exclusions, and those on hold just then. Pure.
 
-A run's own exclusions stay with it from attempt to attempt. A node in quarantine is avoided by the one
-attempt that is opened meanwhile, and is there again for the next one once it is released or expired.
+A run's own exclusions stay with it from attempt to attempt. A node on hold is avoided by the one
+attempt that is opened meanwhile, and is there again for the next one once the hold is over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import datetime
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
+from tracks_dagster.holds.hold import Hold
+from tracks_dagster.retry.decision import Retry
 from tracks_dagster.track.bodies import Alert, AttemptOpened, ComputeRequest
 from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, LOCAL
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import canonical_json, format_time
-from tracks_dagster.track.states.pool_state import PoolState, Quarantine
 
 AVOIDED_NODES_MAX = 48  # the newest quarantines; the rule makes 32 at most, persons the others
 AVOIDED_BYTES_MAX = 4500  # a record is at most 16 KiB, and names each node twice
 WHY_CHARACTERS_MAX = 60
 NAMED_MAX = 5  # in a sentence
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Avoidance:
-    """What an attempt asks for, and what it avoids. words: a sentence for its decision, or empty."""
-
-    compute: ComputeRequest
-    nodes: Mapping[str, str] = field(default_factory=dict)
-    words: str = ""
+Opening = TypeVar("Opening", bound=Retry | AttemptOpened)
 
 
 def own_compute(opened: AttemptOpened) -> ComputeRequest:
@@ -39,49 +33,39 @@ def own_compute(opened: AttemptOpened) -> ComputeRequest:
     return replace(opened.compute, excluded_nodes=tuple(own))
 
 
-def avoid(compute: ComputeRequest, state: PoolState | None, now: datetime) -> Avoidance:
-    """Return `compute` with the nodes that are in quarantine at `now` excluded as well.
+def avoid(opening: Opening, holds: Sequence[Hold]) -> Opening:
+    """Return `opening` with the nodes that are on hold excluded as well, and a sentence that says so.
 
-    compute: with the run's own exclusions alone; state: of its pool. A local gang has one machine and
-    stays on it.
+    opening: its compute with the run's own exclusions alone; holds: on nodes, of its pool and of
+    sources, as many as a record can name. A local gang has one machine and stays on it.
     """
-    if state is None or compute.launcher == LOCAL:
-        return Avoidance(compute=compute)
-    standing = [q for q in state.quarantined_at(now) if q.body.node not in compute.excluded_nodes]
-    nodes = _fitting(standing)
-    if not nodes:
-        return Avoidance(compute=compute)
-    return Avoidance(
-        compute=replace(compute, excluded_nodes=(*compute.excluded_nodes, *nodes)),
-        nodes=nodes,
-        words=_words(state.pool, nodes, len(standing) - len(nodes)),
-    )
-
-
-def avoid_sources(avoidance: Avoidance, held: Mapping[str, str]) -> Avoidance:
-    """Return `avoidance` with the nodes excluded too that persons hold for sources of bad work.
-
-    held: node → why. As many as a record can name beside those of the pool. A local gang has one
-    machine and stays on it.
-    """
-    compute = avoidance.compute
-    if compute.launcher == LOCAL:
-        return avoidance
-    room = AVOIDED_NODES_MAX - len(avoidance.nodes)
-    new = {
-        node: why[:WHY_CHARACTERS_MAX]
-        for node, why in sorted(held.items())
-        if node not in compute.excluded_nodes
+    compute = opening.compute
+    new = [hold for hold in holds if hold.name not in compute.excluded_nodes]
+    in_pool = [hold for hold in new if hold.until is not None]
+    for_a_while = _fitting(in_pool)
+    sources = {
+        hold.name: hold.why[:WHY_CHARACTERS_MAX]
+        for hold in new
+        if hold.until is None and hold.name not in for_a_while
     }
-    nodes = dict(list(new.items())[:room])
-    if not nodes:
-        return avoidance
-    told = "; ".join(f"{node} ({why})" for node, why in list(nodes.items())[:NAMED_MAX])
-    more = f" and {len(new) - NAMED_MAX} more" if len(new) > NAMED_MAX else ""
-    return Avoidance(
+    from_sources = dict(list(sources.items())[: AVOIDED_NODES_MAX - len(for_a_while)])
+    nodes = {**for_a_while, **from_sources}
+    if compute.launcher == LOCAL or not nodes:
+        return opening
+    words = [opening.decision]
+    if for_a_while:
+        left_out = len(in_pool) - len(for_a_while)
+        rest = f" {left_out} more are in quarantine than the record can name." if left_out else ""
+        whys = _whys(for_a_while, len(for_a_while))
+        words.append(f"In quarantine in pool {pool_of(compute)}, and avoided: {whys}.{rest}")
+    if from_sources:
+        whys = _whys(from_sources, len(sources))
+        words.append(f"What ran on them is in quarantine, so avoided: {whys}.")
+    return replace(
+        opening,
+        decision=" ".join(words),
         compute=replace(compute, excluded_nodes=(*compute.excluded_nodes, *nodes)),
-        nodes={**avoidance.nodes, **nodes},
-        words=f"{avoidance.words} What ran on them is in quarantine, so avoided: {told}{more}.".strip(),
+        avoided_nodes=nodes,
     )
 
 
@@ -102,28 +86,28 @@ def no_node_left(compute: ComputeRequest, known_nodes: Collection[str]) -> Alert
     return Alert(rule=ALERT_NO_NODE_LEFT, text=text, data={"pool": pool})
 
 
-def _fitting(quarantines: list[Quarantine]) -> dict[str, str]:
+def _fitting(holds: Sequence[Hold]) -> dict[str, str]:
     """Return node → reason, as many as a record can name."""
     found: dict[str, str] = {}
     size_bytes = 0
-    for quarantine in quarantines[:AVOIDED_NODES_MAX]:
-        body = quarantine.body
-        why = f"until {format_time(quarantine.until_at)[:16]}Z: {body.why[:WHY_CHARACTERS_MAX]}"
-        size_bytes += 2 * len(body.node) + len(canonical_json(why))
+    for hold in holds[:AVOIDED_NODES_MAX]:
+        assert hold.until is not None
+        why = f"until {format_time(hold.until)[:16]}Z: {hold.why[:WHY_CHARACTERS_MAX]}"
+        size_bytes += 2 * len(hold.name) + len(canonical_json(why))
         if found and size_bytes > AVOIDED_BYTES_MAX:
             break
-        found[body.node] = why
+        found[hold.name] = why
     return found
 
 
-def _words(pool: str, nodes: Mapping[str, str], left_out: int) -> str:
-    named = [f"{node} ({why})" for node, why in list(nodes.items())[:NAMED_MAX]]
-    more = len(nodes) - len(named)
-    told = "; ".join(named) + (f" and {more} more" if more > 0 else "")
-    rest = f" {left_out} more are in quarantine than the record can name." if left_out else ""
-    return f"In quarantine in pool {pool}, and avoided: {told}.{rest}"
+def _whys(nodes: Mapping[str, str], count: int) -> str:
+    named = [f"{node} ({why})" for node, why in nodes.items()][:NAMED_MAX]
+    return "; ".join(named) + _more(count - len(named))
 
 
-def _listed(nodes: list[str]) -> str:
-    more = len(nodes) - NAMED_MAX
-    return ", ".join(nodes[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+def _listed(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes[:NAMED_MAX]) + _more(len(nodes) - NAMED_MAX)
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""

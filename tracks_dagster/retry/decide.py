@@ -1,38 +1,44 @@
 """What follows on the state of a run: a retry, a wait, a refusal or the end. Pure.
 
-`decide(state, policy, now)` gives the same answer for the same history. The answer says in words what
-it counted and names the records; `attempts.effects.opening.retry` makes a record of it. More debits
-never turn a refusal into a retry, and more progress never a retry into a refusal.
+`decide(state, policy, now, holds)` gives the same answer for the same history and holds. The answer
+says in words what it counted and names the records; `attempts.effects.opening.retry` appends it. More
+debits never turn a refusal into a retry, and more progress never a retry into a refusal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.holds.clean_start import (
-    NOTHING_WITHHELD,
+from tracks_dagster.holds.hold import (
     CleanStart,
-    NothingClean,
-    Withheld,
+    Hold,
+    HoldAct,
     clean_start,
+    find_hold,
+    key_of_pool,
+    key_of_run,
+    key_of_snapshot,
+    loss_of_source,
+    stop_of,
 )
 from tracks_dagster.reasons.evidence import START_REFUSED_RULE
 from tracks_dagster.retry.decision import (
+    BRANCH_LIMIT,
     QUARANTINE_LIMIT,
+    SNAPSHOT_LIMIT,
     Decision,
     Finish,
     Refuse,
     Retry,
     Wait,
-    cut_off,
-    in_quarantine,
+    ended_as,
     joined,
+    on_hold,
     plan_words,
     seqs_of,
     what_to_do,
-    without_data,
 )
 from tracks_dagster.retry.limits import Limit, is_free, limits
 from tracks_dagster.retry.pauses import backing_off, unproven, weathering
@@ -47,7 +53,6 @@ from tracks_dagster.retry.rollback import (
     quarantines,
     rolls_back,
 )
-from tracks_dagster.retry.storm import PoolView
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.reasons import TerminationReason
@@ -62,56 +67,49 @@ _STOP_CAUSES = {_R.COMPLETED: "step_budget", _R.EARLY_STOPPED: "early_stop"}
 
 
 def decide(
-    state: RunState,
-    policy: RetryPolicy,
-    now: datetime,
-    *,
-    source_withdrawn: str | None = None,
-    snapshot_withdrawn: str | None = None,
-    withheld: Withheld = NOTHING_WITHHELD,
-    pool: PoolView | None = None,
+    state: RunState, policy: RetryPolicy, now: datetime, holds: Sequence[Hold] = ()
 ) -> Decision:
     """Return what follows on `state`, as of `now`, or of the newest record where that is later.
 
     Windows and backoffs are measured by `now` itself: one record by a clock that is ahead lets no debit
-    leave its window, and puts nothing off for days.
-
-    source_withdrawn: why, by its own track, what the run branched from may not be resumed from.
-    snapshot_withdrawn: why, by its dataset's track, nobody may train on the newest attempt's snapshot.
-    None where one may. withheld: what descends from a source in quarantine. pool: what ended of late
-    where the newest attempt ran; None: nothing did.
+    leave its window, and puts nothing off for days. holds: on the run's next attempt, by other tracks
+    and by its pool (`Holds.on_run`); a stop of the run itself is read from `state`.
     """
     if state.finished is not None:
         return Wait(why=f"The run is finished ({state.finished.stop_cause}).")
     failed = state.last_attempt
     if failed is not None and failed.is_open:
         return Wait(why=f"Attempt {failed.attempt_id} is open.")
-    stop = next((s for s in state.stops if s.body.mode == "stop"), None)
-    if stop is not None:
-        why = f"{stop.body.by} stopped the run (record {stop.seq}): {stop.body.why}"
-        return _stopped(state, failed, policy, why)
+    if (stop := stop_of(state)) is not None:
+        return _stopped(state, failed, policy, stop)
     if failed is None or failed.reason is None:
         return Wait(why="The run is declared; its first attempt is not opened yet.")
     if failed.reason in _STOP_CAUSES:
         return _finish(state, failed, policy)
-    if (held := _held_by_a_person(state, failed)) is not None:
-        return held
-    if source_withdrawn is not None and not state.resumable:
-        return cut_off(failed, failed.reason, source_withdrawn)
-    decision = _after_failure(
-        state, failed, failed.reason, policy, now, source_withdrawn, withheld, pool
-    )
+    if (wait := _waits_for_a_person(state, failed)) is not None:
+        return wait
+    lost = loss_of_source(state, holds)
+    if lost is not None and not state.resumable:
+        why = f"the run has no checkpoint of its own, and {lost.sentence}"
+        return on_hold(state, failed, BRANCH_LIMIT, why)
+    failure = _Failure(state=state, failed=failed, policy=policy, now=now, holds=holds)
+    decision = _after_failure(failure)
     if isinstance(decision, Refuse) and decision.limit != QUARANTINE_LIMIT:
         return decision
-    if snapshot_withdrawn is not None:
-        return without_data(state, failed, failed.reason, snapshot_withdrawn)
-    if withheld.run is not None:
-        return in_quarantine(state, failed, failed.reason, withheld.run)
+    for limit, what in (
+        (SNAPSHOT_LIMIT, key_of_snapshot(failed.opened.snapshot)),
+        (QUARANTINE_LIMIT, key_of_run(state.run_id)),
+    ):
+        if (hold := find_hold(holds, HoldAct.QUARANTINE, what)) is not None:
+            return on_hold(state, failed, limit, hold.sentence)
     return decision
 
 
-def _stopped(state: RunState, failed: AttemptState | None, policy: RetryPolicy, why: str) -> Finish:
+def _stopped(
+    state: RunState, failed: AttemptState | None, policy: RetryPolicy, stop: Hold
+) -> Finish:
     """Finish a run that a person stopped, with the newest checkpoint that is not known to be bad."""
+    why = f"{stop.by} stopped the run (record {stop.seq}): {stop.why}"
     tainted = from_onset_on(state, failed, policy) if failed is not None else ()
     bad = {each.ref for each in tainted}
     good = [ref for ref in state.resumable if ref not in bad]
@@ -121,7 +119,7 @@ def _stopped(state: RunState, failed: AttemptState | None, policy: RetryPolicy, 
 
 def _finish(state: RunState, last: AttemptState, policy: RetryPolicy) -> Wait | Finish:
     """Finish a run that has all its steps, once its evals and its promotion are settled."""
-    ended = f"Attempt {last.attempt_id} ended as {last.reason} (record {last.ended_seq})"
+    ended = ended_as(last)
     if not evals_settled(state):
         attempts_max = policy.rule(_R.EVALUATOR_ERROR).count
         due = "; ".join(what_evals_wait_for(state, attempts_max=attempts_max))
@@ -132,12 +130,14 @@ def _finish(state: RunState, last: AttemptState, policy: RetryPolicy) -> Wait | 
     return Finish(stop_cause=cause, why=f"{ended}; its evals are settled.", final=_newest(state))
 
 
-def _held_by_a_person(state: RunState, failed: AttemptState) -> Wait | None:
+def _waits_for_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     """Return the wait for a person, who ended the attempt or whom a refusal waits for."""
     go_on = f'`tracks retry {state.run_id} --why "…"` goes on'
     stop = None if state.is_moved(failed) else state.stop_for(failed)
-    if stop is None and (said := _said_at_the_start(failed)) is not None:
-        return Wait(why=f"Attempt {failed.attempt_id} (record {failed.ended_seq}): {said} {go_on}.")
+    if stop is None and (refused := _refused_at_the_start(failed)) is not None:
+        return Wait(
+            why=f"Attempt {failed.attempt_id} (record {failed.ended_seq}): {refused} {go_on}."
+        )
     if stop is not None or failed.reason is _R.USER_CANCELLED:
         by = f"{stop.body.by} (record {stop.seq}: {stop.body.why})" if stop else "A person"
         return Wait(why=f"{by} ended attempt {failed.attempt_id}; {go_on}.")
@@ -146,137 +146,164 @@ def _held_by_a_person(state: RunState, failed: AttemptState) -> Wait | None:
     return None
 
 
-def _said_at_the_start(failed: AttemptState) -> str | None:
-    """Return why no gang was started, where a source in quarantine is why: nobody ended the attempt."""
+def _refused_at_the_start(failed: AttemptState) -> str | None:
+    """Return why no gang was started, where a quarantine is why: nobody ended the attempt."""
     ended, reading = failed.ended, failed.reclassified or failed.ended
     if ended is None or reading is None or failed.reason is not _R.USER_CANCELLED:
         return None
     if reading.rule != START_REFUSED_RULE:
         return None
-    said = ended.root_message.strip()
-    release = "" if "tracks release" in said else " `tracks release` ends the quarantine."
-    return f"{said}{release} Once it is released, or where a clean checkpoint is left,"
+    why = ended.root_message.strip()
+    release = "" if "tracks release" in why else " `tracks release` ends the quarantine."
+    return f"{why}{release} Once it is released, or where a clean checkpoint is left,"
 
 
-def _after_failure(
-    state: RunState,
-    failed: AttemptState,
-    reason: TerminationReason,
-    policy: RetryPolicy,
-    now: datetime,
-    source_withdrawn: str | None,
-    withheld: Withheld,
-    pool: PoolView | None,
-) -> Retry | Wait | Refuse:
-    """Ask the limits, then the remedy, then the pool, then the backoff."""
-    rule = policy.rule(reason)
-    counted = as_counted(state, failed, rule)
-    standing = limits(counted, failed, rule, policy, now)
-    exhausted = [limit for limit in standing if limit.is_exhausted]
-    as_of = f"Decided as of {format_time(max(now, state.head.at))}."
-    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
-    if reason is _R.BUDGET_EXHAUSTED:
-        exhausted = [limit for limit in standing if limit.name == "device_hours"]
-    elif exhausted and (proof := unproven(counted, failed, rule, policy, now)) is not None:
-        return Wait(
-            why=f"{ended}; {joined(exhausted)}. The checkpoint of step {proof.ref.step} (record "
-            f"{proof.seq}) is progress that gives some of it back once its bytes were read.",
-            verify=proof.ref,
-        )
-    if exhausted:
-        words = f"{ended} and is not retried: {joined(exhausted, named=True)}. {as_of}"
-        return _refusal(state, failed, policy, exhausted[0].name, words, exhausted)
-    rollback, start, remedied = _planned(
-        state, failed, rule, policy, now, source_withdrawn, withheld
-    )
-    if isinstance(remedied, NothingClean):
-        return in_quarantine(state, failed, reason, remedied.why)
+# --- after a failure ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Failure:
+    """A failed attempt, and all that the decision on it rests on."""
+
+    state: RunState
+    failed: AttemptState
+    policy: RetryPolicy
+    now: datetime
+    holds: Sequence[Hold]
+
+    @property
+    def rule(self) -> RetryRule:
+        return self.policy.rule(self.failed.reason or _R.UNKNOWN)
+
+    @property
+    def counted(self) -> RunState:
+        """The state as the limits count it."""
+        return as_counted(self.state, self.failed, self.rule)
+
+    @property
+    def as_of(self) -> str:
+        return f"Decided as of {format_time(max(self.now, self.state.head.at))}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Where the next attempt begins, and what it runs with. rollback: None where it goes back no
+    further than to the newest checkpoint."""
+
+    rollback: Rollback | None
+    start: CleanStart
+    remedied: Remedied
+
+
+def _after_failure(this: _Failure) -> Retry | Wait | Refuse:
+    """Ask the limits, then for a plan, then the pool and the backoff."""
+    counted = limits(this.counted, this.failed, this.rule, this.policy, this.now)
+    over = _over_the_limits(this, counted)
+    if over is not None:
+        return over
+    plan = _plan(this, counted)
+    if isinstance(plan, Refuse):
+        return plan
+    return _pause(this, plan) or _retry(this, plan, counted)
+
+
+def _over_the_limits(this: _Failure, counted: Sequence[Limit]) -> Wait | Refuse | None:
+    """Return the refusal by the limits that are exhausted, or the wait for a checkpoint to be read that
+    may give some of it back; None within all of them."""
+    exhausted = [limit for limit in counted if limit.is_exhausted]
+    if this.failed.reason is _R.BUDGET_EXHAUSTED:
+        exhausted = [limit for limit in counted if limit.name == "device_hours"]
+    elif exhausted:
+        proof = unproven(this.counted, this.failed, this.rule, this.policy, this.now)
+        if proof is not None:
+            why = (
+                f"{ended_as(this.failed)}; {joined(exhausted)}. The checkpoint of step "
+                f"{proof.ref.step} (record {proof.seq}) is progress that gives some of it back once "
+                "its bytes were read."
+            )
+            return Wait(why=why, verify=proof.ref)
+    if not exhausted:
+        return None
+    return _refusal(this, exhausted[0].name, joined(exhausted, named=True), exhausted)
+
+
+def _plan(this: _Failure, counted: Sequence[Limit]) -> _Plan | Refuse:
+    """Return how far back the next attempt begins where its rule says so, at which checkpoint, and what
+    it runs with; a refusal where nothing is left to begin at or to change."""
+    state, failed, rule = this.state, this.failed, this.rule
+    rollback: Rollback | None = None
+    asked = state.resumes_from
+    if rolls_back(rule):
+        lost = loss_of_source(state, this.holds)
+        back = plan_rollback(state, failed, rule, this.policy, lost_source=lost)
+        if isinstance(back, NothingToChange):
+            return _refusal(this, "remediation", back.why, counted)
+        rollback, asked = back, back.resume
+    given_up = [each.ref for each in rollback.passed_over] if rollback is not None else []
+    start = clean_start(state, asked, this.holds, given_up=given_up)
+    if start.hold is not None:
+        return on_hold(state, failed, QUARANTINE_LIMIT, start.words)
+    if rollback is not None:
+        rollback = replace(rollback, resume=start.resume)
+    remedied = remedy(state, failed, rule, this.policy, this.now, rollback)
     if isinstance(remedied, NothingToChange):
-        words = f"{ended} and is not retried: {remedied.why}. {as_of}"
-        return _refusal(state, failed, policy, "remediation", words, standing)
-    stays = pool_of(remedied.tried.compute) == pool_of(failed.opened.compute)
-    storm = weathering(state, failed, policy, pool, now) if stays else None
-    pause = storm or backing_off(state, failed, rule, policy, now)
-    if pause is not None:
-        return Wait(why=f"{ended}; {pause.why}", until=pause.until, alert=pause.alert)
-    resume = start.resume
-    plan = plan_words(state, remedied, failed, resume, rollback)
-    words = " ".join((f"{ended}: {joined(standing)}.", *filter(None, (start.words, plan)), as_of))
+        return _refusal(this, "remediation", remedied.why, counted)
+    return _Plan(rollback=rollback, start=start, remedied=remedied)
+
+
+def _pause(this: _Failure, plan: _Plan) -> Wait | None:
+    """Return the wait for a storm in the pool that the plan stays in, or for the backoff."""
+    state, failed, pool = this.state, this.failed, pool_of(plan.remedied.tried.compute)
+    storm = find_hold(this.holds, HoldAct.STORM, key_of_pool(pool))
+    pause = weathering(state, failed, this.policy, storm, this.now) if storm is not None else None
+    pause = pause or backing_off(state, failed, this.rule, this.policy, this.now)
+    if pause is None:
+        return None
+    return Wait(why=f"{ended_as(failed)}; {pause.why}", until=pause.until, alert=pause.alert)
+
+
+def _retry(this: _Failure, plan: _Plan, counted: Sequence[Limit]) -> Retry:
+    state, failed, opened = this.state, this.failed, this.failed.opened
+    rollback, resume, tried = plan.rollback, plan.start.resume, plan.remedied.tried
+    words = plan_words(state, plan.remedied, failed, resume, rollback)
+    sentences = (f"{ended_as(failed)}: {joined(counted)}.", plan.start.words, words, this.as_of)
     return Retry(
-        decision=words,
-        debit=_debit(failed, reason, rule),
-        remediation=remedied.changes,
-        config=remedied.tried.config,
-        compute=remedied.tried.compute,
-        snapshot=failed.opened.snapshot,
+        decision=" ".join(filter(None, sentences)),
+        debit=_debit(failed, this.rule),
+        remediation=plan.remedied.changes,
+        config=tried.config,
+        compute=tried.compute,
+        snapshot=opened.snapshot,
         resume=resume,
-        counted_seqs=seqs_of(failed, standing, rollback.seqs if rollback else ()),
-        cadence=remedied.tried.cadence,
-        trainer=failed.opened.trainer,
+        counted_seqs=seqs_of(failed, counted, rollback.seqs if rollback else ()),
+        cadence=tried.cadence,
+        trainer=opened.trainer,
         quarantine=(
             quarantines(failed, rollback.onset, resume, rollback.passed_over) if rollback else ()
         ),
-        collects_first=rule.remedy is Remedy.COLLECT_CHECKPOINTS,
+        collects_first=this.rule.remedy is Remedy.COLLECT_CHECKPOINTS,
         # What a person let pass holds for that checkpoint, until the run has one of its own after it.
-        allows_environment_change=(
-            failed.opened.allows_environment_change and failed.opened.resume == resume
-        ),
+        allows_environment_change=opened.allows_environment_change and opened.resume == resume,
     )
 
 
-def _planned(
-    state: RunState,
-    failed: AttemptState,
-    rule: RetryRule,
-    policy: RetryPolicy,
-    now: datetime,
-    source_withdrawn: str | None,
-    withheld: Withheld,
-) -> tuple[Rollback | None, CleanStart, Remedied | NothingToChange | NothingClean]:
-    """Return how far back the next attempt begins where its rule says so, at which checkpoint, and what
-    it runs with; or what is missing for that."""
-    rollback, resume = None, state.resumes_from
-    if rolls_back(rule):
-        plan = plan_rollback(state, failed, rule, policy, source_withdrawn=source_withdrawn)
-        if isinstance(plan, NothingToChange):
-            return None, CleanStart(resume=None), plan
-        rollback, resume = plan, plan.resume
-    start = clean_start(
-        state,
-        resume,
-        withheld,
-        source_withdrawn=source_withdrawn,
-        given_up=[checkpoint.ref for checkpoint in rollback.passed_over] if rollback else (),
-    )
-    if isinstance(start, NothingClean):
-        return rollback, CleanStart(resume=None), start
-    if rollback is not None:
-        rollback = replace(rollback, resume=start.resume)
-    return rollback, start, remedy(state, failed, rule, policy, now, rollback)
-
-
-def _refusal(
-    state: RunState,
-    failed: AttemptState,
-    policy: RetryPolicy,
-    limit: str,
-    words: str,
-    counted: Sequence[Limit],
-) -> Refuse:
-    reason = failed.reason or _R.UNKNOWN
-    is_confirmed = limit == "reason" and policy.rule(reason).remedy is Remedy.QUARANTINE_SNAPSHOT
+def _refusal(this: _Failure, limit: str, why: str, counted: Sequence[Limit]) -> Refuse:
+    """Refuse the retry, after the quarantine of what nobody may resume from or train on."""
+    failed = this.failed
+    is_confirmed = limit == "reason" and this.rule.remedy is Remedy.QUARANTINE_SNAPSHOT
     return Refuse(
-        reason=reason,
+        reason=failed.reason or _R.UNKNOWN,
         limit=limit,
-        decision=words,
-        what_to_do=what_to_do(state, failed),
+        decision=f"{ended_as(failed)} and is not retried: {why}. {this.as_of}",
+        what_to_do=what_to_do(this.state, failed),
         counted_seqs=seqs_of(failed, counted),
-        quarantine=from_onset_on(state, failed, policy),
+        quarantine=from_onset_on(this.state, failed, this.policy),
         quarantines_snapshot=failed.opened.snapshot if is_confirmed else None,
     )
 
 
-def _debit(failed: AttemptState, reason: TerminationReason, rule: RetryRule) -> Debit:
+def _debit(failed: AttemptState, rule: RetryRule) -> Debit:
+    reason = failed.reason or _R.UNKNOWN
     if is_free(failed, rule):
         amount, why = 0.0, "no rank of the attempt ran its first line, or none used a device"
     elif rule.count is None:

@@ -190,7 +190,7 @@ class Retry:
 
     quarantine: a record each, in this order; what stands in the track already is not named again.
     collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
-    avoided_nodes: as in `AttemptOpened`, once the pool's quarantines were looked at; trainer: likewise.
+    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer: likewise.
     """
 
     decision: str
@@ -355,56 +355,40 @@ def seqs_of(
 
 # --- refusals -------------------------------------------------------------------------------------
 #
-# Why no next attempt is opened where another track stands against it: what the run branched from, its
-# snapshot, or a source in quarantine. Pure.
+# Why no next attempt is opened where another track holds it back: what the run branched from is lost,
+# its snapshot or a source that it descends from is in quarantine. Pure.
 
-QUARANTINE_LIMIT = "quarantine"  # of a refusal, as in `RetryRefused`
+BRANCH_LIMIT, SNAPSHOT_LIMIT, QUARANTINE_LIMIT = "branch", "snapshot", "quarantine"
+
+_UNTIL = {  # what a person does about each of these limits
+    BRANCH_LIMIT: (
+        "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that checkpoint "
+        "or not at all."
+    ),
+    SNAPSHOT_LIMIT: (
+        "Give it another snapshot: `{retry_on}`; or release this one, then `{retry}` goes on."
+    ),
+    QUARANTINE_LIMIT: (
+        "Declare a run that does not rest on it, or release it, and then `{retry}` goes on."
+    ),
+}
 
 
-def cut_off(failed: AttemptState, reason: TerminationReason, why: str) -> Refuse:
-    """Refuse what has nothing left to resume from: a branch may not silently begin at step 0."""
-    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
-    return Refuse(
-        reason=reason,
-        limit="branch",
-        decision=f"{ended} and is not retried: the run has no checkpoint of its own, and {why}",
-        what_to_do=(
-            "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that "
-            "checkpoint or not at all."
-        ),
-        counted_seqs=seqs_of(failed, ()),
+def ended_as(failed: AttemptState) -> str:
+    """Return how an attempt ended, and which record says so."""
+    return f"Attempt {failed.attempt_id} ended as {failed.reason} (record {failed.ended_seq})"
+
+
+def on_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refuse:
+    """Refuse what a hold forbids; limit: one of the three above; why: the hold as a sentence."""
+    to_do = _UNTIL[limit].format(
+        retry=retry_command(state.run_id),
+        retry_on=retry_command(state.run_id, "--snapshot SNAPSHOT"),
     )
-
-
-def without_data(
-    state: RunState, failed: AttemptState, reason: TerminationReason, why: str
-) -> Refuse:
-    """Refuse what would train on data that was found to be bad."""
-    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
     return Refuse(
-        reason=reason,
-        limit="snapshot",
-        decision=f"{ended} and is not retried: {why}",
-        what_to_do=(
-            f"Give it another snapshot: `{retry_command(state.run_id, '--snapshot SNAPSHOT')}`; or "
-            f"release this one, then `{retry_command(state.run_id)}` goes on."
-        ),
-        counted_seqs=seqs_of(failed, ()),
-    )
-
-
-def in_quarantine(
-    state: RunState, failed: AttemptState, reason: TerminationReason, why: str
-) -> Refuse:
-    """Refuse what would build on a source that a person does not trust."""
-    ended = f"Attempt {failed.attempt_id} ended as {reason} (record {failed.ended_seq})"
-    return Refuse(
-        reason=reason,
-        limit=QUARANTINE_LIMIT,
-        decision=f"{ended} and is not retried: {why}",
-        what_to_do=(
-            "Declare a run that does not rest on it, or release it, and then "
-            f"`{retry_command(state.run_id)}` goes on."
-        ),
+        reason=failed.reason or TerminationReason.UNKNOWN,
+        limit=limit,
+        decision=f"{ended_as(failed)} and is not retried: {why}",
+        what_to_do=to_do,
         counted_seqs=seqs_of(failed, ()),
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tracks_dagster.holds.hold import Hold
+from tracks_dagster.holds.storm import latest_at, pause_ends_at
 from tracks_dagster.retry.limits import (
     backoff_s,
     fruitless,
@@ -18,7 +20,6 @@ from tracks_dagster.retry.limits import (
     unread,
 )
 from tracks_dagster.retry.policy import RetryPolicy, RetryRule
-from tracks_dagster.retry.storm import PoolView, find_storm, latest_at, pause_ends_at
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.names import ALERT_POOL_STORM, ALERT_RETRY_STORM
 from tracks_dagster.track.records import format_time, sha256_hex
@@ -88,21 +89,20 @@ def _retry_storm(state: RunState, policy: RetryPolicy) -> Alert | None:
 
 
 def weathering(
-    state: RunState, failed: AttemptState, policy: RetryPolicy, view: PoolView | None, now: datetime
+    state: RunState, failed: AttemptState, policy: RetryPolicy, storm: Hold, now: datetime
 ) -> Pause | None:
     """Return the wait for a pool in a storm to calm down, or None. Bounded for each attempt."""
-    storm = find_storm(view, policy.storm, now) if view is not None else None
-    if storm is None or _is_far_ahead(failed, now):
+    if _is_far_ahead(failed, now):
         return None
     until = pause_ends_at(storm, policy.storm, _ended_at(failed), spread(state, failed))
     if now >= until:
         return None
     latest = format_time(latest_at(policy.storm, _ended_at(failed)))
     why = (
-        f"retries into pool {storm.pool} pause: {storm.words}. Attempt {failed.attempt_id + 1} is "
+        f"retries into pool {storm.name} pause: {storm.words}. Attempt {failed.attempt_id + 1} is "
         f"opened at {format_time(until)} if nothing else ends there, at {latest} at the latest."
     )
-    data = {"pool": storm.pool, "latest_at": latest}
+    data = {"pool": storm.name, "latest_at": latest}
     alert = Alert(rule=ALERT_POOL_STORM, text=why[0].upper() + why[1:], data=data)
     return Pause(why=why, until=until, alert=None if _is_told(state, failed) else alert)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from tracks_dagster.holds.hold import Hold
 from tracks_dagster.retry.limits import Progress, Spent, charged, may_prove_right, spendings
 from tracks_dagster.retry.policy import Remedy, RetryPolicy, RetryRule
 from tracks_dagster.retry.remediation import NothingToChange
@@ -88,14 +89,14 @@ def plan_rollback(
     rule: RetryRule,
     policy: RetryPolicy,
     *,
-    source_withdrawn: str | None = None,
+    lost_source: Hold | None = None,
 ) -> Rollback | NothingToChange:
     """Return how far back the attempt after `failed` begins.
 
     Where there are fewer checkpoints before the onset than are to be gone back, a branch goes back to
     its source, a run of which retention has deleted some to the oldest that is kept, and any other
-    begins afresh: its beginning is the one before its first checkpoint. source_withdrawn: why a
-    branch's source may not be resumed from; NothingToChange when it could go nowhere else.
+    begins afresh: its beginning is the one before its first checkpoint. lost_source: why a branch's
+    source may not be resumed from; NothingToChange when it could go nowhere else.
     """
     onset = onset_of(failed, rule)
     row = _row(_at_end(state, failed, rule, unread_too=True), policy)
@@ -105,7 +106,7 @@ def plan_rollback(
         depth = 2 ** min(number - 1, DOUBLINGS_MAX)
     there = _newest_first(c for c in state.checkpoints if _stood_at_end(c, failed))
     before = _before(there, onset)
-    target, how = _target(state, before, depth, source_withdrawn)
+    target, how = _target(state, before, depth, lost_source)
     if isinstance(target, NothingToChange):
         return target
     passed_over = tuple(c for c in there if _is_passed_over(c, target, onset))
@@ -228,7 +229,7 @@ def _target(
     state: RunState,
     before: Sequence[CheckpointState],
     depth: int,
-    source_withdrawn: str | None,
+    lost_source: Hold | None,
 ) -> tuple[CheckpointRef | NothingToChange | None, str]:
     """Return what to resume from, None for the beginning, and how far back that is, in words."""
     wanted = "The newest checkpoint before it" if depth == 1 else f"Checkpoint {depth} before it"
@@ -238,13 +239,13 @@ def _target(
     kept = [c for c in before if c.is_resumable]
     fewer = f"Of {depth} checkpoints to go back {len(before)} are there"
     source = state.declared.branched_from
-    if source is not None and source_withdrawn is None:
+    if source is not None and lost_source is None:
         return source, f"{fewer}: it goes back to {checkpoint_at(source)}, where it branched."
-    if source is not None and not kept:
-        why = f"no checkpoint of its own is left before the onset, and {source_withdrawn}"
+    if lost_source is not None and not kept:
+        why = f"no checkpoint of its own is left before the onset, and {lost_source.sentence}"
         return NothingToChange(why=why), ""
-    if source is not None:
-        return kept[-1].ref, f"{fewer}: it goes back to the oldest; {source_withdrawn}"
+    if lost_source is not None:
+        return kept[-1].ref, f"{fewer}: it goes back to the oldest; {lost_source.sentence}"
     if kept and _retention_took_some(state, kept[-1]):
         return kept[
             -1

@@ -27,7 +27,7 @@ from tracks_dagster.data.effects.evals import (
     has_run,
     open_due_evals,
     stored_end,
-    why_withheld,
+    why_on_hold,
 )
 from tracks_dagster.data.effects.promotion import decide_promotion
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -35,7 +35,7 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import (
     open_run_ids,
     over_with_open_evals,
-    runs_withheld_from_promotion,
+    runs_with_promotion_on_hold,
 )
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track import names
@@ -87,7 +87,7 @@ def tick_evals(
             _tick_run(tick, tracks, orchestrator, run_id, decided_by, policy)
         except TracksError as error:
             tick.problems.append(f"{run_id}: {error}")
-    for run_id in runs_withheld_from_promotion(ledger, tracks.now()):
+    for run_id in runs_with_promotion_on_hold(ledger, tracks.now()):
         try:
             _tick_promotion(tick, tracks, run_id, decided_by)
         except TracksError as error:
@@ -167,9 +167,9 @@ def _tick_run(
         f"{run_id}: {words}"
         for words in evals.what_evals_wait_for(state, attempts_max=attempts_max)
     ]
-    withheld = why_withheld(tracks, state, policy)
-    if withheld is not None:
-        tick.waiting.append(f"{run_id}: {withheld}")
+    on_hold = why_on_hold(tracks, state, policy)
+    if on_hold is not None:
+        tick.waiting.append(f"{run_id}: {on_hold}")
     _tick_promotion(tick, tracks, run_id, decided_by)
 
 

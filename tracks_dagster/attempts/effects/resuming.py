@@ -11,10 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.ports import ForeseeEnvironment
-from tracks_dagster.holds.effects.branch_source import lost
-from tracks_dagster.holds.effects.clean_starts import withheld_of
-from tracks_dagster.holds.effects.quarantines import Quarantines
-from tracks_dagster.holds.effects.snapshot_quarantines import snapshot_withdrawn
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.hold import (
+    HoldAct,
+    find_hold,
+    key_of_checkpoint,
+    key_of_run,
+    loss_for_branch,
+)
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import (
     CHECKPOINT_WITHDRAWN,
@@ -35,7 +39,7 @@ from tracks_dagster.retry.environments import (
 from tracks_dagster.track.bodies import AttemptPlaced, Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json, format_time
-from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 NOTE_BY = "supervisor"
@@ -70,9 +74,9 @@ def check_resume(
     if ref is None:
         return ResumeCheck()
     if ref.run_id != state.run_id:
-        gone = lost(tracks.find_run(ref.run_id), ref)
-        if gone is not None:
-            return ResumeCheck(refusal=_refusal(tracks, CHECKPOINT_WITHDRAWN, gone))
+        lost = loss_for_branch(tracks.find_run(ref.run_id), ref)
+        if lost is not None:
+            return ResumeCheck(refusal=_refusal(tracks, CHECKPOINT_WITHDRAWN, lost.sentence))
     found = foresee()
     compared = [
         _compare(tracks, state, each, found, rules, is_fallback=each != ref)
@@ -106,17 +110,17 @@ def _in_quarantine(tracks: Tracks, state: RunState, attempt: AttemptState) -> Co
 
     The next attempt, which a person opens, begins at what does not descend from it.
     """
-    snapshot, ref = attempt.opened.snapshot, attempt.opened.resume
-    withdrawn = snapshot_withdrawn(tracks, snapshot)
-    if withdrawn is not None:
-        return _refusal(tracks, SNAPSHOT_QUARANTINED, f"No gang was started: {withdrawn}")
-    withheld = withheld_of(Quarantines(tracks), state)
-    words = withheld.run
-    if words is None and ref is not None and ref.manifest_sha256 in withheld.checkpoints:
-        words = f"{checkpoint_at(ref)} {withheld.checkpoints[ref.manifest_sha256]}"
-    if words is None:
+    holds, ref = Holds(tracks), attempt.opened.resume
+    hold = holds.on_snapshot(attempt.opened.snapshot)
+    if hold is not None:
+        return _refusal(tracks, SNAPSHOT_QUARANTINED, f"No gang was started: {hold.sentence}")
+    found = holds.on_lineage(state)
+    hold = find_hold(found, HoldAct.QUARANTINE, key_of_run(state.run_id))
+    if hold is None and ref is not None:
+        hold = find_hold(found, HoldAct.QUARANTINE, key_of_checkpoint(ref))
+    if hold is None:
         return None
-    return _refusal(tracks, SOURCE_QUARANTINED, f"No gang was started: {words}")
+    return _refusal(tracks, SOURCE_QUARANTINED, f"No gang was started: {hold.sentence}")
 
 
 def _reachable(state: RunState, asked: CheckpointRef) -> list[CheckpointRef]:

@@ -22,13 +22,13 @@ from tracks_dagster.attempts.effects.opening.remedying import Hands
 from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.attempts.ports import LauncherOf, Orchestrator
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.holds.effects.withdrawals import Withdrawals
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.pools import Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.effects.due import runs_between_attempts, runs_with_open_attempts
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.effects.turns import Seconds, Turns
 from tracks_dagster.retry.policy import RetryPolicy, reasons_of
 from tracks_dagster.track import names
@@ -184,8 +184,7 @@ def settle_open_runs(
         reasons=reasons_of(sensor) if decides else reasons_of(sensor) & HAS_ALL_STEPS,
         policy=policy,
         hands=None if checkpoints is None else Hands(checkpoints=checkpoints, ledger=ledger),
-        pools=Pools(ledger, now=tracks.now(), window_s=policy.storm.window_s),
-        withdrawals=Withdrawals(tracks),
+        holds=Holds(tracks, pools=Pools(ledger, policy.storm, now=tracks.now())),
         nodes=NodeHealth(tracks, ledger, policy.nodes),
         off=frozenset(off),
     )
@@ -209,8 +208,7 @@ class _Sensor:
     reasons: frozenset[TerminationReason]
     policy: RetryPolicy
     hands: Hands | None
-    pools: Pools
-    withdrawals: Withdrawals
+    holds: Holds
     nodes: NodeHealth
     off: frozenset[str]
 
@@ -238,8 +236,7 @@ class _Sensor:
             decided_by=self.name,
             policy=self.policy,
             hands=self.hands,
-            pools=self.pools,
-            withdrawals=self.withdrawals,
+            holds=self.holds,
             nodes=self.nodes,
         )
 

@@ -12,7 +12,7 @@ from datetime import datetime
 from tracks_dagster.checkpoints.effects.proving import refusal_of, unreadable, without_proof
 from tracks_dagster.checkpoints.effects.verification import Verified, verify
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.holds.effects.withdrawals import Withdrawals
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.decide import decide
@@ -48,7 +48,7 @@ def read_what_decides(
     read keeps no other waiting; one that this version can never read has its retry refused. Raises
     LedgerError.
     """
-    withdrawals = Withdrawals(tracks)
+    holds = Holds(tracks)
     read: list[Verified] = []
     problems: list[str] = []
     for run_id in runs_between_attempts(ledger, NEED_A_RULE):
@@ -56,8 +56,8 @@ def read_what_decides(
             break
         try:
             state = tracks.run(run_id)
-            source = withdrawals.of_source(state)
-            wait = decide(state, policy, tracks.now(), source_withdrawn=source)
+            lost = holds.on_source(state)
+            wait = decide(state, policy, tracks.now(), () if lost is None else (lost,))
             if isinstance(wait, Wait) and wait.verify is not None:
                 read += _read(tracks, reader, state, wait, wait.verify, by=by, policy=policy)
         except TracksError as error:

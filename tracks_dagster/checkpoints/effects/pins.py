@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tracks_dagster.holds.effects.branch_source import withdrawn
+from tracks_dagster.holds.hold import loss
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
@@ -141,10 +141,10 @@ def _pin(
     """Pin; is_fresh: a pin that stands is good enough."""
 
     def choose(state: RunState | None) -> Draft | None:
-        gone = withdrawn(state, ref)
-        if state is None or gone is not None:
-            raise InvalidInput(gone)
-        checkpoint = state.checkpoint(ref.manifest_sha256)
+        lost = loss(state, ref)
+        if lost is not None:
+            raise InvalidInput(lost.sentence)
+        checkpoint = state.checkpoint(ref.manifest_sha256) if state is not None else None
         if is_fresh and checkpoint is not None and holder in checkpoint.pins:
             return None
         return _draft(tracks, Kind.CHECKPOINT_PINNED, ref, holder, by, why)

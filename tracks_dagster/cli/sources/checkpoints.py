@@ -16,10 +16,12 @@ from tracks_dagster.cli.sources import (
     checkpoint_save,
     checkpoint_verify,
 )
-from tracks_dagster.holds.effects.descending import Held, read_held
+from tracks_dagster.holds.effects.holds import BySource, Holds
+from tracks_dagster.holds.effects.starts import describe_sources, next_start
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.protection import RESUMES, pins_of
@@ -39,8 +41,21 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
     tracks = open_tracks_to_read(Settings.from_environment())
     state = tracks.run(check_run_id(run_id))
     judged = {each.checkpoint.seq: each.why for each in judge(state, tracks.now())}
-    held = read_held(tracks, state)
-    rows = [_row(c, held, pins_of(state, c), judged.get(c.seq, ())) for c in state.checkpoints]
+    holds = Holds(tracks)
+    try:
+        sources, target = holds.of_checkpoints(state), next_start(holds, state).resume
+    except TrackBroken:  # of another run or of the quarantines: said below
+        sources, target = {}, state.resumes_from
+    rows = [
+        _row(
+            each,
+            sources.get(each.ref.manifest_sha256, {}),
+            is_target=each.ref == target,
+            pins=pins_of(state, each),
+            why=judged.get(each.seq, ()),
+        )
+        for each in state.checkpoints
+    ]
     if as_json:
         print_json(rows)
     elif not rows:
@@ -48,17 +63,21 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
     else:
         print_table(_table(rows))
     if not as_json:
-        for sentence in held.sentences:
+        for sentence in describe_sources(holds, state):
             click.echo(sentence)
 
 
 def _row(
-    checkpoint: CheckpointState, held: Held, pins: tuple[str, ...], why: tuple[str, ...]
+    checkpoint: CheckpointState,
+    holds: BySource,
+    *,
+    is_target: bool,
+    pins: tuple[str, ...],
+    why: tuple[str, ...],
 ) -> dict[str, Json]:
-    sources = held.sources.get(checkpoint.ref.manifest_sha256, ())
-    is_target = held.resume_target == checkpoint.ref
-    said = [f"no start from it: {source} is in quarantine" for source in sources]
-    said += [RESUMES] if is_target else []
+    sources = [hold.source for hold in holds.values()]
+    words = [f"no start from it: {source} is in quarantine" for source in sources]
+    words += [RESUMES] if is_target else []
     times = {
         name: format_time(at) if at is not None else None
         for name, at in (
@@ -78,8 +97,8 @@ def _row(
         "committed_at": format_time(checkpoint.at),
         **times,
         "pins": list(pins),
-        "why": [*said, *(each for each in why if each != RESUMES)],
-        "quarantined_by": list(sources),
+        "why": [*words, *(each for each in why if each != RESUMES)],
+        "quarantined_by": sources,
         "metrics": dict(checkpoint.body.metrics),
         "ref": to_json(checkpoint.ref),
     }

@@ -7,14 +7,16 @@ import click
 from tracks_dagster.cli.common import as_json, print_json
 from tracks_dagster.cli.times import as_of_option, parse_as_of
 from tracks_dagster.holds.effects.descent import ancestors, descendants
+from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.lineage_text import ancestors_lines, descendants_lines
-from tracks_dagster.holds.effects.quarantines import quarantined_sources
 from tracks_dagster.holds.effects.things import find_exact
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import format_time
+
+SOURCE_KEYS = ("source", "by", "why", "at", "track", "seq", "through")  # of one in quarantine
 
 
 @click.command("lineage")
@@ -34,15 +36,17 @@ def command(thing: str, as_of: str | None, as_json: bool) -> None:
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     found = find_exact(tracks, ledger, asked)
     up, down = ancestors(ledger, found, as_of=until), descendants(ledger, found, as_of=until)
-    marks = quarantined_sources(tracks, ledger, asked, as_of=until)
+    holds = quarantined_sources(tracks, ledger, asked, as_of=until)
     then = format_time(until) if until is not None else None
     if as_json:
-        told = {"thing": found.called, "as_of": then, "quarantined": [to_json(m) for m in marks]}
-        print_json({**told, "rests_on": to_json(up), "came_of_it": to_json(down)})
+        sources = [{key: to_json(hold)[key] for key in SOURCE_KEYS} for hold in holds]
+        asked_for = {"thing": found.called, "as_of": then, "quarantined": sources}
+        print_json({**asked_for, "rests_on": to_json(up), "came_of_it": to_json(down)})
         return
     click.echo(f"{found.called} as of {then}" if then else found.called)
-    for mark in marks:
-        click.echo(f"! it {mark.own_words if mark.source == found.called else mark.words}")
+    for hold in holds:
+        is_source = hold.source == found.called
+        click.echo(f"! it {hold.words_of_source if is_source else hold.words}")
     for line in ancestors_lines(up):
         click.echo(line)
     below = list(descendants_lines(down, of_archive=settings.is_archive))

@@ -13,10 +13,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
-from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.hold import Hold
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.track.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
+from tracks_dagster.track.bodies import (
+    EvalEnded,
+    EvalOpened,
+    EvalRequirement,
+    EvalWaived,
+    SnapshotRef,
+)
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.reasons import TerminationReason
@@ -36,7 +43,7 @@ def open_due_evals(
     """Open every attempt at an eval that is due, and return all that are open now.
 
     Each is opened exactly once, whoever else decides at the same time; none while the checkpoint or
-    the eval's data descend from a source in quarantine (`why_withheld` says so).
+    the eval's data descend from a source in quarantine (`why_on_hold` says so).
     """
     attempts_max = attempts_allowed(policy)
 
@@ -44,7 +51,7 @@ def open_due_evals(
         if state is None:
             return None
         due = evals.next_eval(state, decided_by=decided_by, attempts_max=attempts_max)
-        if due is None or checkpoint_withheld(tracks, state, due.checkpoint, snapshot=due.snapshot):
+        if due is None or _hold_on(tracks, state, due.checkpoint, due.snapshot) is not None:
             return None
         return tracks.draft(Kind.EVAL_OPENED, due)
 
@@ -101,9 +108,9 @@ def _ask_for_eval(
             return None
         if checkpoint not in state.resumable:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
-        withheld = checkpoint_withheld(tracks, state, checkpoint, snapshot=required.snapshot)
-        if withheld is not None:
-            raise InvalidInput(f"{checkpoint_at(checkpoint)} is not evaluated: {withheld}")
+        hold = _hold_on(tracks, state, checkpoint, required.snapshot)
+        if hold is not None:
+            raise InvalidInput(f"{checkpoint_at(checkpoint)} is not evaluated: {hold.sentence}")
         due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
         return tracks.draft(Kind.EVAL_OPENED, due)
 
@@ -124,13 +131,19 @@ def _standing(
     return next((e for e in tries if e.ended is None or evals.is_completed(e)), None)
 
 
-def why_withheld(tracks: Tracks, state: RunState, policy: RetryPolicy) -> str | None:
-    """Say why an eval that is due is not opened; None where none is, or nothing stands against it."""
+def _hold_on(
+    tracks: Tracks, state: RunState, checkpoint: CheckpointRef, snapshot: SnapshotRef
+) -> Hold | None:
+    return Holds(tracks).on_checkpoint(checkpoint, state, snapshot=snapshot)
+
+
+def why_on_hold(tracks: Tracks, state: RunState, policy: RetryPolicy) -> str | None:
+    """Say why an eval that is due is not opened; None where none is due, or none is on hold."""
     due = evals.next_eval(state, decided_by="", attempts_max=attempts_allowed(policy))
     if due is None:
         return None
-    why = checkpoint_withheld(tracks, state, due.checkpoint, snapshot=due.snapshot)
-    return None if why is None else f"{due.eval_id} is not opened: {why}"
+    hold = _hold_on(tracks, state, due.checkpoint, due.snapshot)
+    return None if hold is None else f"{due.eval_id} is not opened: {hold.sentence}"
 
 
 def run_eval(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import PromotionDecided
@@ -47,16 +47,15 @@ def decide_promotion(tracks: Tracks, run_id: str, *, decided_by: str) -> Promoti
         final = final_checkpoint(state) if state is not None else None
         if state is None or rule is None or final is None:
             return None
-        was_withheld = promotion.promotion_is_withheld(state)
-        if not was_withheld and not promotion.promotion_is_due(state):
+        was_on_hold = promotion.promotion_is_on_hold(state)
+        if not was_on_hold and not promotion.promotion_is_due(state):
             return None
         proposed = promotion.propose(state, final, rule, decided_by=decided_by)
-        withheld = checkpoint_withheld(tracks, state, final, snapshot=proposed.snapshot)
-        if was_withheld and withheld is not None:
+        hold = Holds(tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
+        if was_on_hold and hold is not None:
             return None
-        decided = promotion.decide_promotion(
-            state, proposed, why="The run's own rule:", withheld=withheld
-        )
+        why, against = "The run's own rule:", hold.sentence if hold is not None else None
+        decided = promotion.decide_promotion(state, proposed, why=why, hold=against)
         return tracks.draft(Kind.PROMOTION_DECIDED, decided)
 
     record = tracks.decide_run(run_id, choose)
@@ -115,8 +114,9 @@ def _by_person(
             "promote by; declare a run of a family that has one."
         )
     proposed = promotion.propose(state, checkpoint, replace(rule, alias=alias), decided_by=by)
-    withheld = checkpoint_withheld(tracks, state, checkpoint, snapshot=proposed.snapshot)
-    decided = promotion.decide_promotion(state, proposed, why=why, withheld=withheld)
+    hold = Holds(tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
+    against = hold.sentence if hold is not None else None
+    decided = promotion.decide_promotion(state, proposed, why=why, hold=against)
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from tracks_dagster.holds.effects.decisions import SOURCES
 from tracks_dagster.holds.effects.descent import Descendants, Group, descendants
-from tracks_dagster.holds.effects.quarantines import Quarantines
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.things import find_exact
 from tracks_dagster.holds.lineage import Thing, ThingKind
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -62,9 +62,10 @@ def blast(tracks: Tracks, ledger: Ledger, thing: Thing, *, as_of: datetime | Non
         )
     source = find_exact(tracks, ledger, thing)
     hit = descendants(ledger, source, as_of=as_of)
-    own = Quarantines(tracks, as_of=as_of).of_exact(source).values()
-    mine = [mark for mark in own if mark.source == source.called]
-    quarantine = f"since {format_time(mine[0].at)} by {mine[0].by}: {mine[0].why}" if mine else None
+    own = Holds(tracks, as_of=as_of).of_exact(source).values()
+    mine = next((hold for hold in own if hold.source == source.called and hold.at), None)
+    since = format_time(mine.at) if mine is not None and mine.at is not None else ""
+    quarantine = f"since {since} by {mine.by}: {mine.why}" if mine is not None else None
     return Blast(
         source=source.called,
         as_of=format_time(as_of) if as_of is not None else None,

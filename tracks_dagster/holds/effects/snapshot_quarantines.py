@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import SnapshotDecision, SnapshotRef
-from tracks_dagster.track.errors import InvalidInput, UnknownRun
+from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Draft, Json, Kind, Record
 from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState, find_by_prefix
@@ -73,27 +73,6 @@ def find_any_snapshot(tracks: Tracks, dataset: str, snapshot_id: str) -> Snapsho
         raise UnknownRun(f"There is no dataset {dataset!r}; `tracks snapshots list` names them.")
     found = find_by_prefix(state, snapshot_id)
     return SnapshotRef(dataset=dataset, snapshot_id=found.body.snapshot_id)
-
-
-def snapshot_withdrawn(tracks: Tracks, ref: SnapshotRef) -> str | None:
-    """Say why no new attempt may train on `ref`, and what to do; None where one may.
-
-    None as well for a snapshot that no track here knows: a store that was moved without its datasets.
-    """
-    found = _find(tracks.find_dataset(ref.dataset), ref)
-    if found is None or found.quarantined_why is None:
-        return None
-    return (
-        f"snapshot {short_id(ref)} of {ref.dataset} is quarantined ({found.quarantined_why}). "
-        f'`tracks snapshots release {ref.dataset} {short_id(ref)} --why "…"` releases it.'
-    )
-
-
-def refuse_withdrawn(tracks: Tracks, ref: SnapshotRef, *, doing: str) -> None:
-    """Raise InvalidInput when no new attempt may train on `ref`; doing: what was attempted."""
-    why = snapshot_withdrawn(tracks, ref)
-    if why is not None:
-        raise InvalidInput(f"{doing}: {why}")
 
 
 def consumers(ledger: Ledger, ref: SnapshotRef) -> Consumers:

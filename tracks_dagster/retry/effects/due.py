@@ -75,7 +75,7 @@ def runs_between_attempts(
     return [row["run_id"] for row in rows]
 
 
-def runs_withheld_from_promotion(ledger: Ledger, now: datetime) -> list[str]:
+def runs_with_promotion_on_hold(ledger: Ledger, now: datetime) -> list[str]:
     """Return the finished runs whose promotion was refused for a quarantine and may be decided again
     once that is released: at most WITHHELD_MAX, which take turns by the clock.
 

@@ -21,7 +21,8 @@ from tracks_dagster.attempts.effects.heartbeat import (
     read_heartbeat,
 )
 from tracks_dagster.attempts.effects.launch import next_sensor
-from tracks_dagster.holds.effects.descending import read_held
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.journals import JournalTail, read_tail
@@ -125,7 +126,7 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
         line = run_line(tracks, state, heartbeat)
         if cursor is not None and state.head.seq < cursor.seq:
             line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
-        return [replace(line, quarantined=read_held(tracks, state).sentences)]
+        return [replace(line, quarantined=describe_sources(Holds(tracks), state))]
     sql = Path(__file__).with_name("status_newest.sql").read_text(encoding="utf-8")
     rows = ledger.query(sql, {"runs_max": RUNS_MAX})
     return [_known_line(tracks, row) or _read_line(tracks, row, heartbeat) for row in rows]

@@ -40,7 +40,7 @@ def promotion_is_settled(state: RunState) -> bool:
     return any(p.body.alias == rule.alias and p.body.checkpoint == final for p in state.promotions)
 
 
-def promotion_is_withheld(state: RunState) -> bool:
+def promotion_is_on_hold(state: RunState) -> bool:
     """Whether the newest decision by the run's own rule refused its final checkpoint for a quarantine:
     it is made again once nothing in quarantine stands against it."""
     rule, final = state.declared.promotion, final_checkpoint(state)
@@ -84,17 +84,18 @@ def propose(
 
 
 def decide_promotion(
-    state: RunState, proposed: PromotionDecided, *, why: str, withheld: str | None = None
+    state: RunState, proposed: PromotionDecided, *, why: str, hold: str | None = None
 ) -> PromotionDecided:
     """Return the decision: promoted, with `why`, or not, with what stands against it.
 
-    withheld: what other tracks say against it: a source in quarantine that it descends from.
+    hold: what holds it back, in words: a source in quarantine that it descends from.
     """
-    told = () if withheld is None else (withheld.rstrip("."),)
-    against = (*told, *objections(state, proposed))
+    against = (*objections(state, proposed),)
+    if hold is not None:
+        against = (hold.rstrip("."), *against)
     if against:
-        is_withheld = withheld is not None
-        return replace(proposed, promoted=False, why="; ".join(against), is_withheld=is_withheld)
+        on_hold = hold is not None
+        return replace(proposed, promoted=False, why="; ".join(against), is_withheld=on_hold)
     return replace(proposed, promoted=True, why=f"{_stopped(why)} {_comparison(proposed)}.".strip())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracks_dagster.attempts.effects.opening.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.attempts.effects.opening.runs import RunRequest
-from tracks_dagster.holds.effects.clean_starts import checkpoint_withheld
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
@@ -89,9 +89,9 @@ def find_origin(
     ref = find_at(state, step, attempt_id=attempt_id).ref
     branch = tracks.find_run(run_id) if run_id is not None else None
     _check_branch(branch, ref)
-    withheld = checkpoint_withheld(tracks, state, ref) if branch is None else None
-    if withheld is not None:
-        raise InvalidInput(f"Nothing can branch from {at}: {withheld}")
+    hold = Holds(tracks).on_checkpoint(ref, state) if branch is None else None
+    if hold is not None:
+        raise InvalidInput(f"Nothing can branch from {at}: {hold.sentence}")
     writer = state.attempts[ref.attempt_id - 1]
     wrote, declared, trainer = writer.opened, state.declared, trainer_of(state, writer)
     return Origin(

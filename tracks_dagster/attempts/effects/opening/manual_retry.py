@@ -15,9 +15,9 @@ from tracks_dagster.attempts.effects.opening.remedying import quarantine_all
 from tracks_dagster.attempts.effects.opening.run_config import CheckGang
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.data.effects.own_trainer import FAMILY
-from tracks_dagster.holds.effects.branch_source import source_withdrawn
-from tracks_dagster.holds.effects.clean_starts import resume_or_refuse
-from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.starts import start_or_refuse
+from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.avoiding import avoid_now
 from tracks_dagster.retry.effects.node_health import NodeHealth
@@ -27,7 +27,6 @@ from tracks_dagster.track.bodies import AttemptOpened
 from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record
-from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
@@ -64,8 +63,8 @@ def retry_by_person(
     cannot be told.
 
     Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open, the run is
-    finished, what it branched from or its snapshot was withdrawn, all that it could resume from
-    descends from a source in quarantine, a change cannot be used, or one is needed and missing.
+    finished, what it branched from, its snapshot or all that it could resume from is on hold, a change
+    cannot be used, or one is needed and missing.
     """
     tracks.run(run_id)
     try:
@@ -75,31 +74,30 @@ def retry_by_person(
             if nodes is not None:
                 nodes.look(state, by=by)
             plan = plan_attempt(tracks, state, last, changes)
-            resume, left_out = _check_sources(tracks, state, plan)
+            start = _start(tracks, state, plan)
             changed = differences(state, last, plan, why=f"{by}: {why}")
             if not (changed or allows_environment_change or is_forced):
                 _refuse_the_same_again(state, last, foresee)
             if check_gang is not None and changes.compute:
                 check_gang(_gang(tracks, state, last, plan))
-            avoidance = avoid_now(tracks, plan.compute)
             if tainted := from_onset_on(state, last, policy):
                 quarantine_all(tracks, state, tainted, by=by)
                 continue
             opened = AttemptOpened(
                 cause="manual_retry",
                 decided_by=by,
-                decision=" ".join(filter(None, (why, left_out, avoidance.words))),
+                decision=f"{why} {start.words}".rstrip(),
                 config=plan.config,
-                compute=avoidance.compute,
+                compute=plan.compute,
                 snapshot=plan.snapshot,
-                resume=resume,
+                resume=start.resume,
                 remediation=changed,
                 counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
                 allows_environment_change=allows_environment_change,
                 cadence=plan.cadence,
-                avoided_nodes=avoidance.nodes,
                 trainer=plan.trainer,
             )
+            opened = avoid_now(tracks, opened)
             if changes.trainer_source is not None and plan.trainer is not None:
                 tracks.store.create(plan.trainer, changes.trainer_source)  # before what needs it
             draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
@@ -114,20 +112,18 @@ def retry_by_person(
     )
 
 
-def _check_sources(
-    tracks: Tracks, state: RunState, plan: AttemptPlan
-) -> tuple[CheckpointRef | None, str]:
-    """Return what the attempt resumes from, and what was left out, in words.
+def _start(tracks: Tracks, state: RunState, plan: AttemptPlan) -> CleanStart:
+    """Return where the attempt begins.
 
-    Raises InvalidInput when what the run branched from, or its snapshot, was withdrawn, or nothing is
-    left that does not descend from a source in quarantine.
+    Raises InvalidInput when what the run branched from is lost, its snapshot is in quarantine, or
+    nothing is left that does not descend from a source in quarantine.
     """
     doing = f"Training run {state.run_id} cannot be retried"
-    gone = source_withdrawn(tracks, state)
-    if gone is not None and not state.resumable:
-        raise InvalidInput(f"{doing}: {gone}")
-    refuse_withdrawn(tracks, plan.snapshot, doing=doing)
-    return resume_or_refuse(tracks, state, source_withdrawn=gone, doing=doing)
+    holds = Holds(tracks).on_run(state, tracks.now(), snapshot=plan.snapshot)
+    lost = loss_of_source(state, holds)
+    if lost is not None and not state.resumable:
+        raise InvalidInput(f"{doing}: {lost.sentence}")
+    return start_or_refuse(state, plan.snapshot, holds, doing=doing)
 
 
 def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
@@ -137,7 +133,7 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
             f"Training run {state.run_id} is finished ({state.finished.stop_cause}) and cannot be "
             "retried; declare a new one with `tracks run`."
         )
-    if any(stop.body.mode == "stop" for stop in state.stops):
+    if stop_of(state) is not None:
         raise InvalidInput(
             f"Training run {state.run_id} was stopped and is about to be finished; declare a new one "
             "with `tracks run`."

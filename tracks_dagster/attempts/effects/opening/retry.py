@@ -17,22 +17,19 @@ from tracks_dagster.attempts.effects.opening.remedying import (
     withdraw_snapshot,
 )
 from tracks_dagster.checkpoints.effects.proving import Unread, read_proof, refusal_of, without_proof
-from tracks_dagster.holds.effects.withdrawals import Withdrawals
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, Wait
-from tracks_dagster.retry.effects.avoiding import avoid_quarantined
+from tracks_dagster.retry.effects.avoiding import avoid_now
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.storm import PoolView
 from tracks_dagster.retry.too_large import too_large
 from tracks_dagster.track.bodies import RunFinished
 from tracks_dagster.track.errors import Contended, RecordTooLarge
-from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Kind, Record
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
 
@@ -59,19 +56,18 @@ def settle(
     decided_by: str,
     policy: RetryPolicy,
     hands: Hands | None = None,
-    pools: Pools | None = None,
-    withdrawals: Withdrawals | None = None,
+    holds: Holds | None = None,
     nodes: NodeHealth | None = None,
 ) -> Settled:
     """Decide what follows on the run's state, and append it, after the quarantines it asks for.
 
     reasons: act only when the newest attempt ended for one of these; None: for any. A stop is obeyed
     whatever the reason. hands: what remedies work with that are more than a change; without them
-    nothing is collected, read or quarantined. pools: what ended where of late; without it there are
-    no storms. withdrawals: what was asked for other runs already. nodes: strikes the node that the
-    newest attempt ended on; without it none is struck, and those in quarantine are avoided all the
-    same. Idempotent and safe from two threads or processes: a crash between two records is taken up by
-    the next call. What was appended is projected once, at the end. Raises UnknownRun and Contended.
+    nothing is collected, read or quarantined. holds: those that a tick has read already, with its
+    pools; without them there are no storms. nodes: strikes the node that the newest attempt ended on;
+    without it none is struck, and those on hold are avoided all the same. Idempotent and safe from two
+    threads or processes: a crash between two records is taken up by the next call. What was appended
+    is projected once, at the end. Raises UnknownRun and Contended.
     """
     this = _Settling(
         tracks=tracks,
@@ -80,8 +76,7 @@ def settle(
         decided_by=decided_by,
         policy=policy,
         hands=hands,
-        pools=pools,
-        withdrawals=withdrawals or Withdrawals(tracks),
+        holds=holds or Holds(tracks),
         nodes=nodes,
     )
     try:
@@ -100,8 +95,7 @@ class _Settling:
     decided_by: str
     policy: RetryPolicy
     hands: Hands | None
-    pools: Pools | None
-    withdrawals: Withdrawals
+    holds: Holds
     nodes: NodeHealth | None
 
 
@@ -139,7 +133,8 @@ def _settle(this: _Settling) -> Settled:
                 why = f"{QUARANTINES_MAX} checkpoints were quarantined; the next tick goes on."
                 return Settled(what="waiting", record=None, why=why)
             continue  # the record of the decision names those of the quarantines
-        decision = avoid_quarantined(this.tracks, decision)
+        if isinstance(decision, Retry):
+            decision = avoid_now(this.tracks, decision)
         if this.nodes is not None and this.nodes.tells_that_none_is_left(state, decision):
             continue
         draft = _draft(this, state, decision)
@@ -156,28 +151,13 @@ def _settle(this: _Settling) -> Settled:
 
 
 def _decision(this: _Settling, state: RunState) -> Decision:
-    last = state.last_attempt
-    snapshot = last.opened.snapshot if last is not None else state.declared.snapshot
-    decision = decide(
-        state,
-        this.policy,
-        this.tracks.now(),
-        source_withdrawn=this.withdrawals.of_source(state),
-        snapshot_withdrawn=this.withdrawals.of_snapshot(snapshot),
-        withheld=this.withdrawals.of_lineage(state),
-        pool=None if this.pools is None else _pool(this.pools, last),
-    )
+    now = this.tracks.now()
+    decision = decide(state, this.policy, now, this.holds.on_run(state, now))
     is_stop = isinstance(decision, Finish) and decision.stop_cause == "user"
     if is_stop or _is_whose(state, this.reasons):
         return decision
-    reason = last.reason if last is not None else None
+    reason = state.last_attempt.reason if state.last_attempt is not None else None
     return Wait(why=f"{this.decided_by} does not decide what follows on {reason}.")
-
-
-def _pool(pools: Pools, last: AttemptState | None) -> PoolView | None:
-    if last is None or last.is_open:
-        return None
-    return pools.view(pool_of(last.opened.compute))
 
 
 def _is_whose(state: RunState, reasons: frozenset[TerminationReason] | None) -> bool:
@@ -197,7 +177,7 @@ def _do_first(this: _Settling, state: RunState, decision: Decision) -> _Work | N
         return _Work(unread=read_proof(tracks, hands.checkpoints, state, decision.verify, by=by))
     if isinstance(decision, Refuse) and decision.quarantines_snapshot is not None:
         words = withdraw_snapshot(tracks, hands, state, state.attempts[-1], by=by)
-        this.withdrawals.ask_again(decision.quarantines_snapshot)
+        this.holds.ask_again()
         return _Work(words=words)
     return None
 

@@ -25,8 +25,9 @@ from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.own_trainer import trainer_name
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import Family, find_family
-from tracks_dagster.holds.effects.clean_starts import refuse_declaration, resume_or_refuse
-from tracks_dagster.holds.effects.snapshot_quarantines import refuse_withdrawn
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
+from tracks_dagster.holds.hold import stop_of
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.avoiding import avoid_now
 from tracks_dagster.track import names
@@ -252,25 +253,23 @@ def estimate_device_s(steps: int, ranks: int) -> float:
 def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Draft | None:
     if state is None or state.attempts or state.finished is not None:
         return None
-    if any(stop.body.mode == "stop" for stop in state.stops):
+    if stop_of(state) is not None:
         return None
     declared = state.declared
     doing = f"The first attempt of {state.run_id} cannot be opened"
-    refuse_withdrawn(tracks, declared.snapshot, doing=doing)
-    resume_or_refuse(tracks, state, source_withdrawn=None, doing=doing)
-    avoidance = avoid_now(tracks, declared.compute)
+    holds = Holds(tracks).on_run(state, tracks.now())
+    start_or_refuse(state, declared.snapshot, holds, doing=doing)
     opened = AttemptOpened(
         cause="first",
         decided_by=decided_by,
-        decision=f"{_first_decision(declared.branched_from)} {avoidance.words}".strip(),
+        decision=_first_decision(declared.branched_from),
         config=declared.config,
-        compute=avoidance.compute,
+        compute=declared.compute,
         snapshot=declared.snapshot,
         resume=state.resumes_from,
         counted_seqs=(state.head.seq,),
-        avoided_nodes=avoidance.nodes,
     )
-    return tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=1)
+    return tracks.draft(Kind.ATTEMPT_OPENED, avoid_now(tracks, opened), attempt_id=1)
 
 
 def _first_decision(source: CheckpointRef | None) -> str:

@@ -15,6 +15,8 @@ from tracks_dagster.attempts.effects.opening.remedying import Hands
 from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.attempts.ports import LauncherOf, OrchestratorRun
 from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.pools import Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.user_rules import UserRules
@@ -23,7 +25,6 @@ from tracks_dagster.recovery.effects.triage.line import Line
 from tracks_dagster.recovery.restart_plan import NOW, Planned
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.retry.effects.pools import Pools
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
@@ -156,7 +157,9 @@ def _next(line: Line, acting: Acting) -> Act:
         decided_by=acting.by,
         policy=policy,
         hands=Hands(checkpoints=acting.checkpoints, ledger=acting.ledger),
-        pools=Pools(acting.ledger, now=acting.tracks.now(), window_s=policy.storm.window_s),
+        holds=Holds(
+            acting.tracks, pools=Pools(acting.ledger, policy.storm, now=acting.tracks.now())
+        ),
         nodes=NodeHealth(acting.tracks, acting.ledger, policy.nodes),
     )
     seq = settled.record.seq if settled.record is not None else None

@@ -12,9 +12,8 @@ from datetime import datetime
 
 from tracks_dagster.attempts.effects.gathering import read_journal_end
 from tracks_dagster.attempts.effects.kept_logs import read_evidence, read_places
-from tracks_dagster.holds.clean_start import CleanStart
-from tracks_dagster.holds.effects.descending import next_start, not_known
-from tracks_dagster.holds.effects.quarantines import Quarantines
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.starts import next_start, not_known
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT
 from tracks_dagster.ledger.facts.fact import nested
@@ -151,15 +150,13 @@ def explain_told(
     """Explain a run that was read before: its newest attempts, and `also` the one of that id."""
     records, receipts = told.read.records, told.run.receipts
     newest = max(0, len(receipts) - attempts_max)
-    quarantines = Quarantines(tracks)
+    holds = Holds(tracks)
     chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
     return RunExplanation(
         run_id=told.run.state.run_id,
         state=told.run.status.state,
         why=told.run.status.why,
-        attempts=tuple(
-            _explain(tracks.store, told, receipt, around, quarantines) for receipt in chosen
-        ),
+        attempts=tuple(_explain(tracks.store, told, receipt, around, holds) for receipt in chosen),
         promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
         history=told.history,
         left_out=len(receipts) - len(chosen),
@@ -185,7 +182,7 @@ def explain_attempt(
             f"Training run {run_id} has no attempt {attempt_id}; {_which(run_id, count)}"
         )
     receipt = told.run.receipts[attempt_id - 1]
-    return _explain(tracks.store, told, receipt, around, Quarantines(tracks))
+    return _explain(tracks.store, told, receipt, around, Holds(tracks))
 
 
 def _which(run_id: str, count: int) -> str:
@@ -197,14 +194,14 @@ def _which(run_id: str, count: int) -> str:
 
 
 def _explain(
-    store: ObjectStore, told: Told, receipt: Receipt, around: Around, quarantines: Quarantines
+    store: ObjectStore, told: Told, receipt: Receipt, around: Around, holds: Holds
 ) -> AttemptExplanation:
     run, records = told.run, list(told.read.records)
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
     late = tuple(late_words(store, state.run_id, attempt))
     places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
-    start, held_back = _start(quarantines, state)
+    start, held_back = _start(holds, state)
     return AttemptExplanation(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
@@ -226,7 +223,7 @@ def _explain(
         evals=explain_evals(state, attempt),
         evals_owed=tuple(evals_owed(state)),
         history=told.history,
-        quarantined=tuple(_quarantined(quarantines, state, attempt)),
+        quarantined=tuple(_quarantined(holds, state, attempt)),
         words=_words(state, attempt),
         missing=tuple(missing(receipt, evidence_problem)),
         completeness=completeness(
@@ -240,15 +237,15 @@ def _explain(
     )
 
 
-def _quarantined(quarantines: Quarantines, state: RunState, attempt: AttemptState) -> Iterator[str]:
+def _quarantined(holds: Holds, state: RunState, attempt: AttemptState) -> Iterator[str]:
     """Yield a sentence for each source in quarantine that the attempt descends from."""
     try:
-        marks = quarantines.of_attempt(state, attempt.attempt_id)
+        sources = holds.of_attempt(state, attempt.attempt_id)
     except TrackBroken as error:
         yield not_known(error)
         return
-    for mark in marks.values():
-        yield f"it {mark.words} It is in quarantine since {mark.at:%Y-%m-%dT%H:%M:%SZ}."
+    for hold in sources.values():
+        yield f"it {hold.words} It is in quarantine since {hold.at:%Y-%m-%dT%H:%M:%SZ}."
 
 
 def _heard(store: ObjectStore, told: Told, attempt: AttemptState) -> datetime | None:
@@ -259,16 +256,16 @@ def _heard(store: ObjectStore, told: Told, attempt: AttemptState) -> datetime | 
     return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
 
 
-def _start(quarantines: Quarantines, state: RunState) -> tuple[CheckpointRef | None, str]:
+def _start(holds: Holds, state: RunState) -> tuple[CheckpointRef | None, str]:
     """Return what a next attempt may resume from, and which quarantine leaves it nothing, or ""."""
     try:
-        start = next_start(quarantines, state)
+        start = next_start(holds, state)
     except TrackBroken:
         return state.resumes_from, ""  # told as what it is, where the quarantines are
-    if isinstance(start, CleanStart):
+    if start.hold is None:
         return start.resume, ""
     may_be_opened = state.finished is None and state.open_attempt is None
-    return None, start.why if may_be_opened else ""
+    return None, start.words if may_be_opened else ""
 
 
 def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:

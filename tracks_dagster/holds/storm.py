@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from tracks_dagster.holds.hold import Hold, HoldAct, key_of_pool
 from tracks_dagster.track.records import format_time
 
 
@@ -61,48 +62,43 @@ class PoolView:
     run_count: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Storm:
-    """A storm that blows now. newest_at: of the ends counted; words: what was counted."""
+def find_storm(view: PoolView, rule: StormRule, now: datetime) -> Hold | None:
+    """Return the hold of a storm on a pool, or None. More ends never make a storm into none.
 
-    pool: str
-    end_count: int
-    run_count: int
-    since: datetime
-    newest_at: datetime
-    words: str
-
-
-def find_storm(view: PoolView, rule: StormRule, now: datetime) -> Storm | None:
-    """Return the storm in a pool, or None. More ends never make a storm into none."""
+    at: of the newest end; until: when the pool was quiet for long enough, if nothing else ends there.
+    """
+    if rule.ends is None or len(view.ends) < rule.ends:
+        return None
     since = now - timedelta(seconds=rule.window_s)
     inside = {(e.run_id, e.attempt_id): e.ended_at for e in view.ends if e.ended_at > since}
     runs = {run_id for run_id, _ in inside}
-    if rule.ends is None or len(inside) < rule.ends or len(runs) < rule.runs:
+    if len(inside) < rule.ends or len(runs) < rule.runs:
         return None
     if len(runs) < rule.share * max(view.run_count, len(runs)):
         return None
-    first_at = min(inside.values())
-    return Storm(
-        pool=view.pool,
-        end_count=len(inside),
-        run_count=len(runs),
-        since=first_at,
-        newest_at=max(inside.values()),
-        words=(
+    first_at, newest_at = min(inside.values()), max(inside.values())
+    return Hold(
+        what=key_of_pool(view.pool),
+        called=f"pool {view.pool}",
+        act=HoldAct.STORM,
+        why=(
             f"{len(inside)} attempts of {len(runs)} runs ended in pool {view.pool} within "
             f"{rule.window_s / 60:g} minutes, since {format_time(first_at)}"
         ),
+        at=newest_at,
+        until=newest_at + timedelta(seconds=rule.pause_s),
     )
 
 
-def pause_ends_at(storm: Storm, rule: StormRule, ended_at: datetime, share: float) -> datetime:
+def pause_ends_at(storm: Hold, rule: StormRule, ended_at: datetime, share: float) -> datetime:
     """Return when an attempt that ended at `ended_at` may be retried, if nothing ends meanwhile.
 
     share: 0.5 to 1, a hash of run and attempt: those that waited do not come back in one moment.
     """
-    calm_at = storm.newest_at + timedelta(seconds=rule.pause_s * share)
-    return min(calm_at, latest_at(rule, ended_at))
+    latest = latest_at(rule, ended_at)
+    if storm.at is None:
+        return latest
+    return min(storm.at + timedelta(seconds=rule.pause_s * share), latest)
 
 
 def latest_at(rule: StormRule, ended_at: datetime) -> datetime:

@@ -1,11 +1,12 @@
-"""What ended in each compute pool of late, by the ledger: what a storm is found from."""
+"""What ended in each compute pool of late, by the ledger, and whether that is a storm."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
+from tracks_dagster.holds.hold import Hold
+from tracks_dagster.holds.storm import PoolEnd, PoolView, StormRule, find_storm
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.storm import PoolEnd, PoolView
 from tracks_dagster.track.reasons import ReasonFamily
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.lifecycle import RunLifecycle
@@ -19,10 +20,15 @@ IS_MOVED = "termination_reason = 'node_drained' and rule = 'stop_requested'"
 class Pools:
     """Looks at each pool once: make one for a tick."""
 
-    def __init__(self, ledger: Ledger, *, now: datetime, window_s: float) -> None:
+    def __init__(self, ledger: Ledger, rule: StormRule, *, now: datetime) -> None:
         self._ledger = ledger
-        self._since = now - timedelta(seconds=window_s)
+        self._rule = rule
+        self._since = now - timedelta(seconds=rule.window_s)
         self._views: dict[str, PoolView] = {}
+
+    def storm(self, pool: str, now: datetime) -> Hold | None:
+        """Return the hold of the storm that blows in the pool at `now`; None in calm weather."""
+        return find_storm(self.view(pool), self._rule, now)
 
     def view(self, pool: str) -> PoolView:
         """Return the ends of the pool inside the window, and how many runs it works for."""

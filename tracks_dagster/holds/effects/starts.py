@@ -1,0 +1,101 @@
+"""What a person is told of holds: refused starts, where a next attempt begins, and what is on hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tracks_dagster.holds.effects.holds import BySource, Holds
+from tracks_dagster.holds.hold import (
+    CleanStart,
+    Hold,
+    HoldAct,
+    age,
+    clean_start,
+    find_hold,
+    key_of_run,
+    key_of_snapshot,
+    oldest,
+)
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
+from tracks_dagster.track.errors import InvalidInput, TrackBroken
+from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
+from tracks_dagster.track.states.run_state import RunState
+
+STEPS_MAX = 10  # of a run, the newest, that are named
+
+
+def refuse_declaration(
+    tracks: Tracks, run_id: str, code: CodeVersion, source: CheckpointRef | None
+) -> None:
+    """Raise InvalidInput when a run would be declared with code, or as a branch of a checkpoint, that
+    is or descends from a source in quarantine."""
+    holds, doing = Holds(tracks), f"{run_id} cannot be declared"
+    hold = oldest(holds.of_code(code).values())
+    if hold is not None:
+        raise InvalidInput(f"{doing}: it {hold.words}")
+    hold = oldest(holds.of_checkpoint(source).values()) if source is not None else None
+    if source is not None and hold is not None:
+        raise InvalidInput(f"{doing}: {checkpoint_at(source)} {hold.words}")
+
+
+def start_or_refuse(
+    state: RunState, snapshot: SnapshotRef, holds: Sequence[Hold], *, doing: str
+) -> CleanStart:
+    """Return where an attempt on `snapshot` that is opened now begins.
+
+    holds: as `Holds.on_run` gives them; doing: what was attempted. Raises InvalidInput when the
+    snapshot, the run or all that it could resume from is on hold, naming the source, its record and
+    the command that releases it.
+    """
+    for what in (key_of_snapshot(snapshot), key_of_run(state.run_id)):
+        hold = find_hold(holds, HoldAct.QUARANTINE, what)
+        if hold is not None:
+            raise InvalidInput(f"{doing}: {hold.sentence}")
+    start = clean_start(state, state.resumes_from, holds)
+    if start.hold is not None:
+        raise InvalidInput(f"{doing}: {start.words}")
+    return start
+
+
+def next_start(holds: Holds, state: RunState) -> CleanStart:
+    """Return where the run's next attempt may begin, as far as quarantines go; raises TrackBroken."""
+    found = holds.on_lineage(state)
+    hold = find_hold(found, HoldAct.QUARANTINE, key_of_run(state.run_id))
+    if hold is not None:
+        return CleanStart(resume=None, words=hold.sentence, hold=hold)
+    return clean_start(state, state.resumes_from, found)
+
+
+def describe_sources(holds: Holds, state: RunState) -> tuple[str, ...]:
+    """Return a sentence for each source in quarantine that the run, what it branched from or any of its
+    checkpoints descends from, oldest first; where another track cannot be read, that one."""
+    source = state.declared.branched_from
+    try:
+        checkpoints = holds.of_checkpoints(state)
+        found = {**holds.of_code(state.declared.code), **holds.of_run(state)}
+        found.update(holds.of_checkpoint(source) if source is not None else {})
+    except TrackBroken as error:
+        return (not_known(error),)
+    for by_source in checkpoints.values():
+        found.update(by_source)
+    oldest_first = sorted(found.items(), key=lambda item: age(item[1]))
+    return tuple(_describe(state, checkpoints, key, hold) for key, hold in oldest_first)
+
+
+def not_known(error: TrackBroken) -> str:
+    """Say that it cannot be told what is in quarantine."""
+    return f"Whether it descends from a source in quarantine is not known: {error}"
+
+
+def _describe(state: RunState, checkpoints: Mapping[str, BySource], key: str, hold: Hold) -> str:
+    """Name the source, and the steps of the run's checkpoints that nothing starts from for it."""
+    steps = [
+        str(c.ref.step)
+        for c in state.checkpoints
+        if key in checkpoints.get(c.ref.manifest_sha256, {})
+    ]
+    older = len(steps) - STEPS_MAX
+    named = ", ".join(steps[-STEPS_MAX:]) + (f" and {older} older ones" if older > 0 else "")
+    on_hold = f" Nothing new starts from what was saved at step {named}." if steps else ""
+    return f"{hold.source} {hold.words_of_source}{on_hold}"

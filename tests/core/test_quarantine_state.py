@@ -42,7 +42,7 @@ def grown(*decisions: str) -> QuarantineState:
 
 
 @pytest.mark.parametrize(
-    ("decisions", "held"),
+    ("decisions", "in_force"),
     [
         (["+node:a"], {"node:a": 0}),
         (["+node:a", "-node:a"], {}),
@@ -53,8 +53,10 @@ def grown(*decisions: str) -> QuarantineState:
         (["-node:a"], {}),
     ],
 )
-def test_what_is_held_follows_from_the_records(decisions: list[str], held: dict[str, int]) -> None:
-    assert {text: each.seq for text, each in grown(*decisions).held.items()} == held
+def test_what_is_in_force_follows_from_the_records(
+    decisions: list[str], in_force: dict[str, int]
+) -> None:
+    assert {text: each.seq for text, each in grown(*decisions).in_force.items()} == in_force
 
 
 def test_only_what_changed_is_projected() -> None:
@@ -70,7 +72,7 @@ def test_a_note_may_stand_there_and_another_kind_may_not() -> None:
     track = Quarantines().decide(Kind.SOURCE_QUARANTINED, "node:a")
     track.add(Kind.NOTE, Note(by="ann", text="seen"))
     assert track.state is not None
-    assert list(track.state.held) == ["node:a"]
+    assert list(track.state.in_force) == ["node:a"]
     with pytest.raises(TrackBroken, match=r"Record 0 .node_struck. does not belong"):
         Quarantines().add(Kind.NODE_STRUCK, Note(by="ann", text="seen"))
 

@@ -1,1 +1,1 @@
-"""Whatever forbids to start from a source, and what descends from it."""
+"""Holds: why nothing new starts from a thing; quarantines, and what descends from what."""

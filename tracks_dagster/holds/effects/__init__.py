@@ -1,1 +1,1 @@
-"""Quarantines, withdrawals, stops and lineage, read from tracks and the ledger."""
+"""Holds, quarantines, stops and lineage, read from tracks and the ledger."""

@@ -53,7 +53,7 @@ def quarantine_source(
     draft = tracks.draft(Kind.SOURCE_QUARANTINED, body)
 
     def choose(state: QuarantineState | None) -> Draft | None:
-        return None if state is not None and source.text in state.held else draft
+        return None if state is not None and source.text in state.in_force else draft
 
     return Decided(source=source, record=tracks.decide_quarantines(choose))
 
@@ -65,7 +65,7 @@ def release_source(tracks: Tracks, ledger: Ledger, thing: Thing, *, by: str, why
     """
     check_words({"why": why, "by": by})
     _check_source(thing, "released")
-    source = _held(tracks, thing) or find_exact(tracks, ledger, thing)
+    source = _in_quarantine(tracks, thing) or find_exact(tracks, ledger, thing)
     if source.snapshot is not None:
         record = release_snapshot(tracks, source.snapshot, by=by, why=why)
         return Decided(source=source, record=record)
@@ -73,16 +73,16 @@ def release_source(tracks: Tracks, ledger: Ledger, thing: Thing, *, by: str, why
     draft = tracks.draft(Kind.SOURCE_RELEASED, body)
 
     def choose(state: QuarantineState | None) -> Draft | None:
-        return draft if state is not None and source.text in state.held else None
+        return draft if state is not None and source.text in state.in_force else None
 
     return Decided(source=source, record=tracks.decide_quarantines(choose))
 
 
-def _held(tracks: Tracks, thing: Thing) -> Exact | None:
+def _in_quarantine(tracks: Tracks, thing: Thing) -> Exact | None:
     """Find what is in quarantine by the name that its record has, also where its run or the ledger is
     lost."""
     state = tracks.find_quarantines()
-    for text, quarantine in (state.held if state is not None else {}).items():
+    for text, quarantine in (state.in_force if state is not None else {}).items():
         if str(thing) in (text, quarantine.body.called):
             return Exact(kind=thing.kind, text=text, called=quarantine.body.called)
     return None

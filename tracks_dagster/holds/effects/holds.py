@@ -86,7 +86,7 @@ class Holds:
         self._tracks = tracks
         self._pools = pools
         self._as_of = as_of
-        self._held: dict[str, SourceQuarantine] | None = None
+        self._in_force: dict[str, SourceQuarantine] | None = None
         self._codes: dict[str, SourceQuarantine] = {}
         self._snapshots: dict[SnapshotRef, Hold | None] = {}
         self._losses: dict[CheckpointRef, Hold | None] = {}
@@ -128,11 +128,11 @@ class Holds:
     def on_lineage(self, state: RunState) -> tuple[Hold, ...]:
         """Return the quarantines that the run's code, or a checkpoint that it may resume from, descends
         from: the oldest of each."""
-        carried_by, source = self.of_checkpoints(state), state.declared.branched_from
-        found = [(ref, carried_by.get(ref.manifest_sha256, {})) for ref in state.resumable]
+        by_checkpoint, source = self.of_checkpoints(state), state.declared.branched_from
+        found = [(ref, by_checkpoint.get(ref.manifest_sha256, {})) for ref in state.resumable]
         if source is not None:
             found.append((source, self.of_checkpoint(source)))
-        holds = [_on_checkpoint(ref, marks) for ref, marks in found if marks]
+        holds = [_on_checkpoint(ref, sources) for ref, sources in found if sources]
         code = oldest(self.of_code(state.declared.code).values())
         if code is not None:
             holds.append(replace(code, what=key_of_run(state.run_id), called=state.run_id))
@@ -142,9 +142,9 @@ class Holds:
         self, ref: CheckpointRef, state: RunState, *, snapshot: SnapshotRef | None = None
     ) -> Hold | None:
         """Return why nothing may be built on `ref` of the run, or on an eval of it on `snapshot`."""
-        marks = self.of_checkpoint(ref, state)
-        if marks:
-            return _on_checkpoint(ref, marks)
+        sources = self.of_checkpoint(ref, state)
+        if sources:
+            return _on_checkpoint(ref, sources)
         if snapshot is None or not snapshot.dataset:  # a proposal without an eval names none
             return None
         hold = self.on_snapshot(snapshot)
@@ -180,8 +180,8 @@ class Holds:
     def of_run(self, state: RunState) -> BySource:
         """Return what the attempts of a run descend from."""
         found: dict[str, Hold] = {}
-        for marks in self._flow(state, ())[0].values():
-            found = {**marks, **found}
+        for sources in self._flow(state, ())[0].values():
+            found = {**sources, **found}
         return found
 
     def of_checkpoints(self, state: RunState) -> Mapping[str, BySource]:
@@ -206,35 +206,35 @@ class Holds:
         if state is not None and self._as_of is not None:
             state = self._run(state.run_id)
         hold = self.on_snapshot(was.snapshot) if was.snapshot is not None else None
-        marks: BySource = {} if hold is None else {hold.called: hold}
+        sources: BySource = {} if hold is None else {hold.called: hold}
         if ref is not None:
-            marks = {**marks, **self.of_checkpoint(ref, state)}
+            sources = {**sources, **self.of_checkpoint(ref, state)}
         elif state is not None and found.attempt_id is not None:
-            marks = {**marks, **self.of_attempt(state, found.attempt_id)}
+            sources = {**sources, **self.of_attempt(state, found.attempt_id)}
         elif state is not None:
-            marks = {**marks, **self.of_run(state)}
+            sources = {**sources, **self.of_run(state)}
         own = self._load().get(found.text)
-        return marks if own is None else {found.text: _hold(own, through=""), **marks}
+        return sources if own is None else {found.text: _hold(own, through=""), **sources}
 
     def ask_again(self) -> None:
         """Forget what was read: something was decided since."""
-        self._held = None
+        self._in_force = None
         self._snapshots.clear()
         self._losses.clear()
         self._flows.clear()
 
     def _load(self) -> dict[str, SourceQuarantine]:
-        if self._held is None:
+        if self._in_force is None:
             state = (
                 self._tracks.find_quarantines()
                 if self._as_of is None
                 else quarantine_state.fold(self._then(QUARANTINES_TRACK))
             )
-            held = state.held if state is not None else {}
+            found = state.in_force if state is not None else {}
             prefix = f"{ThingKind.CODE}:"
-            self._codes = {text: each for text, each in held.items() if text.startswith(prefix)}
-            self._held = held
-        return self._held
+            self._codes = {text: each for text, each in found.items() if text.startswith(prefix)}
+            self._in_force = found
+        return self._in_force
 
     def _run(self, run_id: str) -> RunState | None:
         if self._as_of is None:
@@ -270,16 +270,16 @@ class Holds:
         return self._flow(source, coming_from)[1].get(ref.manifest_sha256, {})
 
     def _set_by_attempt(self, state: RunState, attempt: AttemptState) -> BySource:
-        held, key = self._load(), attempt_key(state.run_id, attempt.attempt_id)
+        in_force, key = self._load(), attempt_key(state.run_id, attempt.attempt_id)
         found: dict[str, Hold] = {}
         own = str(attempt_thing(state.run_id, attempt.attempt_id))
-        if own in held:
-            found[own] = _hold(held[own], through="")
+        if own in in_force:
+            found[own] = _hold(in_force[own], through="")
         if attempt.placed is not None:
-            for node in nodes_of(attempt.placed) if held else ():
+            for node in nodes_of(attempt.placed) if in_force else ():
                 text = f"{ThingKind.NODE}:{node}"
-                if text in held:
-                    found[text] = _hold(held[text], through=f"attempt {key}, which ran on it")
+                if text in in_force:
+                    found[text] = _hold(in_force[text], through=f"attempt {key}, which ran on it")
             environment = attempt.placed.environment_sha256
             for text, each in self._codes.items():
                 if is_code(text.partition(":")[2], state.declared.code, environment):
@@ -292,9 +292,9 @@ class Holds:
 
     def _set_by_checkpoint(self, checkpoint: CheckpointState) -> BySource:
         text = str(checkpoint_thing(checkpoint.ref))
-        held = self._load().get(text)
+        source = self._load().get(text)
         through = f"step {checkpoint.ref.step} of {checkpoint.ref.run_id}"
-        return {text: _hold(held, through=through)} if held is not None else {}
+        return {text: _hold(source, through=through)} if source is not None else {}
 
     def _snapshot_hold(self, ref: SnapshotRef) -> Hold | None:
         state = (

@@ -6,7 +6,7 @@ pool tells only where gangs may start, for a while. One track for all of them is
 tracks give (append-only, chained, folded, projected), where a list of exceptions in each of three other
 kinds of track would be three rules. Snapshots have a track, their dataset's, and stay there. What the
 machine quarantines by itself (corrupt bytes, checkpoints after an onset, a node that fails too often)
-withdraws that one thing and stays where it is too: it says nothing of what came of it.
+holds that one thing back and stays where it is too: it says nothing of what came of it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class QuarantineState:
     quarantines: tuple[SourceQuarantine, ...] = ()
 
     @property
-    def held(self) -> dict[str, SourceQuarantine]:
+    def in_force(self) -> dict[str, SourceQuarantine]:
         """What is in quarantine now, by source; of several decisions on one the oldest counts."""
         return {each.body.source: each for each in reversed(self.quarantines) if not each.release}
 

@@ -72,7 +72,7 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def withdraw_snapshot(
+def quarantine_its_snapshot(
     tracks: Tracks, hands: Hands, state: RunState, failed: AttemptState, *, by: str
 ) -> str:
     """Quarantine the snapshot that `failed` trained on; say in words what has used it.

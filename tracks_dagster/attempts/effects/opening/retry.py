@@ -14,7 +14,7 @@ from tracks_dagster.attempts.effects.opening.remedying import (
     Hands,
     free_space,
     quarantine_all,
-    withdraw_snapshot,
+    quarantine_its_snapshot,
 )
 from tracks_dagster.checkpoints.effects.proving import Unread, read_proof, refusal_of, without_proof
 from tracks_dagster.holds.effects.holds import Holds
@@ -176,7 +176,7 @@ def _do_first(this: _Settling, state: RunState, decision: Decision) -> _Work | N
     if isinstance(decision, Wait) and decision.verify is not None:
         return _Work(unread=read_proof(tracks, hands.checkpoints, state, decision.verify, by=by))
     if isinstance(decision, Refuse) and decision.quarantines_snapshot is not None:
-        words = withdraw_snapshot(tracks, hands, state, state.attempts[-1], by=by)
+        words = quarantine_its_snapshot(tracks, hands, state, state.attempts[-1], by=by)
         this.holds.ask_again()
         return _Work(words=words)
     return None

@@ -123,8 +123,8 @@ def _parts(value: object) -> int | None:
     if type(value) is int and value >= 1:
         return value
     raise ValueError(
-        f"{shown(value)} says not what must be the same; write {EXACT}, {ANY}, or how many leading "
-        "parts of the version, for example 2."
+        f"{shown(value)} is no rule for a version; write {EXACT}, {ANY}, or how many leading parts "
+        "must be the same, for example 2."
     )
 
 

@@ -1,5 +1,7 @@
 """Keep the store tidy: verify, supersede and delete checkpoints every 15 minutes."""
 
+from datetime import timedelta
+
 from dagster import (
     DefaultScheduleStatus,
     OpExecutionContext,
@@ -12,7 +14,9 @@ from dagster import (
     schedule,
 )
 
-from tracks_dagster.checkpoints.effects.collection import collect_all
+from tracks_dagster.checkpoints.effects.collection import TICK_S_MAX, collect_due
+from tracks_dagster.checkpoints.effects.decisive import read_what_decides
+from tracks_dagster.checkpoints.effects.retention import Collected
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
@@ -27,42 +31,48 @@ def collect_runs(context: OpExecutionContext, app: ResourceParam[App]) -> None:
     policy, no_policy = app.usable_policy()
     if no_policy is not None:
         context.log.error(app.redact(no_policy))
-    done = collect_all(
-        app.tracks,
-        app.ledger,
-        app.checkpoints,
-        app.leftovers,
-        by=names.COLLECT_CHECKPOINTS_JOB,
-        policy=policy,
+    until = app.now() + timedelta(seconds=TICK_S_MAX)
+    by = names.COLLECT_CHECKPOINTS_JOB
+    decisive = read_what_decides(
+        app.tracks, app.ledger, app.checkpoints, policy, by=by, until=until
     )
-    for verified in done.decisive:
+    swept_count = app.leftovers.sweep()
+    collected = collect_due(app.tracks, app.ledger, app.checkpoints, by=by, until=until)
+    for verified in decisive.done:
         context.log.info(
             f"{verified.ref.run_id}: step {verified.ref.step}, which a retry waited for, is "
             f"{verified.status}"
         )
-    for each in done.runs:
-        for corrupt in each.corrupt:
-            problem = f"{each.run_id}: step {corrupt.ref.step} is corrupt: {corrupt.problem}"
-            context.log.error(app.redact(problem))
-        for waiting in each.waiting:
-            context.log.warning(app.redact(f"{each.run_id}: a deletion waits: {waiting}"))
-        if each.superseded or each.deleted or each.leftover_count:
-            context.log.info(
-                f"{each.run_id}: {len(each.superseded)} superseded, {len(each.deleted)} deleted, "
-                f"{each.freed_bytes} bytes freed, {each.leftover_count} leftover objects removed"
-            )
-    for problem in done.problems:
+    for each in collected.done:
+        _log(context, app, each)
+    for problem in (*decisive.problems, *collected.problems):
         context.log.warning(app.redact(problem))
+    if collected.cut_at is not None:
+        context.log.warning(f"The runs after {collected.cut_at} had no time in this tick.")
     context.add_output_metadata(
         {
-            "runs": len(done.runs),
-            "superseded": sum(len(each.superseded) for each in done.runs),
-            "deleted": sum(len(each.deleted) for each in done.runs),
-            "freed_bytes": sum(each.freed_bytes for each in done.runs),
-            "swept": done.swept_count,
-            "corrupt": sum(len(each.corrupt) for each in done.runs),
+            "runs": len(collected.done),
+            "superseded": sum(len(each.superseded) for each in collected.done),
+            "deleted": sum(len(each.deleted) for each in collected.done),
+            "freed_bytes": sum(each.freed_bytes for each in collected.done),
+            "swept": swept_count,
+            "corrupt": sum(len(each.corrupt) for each in collected.done),
         }
     )
+
+
+def _log(context: OpExecutionContext, app: App, done: Collected) -> None:
+    """Log what was done on one run, if anything was."""
+    for corrupt in done.corrupt:
+        problem = f"{done.run_id}: step {corrupt.ref.step} is corrupt: {corrupt.problem}"
+        context.log.error(app.redact(problem))
+    for waiting in done.waiting:
+        context.log.warning(app.redact(f"{done.run_id}: a deletion waits: {waiting}"))
+    if done.superseded or done.deleted or done.leftover_count:
+        context.log.info(
+            f"{done.run_id}: {len(done.superseded)} superseded, {len(done.deleted)} deleted, "
+            f"{done.freed_bytes} bytes freed, {done.leftover_count} leftover objects removed"
+        )
 
 
 @job(

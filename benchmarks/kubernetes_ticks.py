@@ -21,13 +21,14 @@ from typing import Any
 from sqlalchemy import event
 
 from benchmarks.kubernetes_meter import Counted, Door
+from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.kube.double import kube_double
 from tests.kube.furniture import NAMESPACE
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.launch import plan_launches
-from tracks_dagster.attempts.effects.watch import close_lost, settle_open_runs, survey
+from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.effects.api.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
@@ -38,7 +39,6 @@ from tracks_dagster.ledger.effects.database.migrate import migrate
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import attempt_key
@@ -157,13 +157,17 @@ class Plane:
     def tick(self) -> None:
         """Let every sensor tick, and the sweeper."""
         self._seconds += TICK_S
-        found = survey(self.tracks, self.ledger, self._launcher_of, self.orchestrator)
-        planned = plan_launches(found.attempts, self.clock())
-        write_heartbeat(self.store, self.clock(), {})
-        lost = close_lost(
-            self.tracks, self.ledger, self._launcher_of, self.orchestrator, clean=redact
+        world = world_of(
+            self.tracks,
+            self.ledger,
+            launcher_of=self._launcher_of,
+            orchestrator=self.orchestrator,
         )
-        for told in (found.problems, planned.requests, lost.problems, lost.closed):
+        found = survey(world)
+        planned = plan_launches(found.done, self.clock())
+        write_heartbeat(self.store, self.clock(), {})
+        lost = close_lost(world)
+        for told in (found.problems, planned.requests, lost.problems, lost.done):
             assert told == (), told
         for sensor in DUE:
             assert self.settle(sensor) == ()
@@ -172,7 +176,7 @@ class Plane:
 
     def settle(self, sensor: str) -> tuple[str, ...]:
         """Let one sensor decide; return what it decided."""
-        tick = settle_open_runs(self.tracks, self.ledger, sensor=sensor, policy=DEFAULT_POLICY)
+        tick = ticked(self.tracks, self.ledger, sensor=sensor)
         assert tick.problems == (), tick
         return tick.decided
 

@@ -13,9 +13,10 @@ from dagster import (
 
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.effects.launch import LaunchRequest, plan_launches
-from tracks_dagster.attempts.effects.watch import Tick, skip_reason, survey
+from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.ledger.effects.ticks import Part, Tick, TimeSlice, run_parts, skip_reason
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
@@ -37,17 +38,18 @@ def launch_attempts(
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult | SkipReason:
     """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
-    found = survey(
-        app.tracks, app.ledger, app.launcher_of, orchestrator, after=context.cursor or None
-    )
-    context.update_cursor(found.cut_at or "")
-    plan = plan_launches(found.attempts, app.now())
+    world = app.world(orchestrator, app.usable_policy()[0])
+    part = Part(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
+    ticks, cursor = run_parts((part,), context.cursor, app.now())
+    found = ticks[part.name]
+    context.update_cursor(cursor)
+    plan = plan_launches(found.done, app.now())
     write_launches(app.store, names.LAUNCH_ATTEMPTS, plan.pending)
     for problem in (*found.problems, *plan.given_up):
         context.log.warning(app.redact(problem))
     if not plan.requests:
         waiting = [f"{each.key}: {each.failed_count} launches failed" for each in plan.pending]
-        looked = Tick(waiting=(*plan.given_up, *waiting), problems=found.problems)
+        looked: Tick[None] = Tick(waiting=(*plan.given_up, *waiting), problems=found.problems)
         return SkipReason(app.redact(skip_reason(looked, idle="every open attempt is supervised")))
     keys = [request.attempt_key for request in plan.requests]
     return SensorResult(

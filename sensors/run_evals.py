@@ -13,10 +13,11 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.attempts.effects.eval_tick import EvalRequest, tick_evals
+from tracks_dagster.attempts.effects.eval_tick import EvalRequest, EvalsOfRun, tick_evals
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.ledger.effects.ticks import Part, Tick, TimeSlice, run_parts, skip_reason
 from tracks_dagster.review.effects.eval_metadata import promotion_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
@@ -45,18 +46,21 @@ def run_evals(
     policy, no_policy = app.usable_policy()
     if no_policy is not None:
         context.log.error(app.redact(no_policy))
-    tick = tick_evals(
-        app.tracks, app.ledger, orchestrator, decided_by=names.RUN_EVALS, policy=policy
-    )
-    write_launches(app.store, names.RUN_EVALS, tick.pending)
+    world = app.world(orchestrator, policy)
+    part = Part(name="evals", work=lambda after: tick_evals(world, TimeSlice(after=after)))
+    ticks, cursor = run_parts((part,), context.cursor, app.now())
+    tick: Tick[EvalsOfRun] = ticks[part.name]
+    context.update_cursor(cursor)
+    write_launches(app.store, names.RUN_EVALS, [each for run in tick.done for each in run.pending])
     for problem in tick.problems:
         context.log.warning(app.redact(problem))
-    keys = [request.eval_key for request in tick.requests]
+    requests = [request for run in tick.done for request in run.requests]
+    keys = [request.eval_key for request in requests]
     return SensorResult(
-        run_requests=[_run_request(request) for request in tick.requests],
-        skip_reason=None if keys else app.redact("; ".join(tick.waiting)) or "no run owes an eval",
+        run_requests=[_run_request(request) for request in requests],
+        skip_reason=None if keys else app.redact(skip_reason(tick, idle="no run owes an eval")),
         dynamic_partitions_requests=[AddDynamicPartitionsRequest(names.EVAL_PARTITIONS, keys)],
-        asset_events=[_event(decided) for decided in tick.promotions],
+        asset_events=[_event(decided) for run in tick.done for decided in run.promotions],
     )
 
 

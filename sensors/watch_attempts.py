@@ -1,7 +1,7 @@
 """Closes attempts that nobody supervises any more, and decides every reason no other sensor owns."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dagster import (
@@ -22,42 +22,45 @@ from dagster import (
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
+from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
+from tracks_dagster.attempts.effects.opening.retry import Retries
 from tracks_dagster.attempts.effects.ui_partitions import (
     LEAVE_MAX,
+    PRUNE_EVERY,
     finished_runs,
     leaving,
-    prune_is_due,
     run_of,
 )
-from tracks_dagster.attempts.effects.watch import close_lost, settle_open_runs, skip_reason
+from tracks_dagster.attempts.effects.watch import CLOSE_S_MAX, close_lost
+from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import CheckpointReport, due_reports
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.kubernetes.effects.sweep import sweep, sweep_is_due
+from tracks_dagster.kubernetes.effects.sweep import SWEEP_EVERY, sweep
 from tracks_dagster.kubernetes.effects.tainting import keep_taints
 from tracks_dagster.kubernetes.gangs.orphans import StandingGangs
 from tracks_dagster.kubernetes.settings.node_taints import NodeTaints
+from tracks_dagster.ledger.effects.deciding import Settled, decide_due
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    Part,
+    Tick,
+    TimeSlice,
+    run_parts,
+    skip_reason,
+)
 from tracks_dagster.reasons.endings import ending_check
-from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due
-from tracks_dagster.retry.watch_cursor import WatchCursor, read_cursor
+from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY, revisit, scan
 from tracks_dagster.review.effects.receipt_metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
-from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.wiring import App
 
-SENSORS = (
-    names.LAUNCH_ATTEMPTS,
-    names.RETRY_INFRASTRUCTURE,
-    names.RETRY_NUMERICS,
-    names.RETRY_OOM,
-    names.RETRY_PREEMPTED,
-    names.RUN_EVALS,
-    names.WATCH_ATTEMPTS,
-)
+DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts())
+CLOSE, DECIDE, REVISIT, SCAN, SWEEP, PRUNE = "close", "decide", "revisit", "scan", "sweep", "prune"
 
 
 @sensor(
@@ -76,83 +79,67 @@ def watch_attempts(
     app: ResourceParam[App],
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult:
-    """Do one tick; the cursor holds what was done last and where a part of the tick was cut."""
-    switches, cursor = _switches(context), read_cursor(context.cursor)
-    (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
+    """Do the parts of one tick that are due, and show in Dagster what was closed."""
+    switches = _switches(context)
     write_heartbeat(app.store, app.now(), switches)
-    lost = close_lost(
-        app.tracks,
-        app.ledger,
-        app.launcher_of,
-        orchestrator,
-        clean=app.redact,
+    (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
+    world = replace(
+        app.world(orchestrator, policy),
         rules=rules,
-        after=cursor.close_after,
+        decides_retries=no_policy is None,
+        off=frozenset(name for name, is_on in switches.items() if not is_on),
     )
-    settled = settle_open_runs(
-        app.tracks,
-        app.ledger,
-        sensor=names.WATCH_ATTEMPTS,
-        policy=policy,
-        decides=no_policy is None,
-        checkpoints=app.checkpoints,
-        off=[name for name, is_on in switches.items() if not is_on],
-        after=cursor.settle_after,
-    )
-    revisited = revisit_if_due(
-        app.tracks, app.ledger, cursor.revisited_at, app.now(), after=cursor.revisit_after
-    )
-    scanned = scan_if_due(app.projector, cursor.scanned_at, app.now(), after=cursor.scan_after)
-    swept = _sweep_if_due(app, cursor.swept_at)
-    pruned_at, dropped = _prune_if_due(context, app, cursor.pruned_at)
+    ticks, cursor = run_parts(_parts(context, app, world), context.cursor, app.now())
+    context.update_cursor(cursor)
     unusable = [problem for problem in (no_policy, no_rules) if problem is not None]
     for problem in unusable:
         context.log.error(app.redact(problem))
-    for part in (scanned, revisited, swept, lost, settled):
-        for problem in part.problems:
+    for tick in ticks.values():
+        for problem in tick.problems:
             context.log.warning(app.redact(problem))
-    remembered = WatchCursor(
-        scanned_at=scanned.done_at,
-        revisited_at=revisited.done_at,
-        swept_at=swept.done_at,
-        pruned_at=pruned_at,
-        close_after=lost.cut_at,
-        settle_after=settled.cut_at,
-        scan_after=scanned.after,
-        revisit_after=revisited.after,
-    )
-    context.update_cursor(remembered.text())
-    looked = replace(settled, problems=(*settled.problems, *lost.problems, *swept.problems))
-    closed = [(run_id, attempt.attempt_id) for run_id, attempt in lost.closed]
-    for _, attempt in lost.closed:
-        _tag_runs(context, attempt)
-    commits = [report for each in closed for report in _due_reports(context, app, *each)]
+    unseen = [line for part in (DECIDE, CLOSE, SWEEP) for line in ticks[part].problems]
+    words = skip_reason(replace(ticks[DECIDE], problems=tuple(unseen)), idle="nothing is due")
+    shown = _shown(context, app, ticks[CLOSE].done)
     return SensorResult(
-        skip_reason=app.redact("; ".join([*unusable, skip_reason(looked, idle="nothing is due")])),
-        dynamic_partitions_requests=[
-            AddDynamicPartitionsRequest(
-                names.CHECKPOINT_PARTITIONS, [commit.key for commit in commits]
-            ),
-            *dropped,
-        ],
-        asset_events=[
-            *(_commit(commit) for commit in commits),
-            *(_receipt(app, run_id, attempt_id) for run_id, attempt_id in closed),
-            *_checks(lost.closed),
-        ],
+        skip_reason=app.redact("; ".join([*unusable, words])),
+        dynamic_partitions_requests=[*shown.partitions, *ticks[PRUNE].done],
+        asset_events=shown.events,
     )
 
 
-def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
+def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Part, ...]:
+    """The parts of a tick, in their order."""
+
+    def close(after: str | None) -> Tick[tuple[str, AttemptState]]:
+        return close_lost(world, TimeSlice(after=after, seconds_max=CLOSE_S_MAX))
+
+    def decide(after: str | None) -> Tick[Settled]:
+        return decide_due(world, DECIDERS, TimeSlice(after=after, at_once=AT_ONCE_MAX))
+
+    return (
+        Part(name=CLOSE, work=close),
+        Part(name=DECIDE, work=decide),
+        Part(
+            name=REVISIT,
+            work=lambda after: revisit(app.tracks, app.ledger, after=after),
+            every=REVISIT_EVERY,
+        ),
+        Part(name=SCAN, work=lambda after: scan(app.projector, after=after), every=SCAN_EVERY),
+        Part(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
+        Part(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
+    )
+
+
+def _sweep(app: App) -> Tick[None]:
     """End what outlived its attempt on the cluster, where one is set up, and keep its nodes' taints."""
-    if find_cluster_file(app.settings) is None or not sweep_is_due(last_at, app.now()):
-        return Upkeep(done_at=last_at)
+    if find_cluster_file(app.settings) is None:
+        return Tick(is_done=False)
     try:
         launcher = app.launcher_of(names.KUBERNETES)
     except TracksError as error:
-        return Upkeep(done_at=format_time(app.now()), problems=(f"not swept: {error}",))
+        return Tick(problems=(f"not swept: {error}",))
     if not isinstance(launcher, StandingGangs):
-        return Upkeep(done_at=last_at)
+        return Tick(is_done=False)
     swept = sweep(app.tracks, app.ledger, launcher)
     if isinstance(launcher, NodeTaints):
         tainted = keep_taints(app.tracks, app.ledger, launcher)
@@ -160,23 +147,44 @@ def _sweep_if_due(app: App, last_at: str | None) -> Upkeep:
     return swept
 
 
-def _prune_if_due(
-    context: SensorEvaluationContext, app: App, last_at: str | None
-) -> tuple[str | None, list[DeleteDynamicPartitionsRequest]]:
-    """Let the partitions of runs that finished long ago leave the UI, LEAVE_MAX a tick; return when."""
-    now = app.now()
-    if not prune_is_due(last_at, now):
-        return last_at, []
+def _prune(context: SensorEvaluationContext, app: App) -> Tick[DeleteDynamicPartitionsRequest]:
+    """Let the partitions of runs that finished long ago leave the UI, LEAVE_MAX a tick."""
     requests, room = [], LEAVE_MAX
     for name in (names.ATTEMPT_PARTITIONS, names.CHECKPOINT_PARTITIONS, names.EVAL_PARTITIONS):
         keys = context.instance.get_dynamic_partitions(name)
         finished = finished_runs(app.ledger, sorted(set(map(run_of, keys))))
-        left = leaving(keys, finished, now, keep_days=app.settings.ui_days)[:room]
+        left = leaving(keys, finished, app.now(), keep_days=app.settings.ui_days)[:room]
         room -= len(left)
         if left:
             context.log.info(f"{len(left)} {name} of finished runs leave the UI, {left[0]} first.")
             requests.append(DeleteDynamicPartitionsRequest(name, left))
-    return (format_time(now) if room else last_at), requests
+    return Tick(done=tuple(requests), is_done=room > 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What Dagster is told of attempts that were closed: the partitions first, then their events."""
+
+    partitions: Sequence[AddDynamicPartitionsRequest]
+    events: Sequence[AssetMaterialization | AssetObservation | AssetCheckEvaluation]
+
+
+def _shown(
+    context: SensorEvaluationContext, app: App, closed: Sequence[tuple[str, AttemptState]]
+) -> _Shown:
+    for _, attempt in closed:
+        _tag_runs(context, attempt)
+    keys = [(run_id, attempt.attempt_id) for run_id, attempt in closed]
+    commits = [report for each in keys for report in _due_reports(context, app, *each)]
+    added = [commit.key for commit in commits]
+    return _Shown(
+        partitions=[AddDynamicPartitionsRequest(names.CHECKPOINT_PARTITIONS, added)],
+        events=[
+            *(_commit(commit) for commit in commits),
+            *(_receipt(app, run_id, attempt_id) for run_id, attempt_id in keys),
+            *_checks(closed),
+        ],
+    )
 
 
 def _due_reports(
@@ -239,6 +247,8 @@ def _tag_runs(context: SensorEvaluationContext, attempt: AttemptState) -> None:
 
 def _switches(context: SensorEvaluationContext) -> Mapping[str, bool]:
     """Return which of our sensors are on; one that nobody ever switched runs, its default."""
+    repository = context.repository_def
+    known = [] if repository is None else [each.name for each in repository.sensor_defs]
     states = context.instance.all_instigator_state(instigator_type=InstigatorType.SENSOR)
     off = {state.name for state in states if state.status is InstigatorStatus.STOPPED}
-    return {name: name not in off for name in SENSORS}
+    return {name: name not in off for name in known}

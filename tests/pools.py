@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 from tests.bodies import BEGIN
+from tests.deciders import settled_run
 from tests.histories import Grown, History
-from tracks_dagster.attempts.effects.opening.retry import Settled, settle
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -129,7 +130,7 @@ def clustered(
 
 def settled(tracks: Tracks, ledger: Ledger, run_id: str = "r-1") -> Settled:
     """Decide what follows on the run, nodes included, as a sensor of every reason would."""
-    return settle(
+    return settled_run(
         tracks,
         run_id,
         reasons=None,

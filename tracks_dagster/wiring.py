@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.machine import ProcessId
-from tracks_dagster.attempts.ports import GangLauncher, LauncherOf
+from tracks_dagster.attempts.ports import GangLauncher, LauncherOf, Orchestrator
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.data.ports import Datasets, Evaluator
 from tracks_dagster.home.home_folder import check_home, prepare_home
@@ -36,6 +36,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import Redact, redact
 
 if TYPE_CHECKING:
+    from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks
@@ -68,6 +69,22 @@ class App:
     redact: Redact
     now: Clock
     new_uid: NewUid
+
+    def world(self, orchestrator: Orchestrator, policy: RetryPolicy) -> World:
+        """Return the world that deciders see in one tick, or in one command."""
+        from tracks_dagster.attempts.effects.world import World
+        from tracks_dagster.holds.effects.holds import Holds
+
+        world = World(
+            tracks=self.tracks,
+            ledger=self.ledger,
+            launcher_of=self.launcher_of,
+            orchestrator=orchestrator,
+            policy=policy,
+            checkpoints=self.checkpoints,
+            holds=Holds(self.tracks),
+        )
+        return world.for_tick()
 
     def drain_grace_s(self, launcher: str) -> float:
         """Return how long a gang of that launcher gets to finish a step and save."""

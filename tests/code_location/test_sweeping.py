@@ -14,7 +14,7 @@ from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.attempts.ports import GangLauncher
 from tracks_dagster.kubernetes.gangs.orphans import UNKNOWN_GRACE, StandingGang
-from tracks_dagster.retry.watch_cursor import read_cursor
+from tracks_dagster.ledger.effects.ticks import read_cursor
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.wiring import App
@@ -76,7 +76,7 @@ def test_an_orphan_is_swept_and_the_cluster_is_not_asked_again_within_a_minute(
     cursor = tick(app, instance)
     assert cluster.left == []
     assert cluster.tainted == [frozenset()]
-    assert read_cursor(cursor).swept_at is not None
+    assert read_cursor(cursor)["sweep"].done_at is not None
     tick(app, instance, cursor)
     assert cluster.looks == 1
 
@@ -85,7 +85,7 @@ def test_without_a_cluster_nobody_looks_for_one(
     app: App, instance: DagsterInstance, cluster: StandingFakes
 ) -> None:
     app = replace(app, launcher_of=lambda name: cluster)
-    assert read_cursor(tick(app, instance)).swept_at is None
+    assert read_cursor(tick(app, instance))["sweep"].done_at is None
     assert cluster.looks == 0
 
 
@@ -98,4 +98,4 @@ def test_a_cluster_whose_settings_are_broken_keeps_no_tick_from_its_work(
 
     (app.settings.home / "kubernetes.yaml").write_text("image:\n")
     cursor = tick(replace(app, launcher_of=broken), instance)
-    assert read_cursor(cursor).swept_at is not None
+    assert read_cursor(cursor)["sweep"].done_at is not None

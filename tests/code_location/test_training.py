@@ -35,6 +35,7 @@ from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.data.families import FAMILIES, resolve_config
+from tracks_dagster.definitions import defs
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
@@ -195,7 +196,7 @@ def test_materializing_an_attempt_that_has_ended_is_refused_with_what_to_do(
 
 def tick(sensor: object, app: App, instance: DagsterInstance, runs: FakeOrchestrator) -> object:
     resources = {"app": app, "orchestrator": runs}
-    with build_sensor_context(instance=instance, resources=resources) as context:
+    with build_sensor_context(instance=instance, resources=resources, definitions=defs) as context:
         return sensor(context)  # type: ignore[operator]
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from tests.histories import History
 from tests.holds import lost
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Refuse, Retry, Wait
+from tracks_dagster.retry.decision import Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix

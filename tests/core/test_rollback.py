@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.histories import History
 from tests.holds import lost
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Finish, Refuse, Retry, Wait
+from tracks_dagster.retry.decision import Finish, Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.records import Kind

@@ -10,8 +10,9 @@ import pytest
 from tests.bodies import BEGIN
 from tests.histories import History
 from tracks_dagster.holds.storm import PoolEnd, PoolView, StormRule, find_storm
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
+from tracks_dagster.retry.decision import Decision, Refuse, Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import Remedy, RetryPolicy
 from tracks_dagster.track.bodies import ComputeRequest, Debit

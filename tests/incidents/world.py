@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.bodies import declared
+from tests.deciders import settled_run, world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator, SequentialUids
 from tests.histories import DatasetHistory
 from tests.incidents.gang import (
@@ -25,13 +26,13 @@ from tests.incidents.gang import (
 )
 from tests.stories import step_line, store_checkpoint
 from tracks_dagster.attempts.effects.closing import close_attempt
-from tracks_dagster.attempts.effects.eval_tick import EvalTick, tick_evals
-from tracks_dagster.attempts.effects.opening.remedying import Hands
-from tracks_dagster.attempts.effects.opening.retry import Settled, settle
+from tracks_dagster.attempts.effects.eval_tick import EvalsOfRun, tick_evals
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.data.effects.evals import run_eval
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
@@ -50,7 +51,7 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.names import RUN_EVALS, attempt_key
+from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.training.saves.verifying import StoredCheckpoints
@@ -166,19 +167,20 @@ class World:
         self.clock.advance(after_s)
         reason = self.attempt.reason
         assert reason is not None
-        return settle(
+        return settled_run(
             self.tracks,
             self.run_id,
             reasons=None,
             decided_by=sensor_of(reason),
             policy=DEFAULT_POLICY,
-            hands=Hands(checkpoints=StoredCheckpoints(self.store), ledger=self.ledger),
+            checkpoints=StoredCheckpoints(self.store),
+            ledger=self.ledger,
         )
 
     def evaluate(self, *answers: Any) -> World:
         """Open the evals that are due, one try after the other, and let each find its answer."""
         for answer in answers:
-            (request,) = self._tick_evals().requests
+            (request,) = [each for run in self._tick_evals().done for each in run.requests]
             eval_id, number = (
                 self.state.evals[-1].opened.eval_id,
                 self.state.evals[-1].opened.number,
@@ -225,14 +227,8 @@ class World:
         """The newest attempt's key."""
         return attempt_key(self.run_id, self.attempt.attempt_id)
 
-    def _tick_evals(self) -> EvalTick:
-        return tick_evals(
-            self.tracks,
-            self.ledger,
-            self.orchestrator,
-            decided_by=RUN_EVALS,
-            policy=DEFAULT_POLICY,
-        )
+    def _tick_evals(self) -> Tick[EvalsOfRun]:
+        return tick_evals(world_of(self.tracks, self.ledger, orchestrator=self.orchestrator))
 
     def _declare(self) -> None:
         required = EvalRequirement(

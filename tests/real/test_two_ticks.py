@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.histories import History
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import reasons_of
@@ -66,7 +66,7 @@ def tick(store_url: str) -> None:
     tracks = Tracks(store, now=utc_now, new_uid=new_uid, project=lambda track: None)
     print("ready", flush=True)
     sys.stdin.readline()
-    settled = settle(
+    settled = settled_run(
         tracks,
         "r-1",
         reasons=reasons_of(RETRY_PREEMPTED),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
 from tracks_dagster.attempts.effects.opening.branches import find_origin
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
 from tracks_dagster.data.families import FAMILIES, resolve_config
@@ -285,7 +285,7 @@ def test_a_retry_of_a_branch_whose_source_was_quarantined_is_refused_in_a_record
     for draft in branch.place().restore().end("preempted", last_step=23).drafts[2:]:
         append(tracks, draft)
     decide_source(tracks, source, Kind.CHECKPOINT_QUARANTINED, source.state.checkpoints[1].ref)
-    settled = settle(tracks, "b-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    settled = settled_run(tracks, "b-1")
     assert settled.what == "refused"
     assert "r-0@20 (attempt 2) was quarantined" in settled.why
     with pytest.raises(InvalidInput, match="b-1 cannot be retried: r-0@20"):

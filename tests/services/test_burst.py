@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, SequentialUids
+from tests.deciders import ticked, world_of
+from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.launch import plan_launches
-from tracks_dagster.attempts.effects.watch import Tick, settle_open_runs, survey
+from tracks_dagster.attempts.effects.watch import survey
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, PART_S_MAX, Tick, TimeSlice
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.effects.turns import AT_ONCE_MAX, PART_S_MAX
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
 from tracks_dagster.track.ports import ObjectStore
@@ -60,14 +62,12 @@ def burst(
     return Tracks(store, now=clock, new_uid=SequentialUids(), project=projector.project)
 
 
-def tick_all(tracks: Tracks, ledger: Ledger) -> list[Tick]:
+def tick_all(tracks: Tracks, ledger: Ledger) -> list[Tick[Settled]]:
     """Let every sensor that decides tick once, each within its time."""
     ticks = []
     for sensor in DECIDERS:
         began_s = time.process_time()
-        tick = settle_open_runs(
-            tracks, ledger, sensor=sensor, policy=DEFAULT_POLICY, seconds=lambda: 0.0
-        )
+        tick = ticked(tracks, ledger, sensor=sensor, seconds=lambda: 0.0)
         took_s = time.process_time() - began_s
         print(f"{sensor}: {len(tick.decided)} decided in {took_s:.2f} s of CPU time")
         assert took_s < TICK_CPU_S_MAX
@@ -94,8 +94,8 @@ def test_what_ended_while_no_daemon_ran_is_decided_and_asked_for_in_three_ticks(
         ticks = tick_all(tracks, ledger)
         assert not [problem for tick in ticks for problem in tick.problems]
     assert opened_count(ledger) == COUNT
-    found = survey(tracks, ledger, lambda _: FakeGangs(), FakeOrchestrator(), seconds=lambda: 0.0)
-    assert len(plan_launches(found.attempts, clock()).requests) == COUNT
+    found = survey(world_of(tracks, ledger), TimeSlice(seconds=lambda: 0.0))
+    assert len(plan_launches(found.done, clock()).requests) == COUNT
 
 
 class Distant(FakeObjectStore):
@@ -126,11 +126,10 @@ def test_a_burst_of_one_reason_takes_three_ticks_at_30_ms_a_call_for_a_daemon_th
     after, ticks, calls = None, 0, len(store.calls)
     for _ in range(COUNT):
         began_s = store.now_s
-        tick = settle_open_runs(
+        tick = ticked(
             tracks,
             ledger,
             sensor=names.RETRY_PREEMPTED,
-            policy=DEFAULT_POLICY,
             after=after,
             seconds=lambda: store.now_s,
         )
@@ -174,11 +173,10 @@ def test_where_time_runs_out_the_next_tick_goes_on_and_nothing_is_done_twice(
 
     after, ticks = None, 0
     for _ in range(COUNT):
-        tick = settle_open_runs(
+        tick = ticked(
             tracks,
             ledger,
             sensor=names.RETRY_PREEMPTED,
-            policy=DEFAULT_POLICY,
             after=after,
             seconds=slow,
         )
@@ -200,5 +198,5 @@ def test_a_run_whose_clock_is_ahead_holds_up_nobody(
     projector.scan()
     tracks = Tracks(store, now=clock, new_uid=SequentialUids(), project=projector.project)
     clock.advance(60)
-    tick = settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
+    tick = ticked(tracks, ledger, sensor=names.RETRY_PREEMPTED)
     assert [line.split(":")[0] for line in tick.decided] == ["r-1", "ahead"]

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
 from tracks_dagster.attempts.effects.closing import close_attempt
 from tracks_dagster.attempts.effects.draining import drain_node
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.checkpoints.effects.cadence import advise_cadence
 from tracks_dagster.holds.effects.pools import Pools
@@ -101,7 +101,7 @@ def test_the_run_goes_on_elsewhere_by_itself_and_free(
     assert state.attempts[0].ended is not None
     assert "move requested by ann: node n-2 is emptied" in state.attempts[0].ended.lines[0]
     assert runs_between_attempts(ledger, reasons_of(RETRY_PREEMPTED)) == ["r-1"]
-    settled = settle(
+    settled = settled_run(
         tracks,
         "r-1",
         reasons=reasons_of(RETRY_PREEMPTED),
@@ -168,7 +168,7 @@ def test_a_person_who_drains_the_run_as_well_keeps_it(
     request_stop(tracks, "r-1", mode="drain", by="bo", why="mine first")
     end_drained(tracks, "r-1", clock)
     assert tracks.run("r-1").attempts[0].reason is R.USER_CANCELLED
-    settled = settle(tracks, "r-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    settled = settled_run(tracks, "r-1")
     assert (settled.what, "bo (record" in settled.why) == ("waiting", True)
 
 
@@ -194,7 +194,7 @@ def test_a_third_drain_in_an_hour_does_not_exclude_a_node_for_good(
         history.stop(MOVE).end("node_drained", last_step=25, blamed_node="n-2")
     history.write_to(store)
     clock.at = history.at + timedelta(minutes=20)
-    settled = settle(tracks, "often", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    settled = settled_run(tracks, "often")
     assert settled.what == "opened"
     assert tracks.run("often").attempts[3].opened.compute.excluded_nodes == ()
 

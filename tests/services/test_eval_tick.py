@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 
 from tests.bodies import EVAL_RESULT
+from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tracks_dagster.attempts.effects.eval_tick import EvalTick, close_lost_evals, tick_evals
-from tracks_dagster.attempts.effects.launch import FRUITLESS_RUNS_MAX
+from tracks_dagster.attempts.effects.eval_tick import EvalRequest, close_lost_evals, tick_evals
+from tracks_dagster.attempts.effects.launch import FRUITLESS_RUNS_MAX, PendingLaunch
 from tracks_dagster.data.effects.evals import ask_for_evals, run_eval
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.states.evals import result_key, started_key
 from tracks_dagster.track.states.run_state import find_at
 from tracks_dagster.track.track import log_key
@@ -26,8 +28,26 @@ def trained(tracks: Tracks, store: FakeObjectStore, run_id: str = "r-1") -> None
     tracks.project(history.name)
 
 
-def tick(tracks: Tracks, ledger: Ledger, orchestrator: FakeOrchestrator) -> EvalTick:
-    return tick_evals(tracks, ledger, orchestrator, decided_by="run_evals", policy=DEFAULT_POLICY)
+@dataclass(frozen=True)
+class Found:
+    """What came of a tick, over all runs."""
+
+    requests: list[EvalRequest]
+    promotions: list[PromotionDecided]
+    pending: list[PendingLaunch]
+    waiting: list[str]
+    problems: list[str]
+
+
+def tick(tracks: Tracks, ledger: Ledger, orchestrator: FakeOrchestrator) -> Found:
+    done = tick_evals(world_of(tracks, ledger, orchestrator=orchestrator))
+    return Found(
+        requests=[each for run in done.done for each in run.requests],
+        promotions=[each for run in done.done for each in run.promotions],
+        pending=[each for run in done.done for each in run.pending],
+        waiting=list(done.waiting),
+        problems=list(done.problems),
+    )
 
 
 def test_a_due_eval_is_asked_for_until_dagster_has_it(
@@ -195,7 +215,7 @@ def test_one_runs_trouble_does_not_keep_the_others_waiting(
     assert found.problems[0].startswith("r-1: Record 3 cannot be read")
 
 
-def test_a_run_that_trains_costs_a_tick_one_look_at_its_track(
+def test_a_run_that_trains_costs_a_tick_no_look_at_its_track(
     tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
     history = History("r-1").declare().open().supervise().place()
@@ -204,4 +224,4 @@ def test_a_run_that_trains_costs_a_tick_one_look_at_its_track(
     tick(tracks, ledger, FakeOrchestrator())
     store.calls.clear()
     tick(tracks, ledger, FakeOrchestrator())
-    assert store.calls == [("get", log_key("runs/r-1", 4))]
+    assert store.calls == []

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from tests.bodies import EVAL_RESULT
+from tests.deciders import opened_evals
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.data.effects import evals
-from tracks_dagster.data.effects.evals import open_due_evals, run_eval, waive
+from tracks_dagster.data.effects.evals import run_eval, waive
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import EvalOpened
 from tracks_dagster.track.errors import (
     GangError,
@@ -39,7 +39,7 @@ def trained(store: FakeObjectStore) -> History:
 
 
 def open_evals(tracks: Tracks) -> list[EvalOpened]:
-    return open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY)
+    return opened_evals(tracks, "r-1")
 
 
 def kinds(tracks: Tracks) -> list[Kind]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.bodies import TRAIN
+from tests.deciders import ticked
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.attempts.effects.watch import Tick, settle_open_runs
 from tracks_dagster.holds.effects.snapshot_quarantines import release_snapshot
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.ledger.effects.deciding import Settled
+from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track import names
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.lifecycle import run_status
@@ -30,8 +31,8 @@ def held(store: FakeObjectStore, tracks: Tracks, clock: FakeClock) -> History:
     return history
 
 
-def tick(tracks: Tracks, ledger: Ledger) -> Tick:
-    return settle_open_runs(tracks, ledger, sensor=names.WATCH_ATTEMPTS, policy=DEFAULT_POLICY)
+def tick(tracks: Tracks, ledger: Ledger) -> Tick[Settled]:
+    return ticked(tracks, ledger, sensor=names.WATCH_ATTEMPTS)
 
 
 def test_a_withdrawn_snapshot_is_one_alert_and_no_failing_tick(

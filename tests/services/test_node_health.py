@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
+from tests.deciders import ticked
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, PoolHistory, clustered, on_nodes, settled
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
-from tracks_dagster.attempts.effects.watch import settle_open_runs
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -200,7 +200,7 @@ def test_the_sensor_strikes_before_it_opens_the_next_attempt(
 ) -> None:
     stored(store, ledger, clock, lost_node())
     store.calls.clear()
-    tick = settle_open_runs(tracks, ledger, sensor=RETRY_INFRASTRUCTURE, policy=DEFAULT_POLICY)
+    tick = ticked(tracks, ledger, sensor=RETRY_INFRASTRUCTURE)
     assert len(tick.decided) == 1
     created = [key.split("/log/")[0] for method, key in store.calls if method == "create"]
     assert created == [pool_track(POOL), "runs/r-1"]

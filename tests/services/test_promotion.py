@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.deciders import decided_promotion
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.data.effects.promotion import decide_promotion, find_holder, promote
+from tracks_dagster.data.effects.promotion import find_holder, promote
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import PromotionRule
@@ -28,11 +29,11 @@ def evaluated(store: FakeObjectStore, run_id: str = "r-1", threshold: float = 5.
 
 def test_the_runs_own_rule_is_decided_once(tracks: Tracks, store: FakeObjectStore) -> None:
     evaluated(store)
-    decided = decide_promotion(tracks, "r-1", decided_by="run_evals")
+    decided = decided_promotion(tracks, "r-1", by="run_evals")
     assert decided is not None
     assert decided.promoted
     assert decided.decided_by == "run_evals"
-    assert decide_promotion(tracks, "r-1", decided_by="run_evals") is None
+    assert decided_promotion(tracks, "r-1", by="run_evals") is None
 
 
 def test_two_deciders_on_one_state_make_one_decision(
@@ -41,7 +42,7 @@ def test_two_deciders_on_one_state_make_one_decision(
     evaluated(store)
     other = Tracks(store, now=clock, new_uid=new_uid, project=lambda track: None)
     other.run("r-1")
-    made = [decide_promotion(each, "r-1", decided_by="run_evals") for each in (tracks, other)]
+    made = [decided_promotion(each, "r-1", by="run_evals") for each in (tracks, other)]
     assert [decided is not None for decided in made] == [True, False]
     assert len(tracks.run("r-1").promotions) == 1
 
@@ -50,7 +51,7 @@ def test_a_threshold_that_is_not_met_is_a_recorded_refusal(
     tracks: Tracks, store: FakeObjectStore, ledger: Ledger
 ) -> None:
     evaluated(store, threshold=3.0)
-    decided = decide_promotion(tracks, "r-1", decided_by="run_evals")
+    decided = decided_promotion(tracks, "r-1", by="run_evals")
     assert decided is not None
     assert not decided.promoted
     assert decided.why == (
@@ -65,7 +66,7 @@ def test_nothing_is_decided_before_the_evals_are_settled(
 ) -> None:
     history = History().declare().open().place().restore().commit(40).end("completed")
     history.write_to(store)
-    assert decide_promotion(tracks, "r-1", decided_by="run_evals") is None
+    assert decided_promotion(tracks, "r-1", by="run_evals") is None
 
 
 def test_a_person_promotes_to_another_alias_with_words(
@@ -87,7 +88,7 @@ def test_the_newest_promotion_over_all_runs_holds_an_alias(
     for run_id in ("r-2", "r-1"):
         evaluated(store, run_id)
         clock.advance(60)
-        decide_promotion(tracks, run_id, decided_by="run_evals")
+        decided_promotion(tracks, run_id, by="run_evals")
     holder = find_holder(ledger, "best")
     assert holder is not None
     assert holder.run_id == "r-1"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.bodies import EVAL_RESULT
+from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tests.services.test_source_quarantines import free, hold, on, settled
@@ -19,7 +20,6 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects import due
 from tracks_dagster.track.records import Json
 
@@ -45,9 +45,9 @@ def refused(
 
 
 def ticked(tracks: Tracks, ledger: Ledger, orchestrator: FakeOrchestrator) -> Any:
-    tick = tick_evals(tracks, ledger, orchestrator, decided_by="run_evals", policy=DEFAULT_POLICY)
-    assert tick.problems == []
-    return tick.promotions
+    tick = tick_evals(world_of(tracks, ledger, orchestrator=orchestrator))
+    assert tick.problems == ()
+    return [decided for run in tick.done for decided in run.promotions]
 
 
 def test_a_promotion_refused_for_a_quarantine_is_decided_again_once_after_the_release(

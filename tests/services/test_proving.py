@@ -8,12 +8,10 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
-from tests.services.test_retention import NoLeftovers
 from tests.services.test_retry import CONFIG, settled, spent_and_progressed
-from tracks_dagster.attempts.effects.opening.remedying import Hands
-from tracks_dagster.checkpoints.effects.collection import collect_all
-from tracks_dagster.checkpoints.effects.decisive import Decisive, read_what_decides
+from tracks_dagster.checkpoints.effects.decisive import read_what_decides
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX, UNREAD_S_MAX
+from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -42,10 +40,6 @@ class Reader:
         return {}
 
 
-def hands(reader: Reader) -> Hands:
-    return Hands(checkpoints=reader, ledger=None)  # type: ignore[arg-type]
-
-
 def alerts(tracks: Tracks) -> list[Alert]:
     rule = ALERT_CHECKPOINT_UNREAD
     return [alert.body for alert in tracks.run("r-1").alerts if alert.body.rule == rule]
@@ -57,13 +51,14 @@ def test_a_large_one_is_read_by_the_collector_of_any_size_and_the_retry_goes_on(
     spent_and_progressed(store, clock, total_bytes=10**13)
     tracks.project("runs/r-1")
     reader = Reader()
-    waits = settled(tracks, hands=hands(reader))
+    waits = settled(tracks, checkpoints=reader)
     assert (waits.what, reader.read) == ("waiting", [])
     assert "the job collect_checkpoints reads it first of all" in waits.why
     assert "tracks checkpoints verify r-1 --step 30" in waits.why
-    done = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests", policy=DEFAULT_POLICY)
-    assert ([each.status for each in done.decisive], done.problems) == (["verified"], ())
-    assert settled(tracks, hands=hands(reader)).what == "opened"
+    until = clock() + timedelta(seconds=1)
+    done = read_what_decides(tracks, ledger, reader, DEFAULT_POLICY, by="tests", until=until)
+    assert ([each.status for each in done.done], done.problems) == (["verified"], ())
+    assert settled(tracks, checkpoints=reader).what == "opened"
 
 
 def test_the_collector_begins_none_when_its_time_is_over_and_tells_what_failed(
@@ -73,10 +68,10 @@ def test_the_collector_begins_none_when_its_time_is_over_and_tells_what_failed(
     tracks.project("runs/r-1")
     reader = Reader(StoreUnavailable("the store sleeps"))
     over = read_what_decides(tracks, ledger, reader, DEFAULT_POLICY, by="c", until=clock())
-    assert (over, reader.read) == (Decisive(), [])
+    assert (over, reader.read) == (Tick(), [])
     until = clock() + timedelta(seconds=1)
     done = read_what_decides(tracks, ledger, reader, DEFAULT_POLICY, by="c", until=until)
-    assert done == Decisive(problems=("r-1: the store sleeps",))
+    assert done == Tick(problems=("r-1: the store sleeps",))
 
 
 def test_a_large_one_of_another_format_is_refused_by_the_collector(
@@ -98,9 +93,9 @@ def test_one_that_nobody_reads_for_an_hour_is_one_alert(
 ) -> None:
     history = spent_and_progressed(store, clock, total_bytes=total_bytes)
     reader = Reader(StoreUnavailable("the store sleeps"))
-    assert settled(tracks, hands=hands(reader)).what == "waiting"
+    assert settled(tracks, checkpoints=reader).what == "waiting"
     clock.at = history.at + timedelta(seconds=UNREAD_S_MAX)
-    whats = [settled(tracks, hands=hands(reader)).what for _ in range(3)]
+    whats = [settled(tracks, checkpoints=reader).what for _ in range(3)]
     assert whats == ["paused", "waiting", "waiting"]
     [alert] = alerts(tracks)
     assert alert.text.startswith("Nobody has read a checkpoint that a retry waits for")
@@ -111,11 +106,11 @@ def test_one_that_could_not_be_read_for_a_while_is_read_when_the_store_is_back(
 ) -> None:
     spent_and_progressed(store, clock)
     reader = Reader(StoreUnavailable("the store sleeps"))
-    waits = settled(tracks, hands=hands(reader))
+    waits = settled(tracks, checkpoints=reader)
     assert waits.what == "waiting"
     assert "could not be read, which is tried again: the store sleeps" in waits.why
     reader.failure = None
-    assert settled(tracks, hands=hands(reader)).what == "opened"
+    assert settled(tracks, checkpoints=reader).what == "opened"
 
 
 def test_one_of_a_format_that_this_version_cannot_read_ends_in_a_refusal_and_stays_as_it_is(
@@ -123,14 +118,14 @@ def test_one_of_a_format_that_this_version_cannot_read_ends_in_a_refusal_and_sta
 ) -> None:
     spent_and_progressed(store, clock)
     reader = Reader(CheckpointMismatch("its format 9 is newer than 1"))
-    refused = settled(tracks, hands=hands(reader))
+    refused = settled(tracks, checkpoints=reader)
     assert refused.what == "refused"
     assert "This version cannot read them: its format 9 is newer than 1" in refused.why
     [refusal] = tracks.run("r-1").refusals
     assert refusal.body.limit == "checkpoint"
     assert "Update this checkout" in refusal.body.what_to_do
     assert not tracks.run("r-1").checkpoints[0].quarantined
-    assert settled(tracks, hands=hands(reader)).what == "waiting"
+    assert settled(tracks, checkpoints=reader).what == "waiting"
 
 
 def test_a_full_disk_has_no_tick_read_a_large_checkpoint(
@@ -143,6 +138,6 @@ def test_a_full_disk_has_no_tick_read_a_large_checkpoint(
     clock.at = history.at
     clock.advance(60)
     reader = Reader()
-    result = settled(tracks, hands=hands(reader))
+    result = settled(tracks, checkpoints=reader)
     assert (result.what, reader.read) == ("opened", [])
     assert "Before it 0 superseded checkpoints" in result.why

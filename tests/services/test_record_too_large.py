@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.records import Kind
 
@@ -36,7 +35,7 @@ def test_it_is_refused_once_and_the_refusal_says_what_is_too_large_and_what_to_d
     tracks = Tracks(store, now=clock, new_uid=new_uid, project=lambda name: None)
     whats = []
     for _ in range(2):
-        settled = settle(tracks, "r-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+        settled = settled_run(tracks, "r-1")
         whats.append(settled.what)
     assert whats == ["refused", "waiting"]
     [refusal] = tracks.run("r-1").refusals

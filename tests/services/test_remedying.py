@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.attempts.effects.opening import remedying
-from tracks_dagster.attempts.effects.opening.remedying import Hands
-from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.checkpoints.effects import retention
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -32,14 +32,14 @@ def full(store: FakeObjectStore, clock: FakeClock) -> Story:
 
 
 def settled(tracks: Tracks, ledger: Ledger) -> Settled:
-    hands = Hands(checkpoints=StoredCheckpoints(tracks.store), ledger=ledger)
-    return settle(
+    return settled_run(
         tracks,
         RUN_ID,
         reasons=None,
         decided_by=WATCH_ATTEMPTS,
         policy=DEFAULT_POLICY,
-        hands=hands,
+        checkpoints=StoredCheckpoints(tracks.store),
+        ledger=ledger,
     )
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.services.test_supervise import Days, append, ends, supervisor
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.attempts.effects.resuming import NOTE_BY, check_resume
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -76,7 +76,7 @@ def test_it_is_not_retried_by_itself_and_the_refusal_says_what_to_do(
 ) -> None:
     resumed(OLDER).write_to(store)
     supervised(tracks, gangs, clock)
-    settled = settle(tracks, "r-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    settled = settled_run(tracks, "r-1")
     assert settled.what == "refused"
     refusal = tracks.run("r-1").refusal
     assert refusal is not None
@@ -254,5 +254,5 @@ def test_a_branch_whose_source_does_not_hold_any_more_starts_no_gang(
     assert attempt.ended is not None
     assert "r-0@20 (attempt 1)" in attempt.ended.root_message
     assert gangs.specs == []
-    settled = settle(tracks, "r-1", reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    settled = settled_run(tracks, "r-1")
     assert settled.what == "refused"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -14,7 +15,7 @@ from tracks_dagster.checkpoints.effects import retention as service
 from tracks_dagster.checkpoints.effects.collection import (
     FINISHED_S_MAX,
     TICK_S,
-    collect_all,
+    collect_due,
     due_runs,
 )
 from tracks_dagster.checkpoints.effects.pins import (
@@ -29,7 +30,6 @@ from tracks_dagster.checkpoints.effects.retention import Collected, collect
 from tracks_dagster.checkpoints.effects.verification import quarantine, verify
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores.overlay import OverlayStore
 from tracks_dagster.track.bodies import CheckpointDecision, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
@@ -39,11 +39,6 @@ from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.training.saves.verifying import StoredCheckpoints
 
 DAY_S = 24 * 3600.0
-
-
-class NoLeftovers:
-    def sweep(self, *, older_than_s: float = 0.0) -> int:
-        return 7
 
 
 @pytest.fixture
@@ -400,10 +395,11 @@ def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(
     tracks.project(f"runs/{RUN_ID}")
     assert due_runs(tracks, ledger) == [RUN_ID]
     reader = StoredCheckpoints(tracks.store)
-    done = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests", policy=DEFAULT_POLICY)
-    assert (steps(done.runs[0].superseded), done.swept_count, done.problems) == ([10, 20], 7, ())
+    until = tracks.now() + timedelta(seconds=600)
+    done = collect_due(tracks, ledger, reader, by="tests", until=until)
+    assert (steps(done.done[0].superseded), done.problems) == ([10, 20], ())
     tracks.store.put(f"runs/{RUN_ID}/log/{tracks.run(RUN_ID).head.seq + 1:012d}.json", b"{}")
-    failed = collect_all(tracks, ledger, reader, NoLeftovers(), by="tests", policy=DEFAULT_POLICY)
+    failed = collect_due(tracks, ledger, reader, by="tests", until=until)
     assert failed.problems[0].startswith(f"{RUN_ID}: ")
 
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
-from tracks_dagster.attempts.effects.opening.remedying import Hands
-from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.hold import Hold
 from tracks_dagster.holds.storm import PoolEnd, PoolView, find_storm
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import reasons_of
@@ -42,7 +42,7 @@ CONFIG = {
 def settled(tracks: Tracks, *, sensor: str | None = None, **changes: Any) -> Settled:
     """Settle run r-1 in the name of a sensor, or of nobody in particular."""
     reasons = None if sensor is None else reasons_of(sensor)
-    return settle(
+    return settled_run(
         tracks,
         "r-1",
         reasons=reasons,
@@ -112,7 +112,7 @@ def test_a_sensor_leaves_the_reasons_of_others_alone(
 ) -> None:
     tracks = told("preempted")
     result = settled(tracks, sensor=sensor)
-    assert (result.what, result.record) == ("waiting", None)
+    assert (result.what, result.record) == ("nothing", None)
     assert sensor in result.why
     assert len(tracks.run("r-1").attempts) == 1
 
@@ -123,7 +123,7 @@ def test_a_stop_is_obeyed_by_any_sensor(
     history = History("r-2").declare(config=CONFIG).open().stop().end("preempted")
     history.write_to(store)
     tracks = told("preempted")
-    result = settle(
+    result = settled_run(
         tracks,
         "r-2",
         reasons=reasons_of(WATCH_ATTEMPTS),
@@ -139,7 +139,7 @@ def test_a_stop_is_obeyed_by_any_sensor(
 def test_settling_again_finds_nothing_left_to_do(told: Callable[..., Tracks]) -> None:
     tracks = told("preempted")
     assert settled(tracks).what == "opened"
-    assert settled(tracks) == Settled(what="waiting", record=None, why="Attempt 2 is open.")
+    assert settled(tracks) == Settled(what="waiting", why="Attempt 2 is open.")
 
 
 def test_a_backoff_writes_nothing(told: Callable[..., Tracks], clock: FakeClock) -> None:
@@ -250,17 +250,13 @@ def spent_and_progressed(store: FakeObjectStore, clock: FakeClock, **commit: Any
     return history
 
 
-def hands(reader: Bytes) -> Hands:
-    return Hands(checkpoints=reader, ledger=None)  # type: ignore[arg-type]
-
-
 def test_progress_that_a_limit_depends_on_is_read_and_then_counts(
     store: FakeObjectStore, clock: FakeClock, tracks: Tracks
 ) -> None:
     spent_and_progressed(store, clock)
     reader = Bytes()
     assert settled(tracks).what == "waiting"  # nobody can read it here
-    assert settled(tracks, hands=hands(reader)).what == "opened"
+    assert settled(tracks, checkpoints=reader).what == "opened"
     assert reader.read == [30]
     kinds = [record.kind for record in tracks.records("runs/r-1")][-2:]
     assert kinds == [Kind.CHECKPOINT_VERIFIED, Kind.ATTEMPT_OPENED]
@@ -270,7 +266,7 @@ def test_progress_that_turns_out_corrupt_is_quarantined_and_the_retry_refused(
     store: FakeObjectStore, clock: FakeClock, tracks: Tracks
 ) -> None:
     spent_and_progressed(store, clock)
-    result = settled(tracks, hands=hands(Bytes(are_right=False)))
+    result = settled(tracks, checkpoints=Bytes(are_right=False))
     assert result.what == "refused"
     assert "2 of 2 retries for unknown used in 24 hours (records 5 and 9)" in result.why
     assert tracks.run("r-1").checkpoints[0].quarantined
@@ -281,10 +277,10 @@ def test_a_large_checkpoint_is_left_to_the_collector(
 ) -> None:
     history = spent_and_progressed(store, clock, total_bytes=READ_BYTES_MAX + 1)
     reader = Bytes()
-    assert settled(tracks, hands=hands(reader)).what == "waiting"
+    assert settled(tracks, checkpoints=reader).what == "waiting"
     assert reader.read == []
     history.verify().write_to(store)  # as the collector does
-    assert settled(tracks, hands=hands(reader)).what == "opened"
+    assert settled(tracks, checkpoints=reader).what == "opened"
 
 
 class OneStorm:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
@@ -64,7 +64,7 @@ def told(store: FakeObjectStore, clock: FakeClock) -> list[tuple[str, Mapping[st
 
 def settled(store: FakeObjectStore, clock: FakeClock) -> str:
     tracks = tracks_on(store, clock)
-    return settle(
+    return settled_run(
         tracks, "r-1", reasons=None, decided_by=WATCH_ATTEMPTS, policy=DEFAULT_POLICY
     ).what
 
@@ -127,7 +127,7 @@ def test_two_sensors_at_once_quarantine_and_open_once(clock: FakeClock) -> None:
             return super().decide_run(run_id, choose)
 
     tracks = Meddling(store, now=clock, new_uid=SequentialUids(), project=lambda name: None)
-    settle(tracks, "r-1", reasons=None, decided_by=WATCH_ATTEMPTS, policy=DEFAULT_POLICY)
+    settled_run(tracks, "r-1", reasons=None, decided_by=WATCH_ATTEMPTS, policy=DEFAULT_POLICY)
     assert told(store, clock) == told(calm, clock)
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.bodies import TRAIN, ended
+from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
-from tracks_dagster.attempts.effects.opening.remedying import Hands
-from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.snapshot_quarantines import (
@@ -18,6 +19,7 @@ from tracks_dagster.holds.effects.snapshot_quarantines import (
     quarantine_snapshot,
     release_snapshot,
 )
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -47,19 +49,19 @@ def run(store: FakeObjectStore, clock: FakeClock) -> History:
 
 
 @pytest.fixture
-def hands(store: FakeObjectStore, ledger: Ledger, run: History) -> Hands:
+def hands(store: FakeObjectStore, ledger: Ledger, run: History) -> dict[str, Any]:
     Projector(store, ledger).scan()
-    return Hands(checkpoints=StoredCheckpoints(store), ledger=ledger)
+    return {"checkpoints": StoredCheckpoints(store), "ledger": ledger}
 
 
-def settled(tracks: Tracks, hands: Hands, run_id: str = "r-1") -> Settled:
-    return settle(
+def settled(tracks: Tracks, hands: dict[str, Any], run_id: str = "r-1") -> Settled:
+    return settled_run(
         tracks,
         run_id,
         reasons=None,
         decided_by=WATCH_ATTEMPTS,
         policy=DEFAULT_POLICY,
-        hands=hands,
+        **hands,
     )
 
 
@@ -71,7 +73,7 @@ def end_the_retry(tracks: Tracks, reason: str = "bad_input_data") -> None:
 
 
 @pytest.fixture
-def confirmed(run: History, tracks: Tracks, hands: Hands, clock: FakeClock) -> Settled:
+def confirmed(run: History, tracks: Tracks, hands: dict[str, Any], clock: FakeClock) -> Settled:
     """The confirmation failed too, and that is settled."""
     assert settled(tracks, hands).what == "opened"
     assert Holds(tracks).on_snapshot(TRAIN) is None  # one failure may be the machine's
@@ -81,7 +83,7 @@ def confirmed(run: History, tracks: Tracks, hands: Hands, clock: FakeClock) -> S
 
 
 def test_the_snapshot_is_quarantined_when_the_confirmation_failed_too(
-    confirmed: Settled, tracks: Tracks, hands: Hands
+    confirmed: Settled, tracks: Tracks, hands: dict[str, Any]
 ) -> None:
     assert confirmed.what == "refused"
     assert confirmed.record is not None
@@ -102,7 +104,7 @@ def test_the_refusal_names_everything_that_used_it(confirmed: Settled) -> None:
 
 
 def test_every_new_attempt_on_it_is_refused(
-    confirmed: Settled, tracks: Tracks, hands: Hands, store: FakeObjectStore
+    confirmed: Settled, tracks: Tracks, hands: dict[str, Any], store: FakeObjectStore
 ) -> None:
     other = settled(tracks, hands, "r-2")  # preempted, through no fault of its own
     assert other.what == "refused"
@@ -124,7 +126,7 @@ def test_after_its_release_a_person_goes_on(confirmed: Settled, tracks: Tracks) 
 
 
 def test_without_a_confirmation_nothing_is_quarantined(
-    run: History, tracks: Tracks, hands: Hands, clock: FakeClock
+    run: History, tracks: Tracks, hands: dict[str, Any], clock: FakeClock
 ) -> None:
     settled(tracks, hands)
     end_the_retry(tracks, "preempted")
@@ -134,7 +136,7 @@ def test_without_a_confirmation_nothing_is_quarantined(
 
 
 def test_a_crash_between_quarantine_and_refusal_is_taken_up(
-    run: History, tracks: Tracks, hands: Hands, clock: FakeClock
+    run: History, tracks: Tracks, hands: dict[str, Any], clock: FakeClock
 ) -> None:
     settled(tracks, hands)
     end_the_retry(tracks)
@@ -148,7 +150,7 @@ def test_a_crash_between_quarantine_and_refusal_is_taken_up(
 
 
 def test_a_snapshot_that_no_track_knows_does_not_keep_the_refusal_away(
-    run: History, tracks: Tracks, hands: Hands, clock: FakeClock, store: FakeObjectStore
+    run: History, tracks: Tracks, hands: dict[str, Any], clock: FakeClock, store: FakeObjectStore
 ) -> None:
     for key in [key for key in store.objects if key.startswith("datasets/")]:
         store.delete(key)

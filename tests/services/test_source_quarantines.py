@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 
 from tests.bodies import EVAL_RESULT, HELDOUT, TRAIN, placed
+from tests.deciders import (
+    decided_promotion,
+    evals_wait_for,
+    first_settled,
+    opened_evals,
+    settled_run,
+)
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.services.test_retry import CONFIG
 from tests.services.test_runs import REQUEST
 from tracks_dagster.attempts.effects.opening.branches import find_origin
-from tracks_dagster.attempts.effects.opening.first_attempts import open_or_tell
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
-from tracks_dagster.attempts.effects.opening.retry import Settled, settle
 from tracks_dagster.attempts.effects.opening.runs import declare
-from tracks_dagster.data.effects.evals import open_due_evals, run_eval, why_on_hold
-from tracks_dagster.data.effects.promotion import decide_promotion, promote
+from tracks_dagster.data.effects.evals import run_eval
+from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.holds.effects.decisions import quarantine_source, release_source
 from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.hold import Hold
 from tracks_dagster.holds.lineage import parse_thing
+from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -65,7 +71,7 @@ def free(tracks: Tracks, ledger: Ledger, thing: str) -> None:
 
 
 def settled(tracks: Tracks, run_id: str = "r-1") -> Settled:
-    return settle(tracks, run_id, reasons=None, decided_by="tests", policy=DEFAULT_POLICY)
+    return settled_run(tracks, run_id)
 
 
 def marks(tracks: Tracks, ledger: Ledger, thing: str) -> tuple[Hold, ...]:
@@ -247,13 +253,13 @@ def test_a_first_attempt_waits_for_the_release_and_says_so_once(
     branch = History("b-1", begin=run.at).declare(branched_from=run.state.checkpoints[-1].ref)
     branch.write_to(store)
     hold(tracks, ledger, "node:node-2")
-    told, why = open_or_tell(tracks, "b-1", decided_by="tests")
-    assert told is not None
-    assert told.kind is Kind.ALERT
-    assert "tracks release node:node-2" in why
-    assert open_or_tell(tracks, "b-1", decided_by="tests")[0] is None
+    paused = first_settled(tracks, "b-1")
+    assert paused.record is not None
+    assert paused.record.kind is Kind.ALERT
+    assert "tracks release node:node-2" in paused.why
+    assert first_settled(tracks, "b-1").record is None
     free(tracks, ledger, "node:node-2")
-    opened, _ = open_or_tell(tracks, "b-1", decided_by="tests")
+    opened = first_settled(tracks, "b-1").record
     assert opened is not None
     assert opened.kind is Kind.ATTEMPT_OPENED
 
@@ -283,29 +289,28 @@ def test_no_eval_is_opened_of_what_descends(
     finished: History, tracks: Tracks, ledger: Ledger
 ) -> None:
     hold(tracks, ledger, "node:node-2")
-    assert open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY) == []
-    why = why_on_hold(tracks, tracks.run("r-1"), DEFAULT_POLICY)
-    assert why is not None
+    assert opened_evals(tracks, "r-1") == []
+    why = evals_wait_for(tracks, "r-1")
     assert why.startswith("heldout-loss@40 is not opened: r-1@40 (attempt 3) descends from")
     free(tracks, ledger, "node:node-2")
-    assert open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY)
-    assert why_on_hold(tracks, tracks.run("r-1"), DEFAULT_POLICY) is None
+    assert opened_evals(tracks, "r-1")
+    assert "is not opened" not in evals_wait_for(tracks, "r-1")
 
 
 def test_no_eval_is_opened_on_data_in_quarantine(
     finished: History, tracks: Tracks, ledger: Ledger
 ) -> None:
     hold(tracks, ledger, f"snapshot:{HELDOUT.dataset}@{HELDOUT.snapshot_id[:8]}")
-    assert open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY) == []
+    assert opened_evals(tracks, "r-1") == []
 
 
 def test_a_promotion_is_refused_by_policy_and_by_person_until_released(
     finished: History, tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:
-    (opened,) = open_due_evals(tracks, "r-1", decided_by="tests", policy=DEFAULT_POLICY)
+    (opened,) = opened_evals(tracks, "r-1")
     run_eval(tracks, FakeEvaluator(store, EVAL_RESULT), "r-1", opened.eval_id, 1)
     hold(tracks, ledger, "attempt:r-1/a02")
-    decided = decide_promotion(tracks, "r-1", decided_by="tests")
+    decided = decided_promotion(tracks, "r-1", by="tests")
     assert decided is not None
     assert not decided.promoted
     assert "descends from attempt:r-1/a02" in decided.why
@@ -346,7 +351,7 @@ def test_a_node_in_quarantine_is_avoided_by_new_attempts_of_a_cluster(
     hold(tracks, ledger, "node:node-2")
     cluster = ComputeRequest(launcher="kubernetes", ranks=1, pool="h100")
     History("k-1", begin=run.at).declare(config=CONFIG, compute=cluster).write_to(store)
-    open_or_tell(tracks, "k-1", decided_by="tests")
+    first_settled(tracks, "k-1")
     opened = tracks.run("k-1").attempts[0].opened
     assert opened.compute.excluded_nodes == ("node-2",)
     assert opened.avoided_nodes == {"node-2": WHY}

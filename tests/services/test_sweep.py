@@ -11,7 +11,7 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.kubernetes.effects.sweep import RUNS_MAX, SWEEP_EVERY, sweep, sweep_is_due
+from tracks_dagster.kubernetes.effects.sweep import RUNS_MAX, sweep
 from tracks_dagster.kubernetes.gangs.orphans import (
     ENDED_GRACE,
     SERVICE,
@@ -23,7 +23,6 @@ from tracks_dagster.kubernetes.gangs.orphans import (
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import run_track
 
 OURS, THEIRS = "memory://fake", "memory://other"
@@ -185,9 +184,3 @@ def test_one_that_cannot_be_deleted_is_told_and_not_noted(
     swept = sweep(tracks, ledger, cluster)
     assert len(cluster.left) == 2
     assert all("may not delete jobs" in problem for problem in swept.problems)
-
-
-def test_a_cluster_is_swept_once_a_minute() -> None:
-    assert sweep_is_due(None, BEGIN)
-    assert not sweep_is_due(format_time(BEGIN), BEGIN + SWEEP_EVERY - timedelta(seconds=1))
-    assert sweep_is_due(format_time(BEGIN), BEGIN + SWEEP_EVERY)

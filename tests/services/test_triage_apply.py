@@ -7,18 +7,17 @@ from dataclasses import replace
 
 import pytest
 
+from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeGangs, SequentialUids
 from tests.histories import History
 from tests.six_variants import INTERRUPTED, NODE, QUEUED, STEPS, FakeMachine, write_variants
 from tracks_dagster.attempts.machine import MachineNow
-from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.attempts.ports import GangPhase, GangReport, LauncherOf
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reasons.user_rules import NO_RULES
 from tracks_dagster.recovery.effects.triage.apply import Act, Acting, apply
 from tracks_dagster.recovery.effects.triage.judge import Sources, triage
 from tracks_dagster.recovery.effects.triage.room import Asked
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
@@ -41,16 +40,19 @@ class SoundCheckpoints:
 def acting(sources: Sources, new_uid: SequentialUids) -> Acting:
     project = Projector(sources.store, sources.ledger).project
     return Acting(
-        tracks=Tracks(sources.store, now=sources.now, new_uid=new_uid, project=project),
-        ledger=sources.ledger,
-        launcher_of=sources.launcher_of,
-        checkpoints=SoundCheckpoints(),
-        policy=DEFAULT_POLICY,
-        rules=NO_RULES,
-        clean=sources.clean,
+        world=world_of(
+            Tracks(sources.store, now=sources.now, new_uid=new_uid, project=project),
+            sources.ledger,
+            launcher_of=sources.launcher_of,
+            checkpoints=SoundCheckpoints(),
+        ),
         by="ann",
         why="the machine was booted at night",
     )
+
+
+def on(acting: Acting, launcher_of: LauncherOf) -> Acting:
+    return replace(acting, world=replace(acting.world, launcher_of=launcher_of))
 
 
 def applied(sources: Sources, acting: Acting, asked: Asked = ONE_DEVICE) -> list[Act]:
@@ -89,12 +91,12 @@ def test_the_interrupted_variants_go_on_and_the_queued_ones_wait_without_an_atte
         ("v2-6", "left"),
     ]
     for run_id, (epoch, _, _) in INTERRUPTED.items():
-        first, second = acting.tracks.run(run_id).attempts
+        first, second = acting.world.tracks.run(run_id).attempts
         assert (first.reason, first.ended and first.ended.closed_by) == ("node_failure", "ann")
         assert second.opened.decided_by == "ann"
         assert second.opened.resume is not None
         assert second.opened.resume.step == epoch * 10
-    assert all(not acting.tracks.run(run_id).attempts for run_id in QUEUED)
+    assert all(not acting.world.tracks.run(run_id).attempts for run_id in QUEUED)
 
 
 def test_every_act_leaves_a_note_with_who_and_why_and_on_what(
@@ -103,7 +105,7 @@ def test_every_act_leaves_a_note_with_who_and_why_and_on_what(
     write_variants(sources.store, gangs)
     project(sources)
     restarted(sources, acting, morning)
-    closed, opened = [note.body for note in acting.tracks.run("v2-2").notes]
+    closed, opened = [note.body for note in acting.world.tracks.run("v2-2").notes]
     assert {closed.by, opened.by} == {"ann"}
     assert "the machine was booted at night" in closed.text
     assert "attempt 1 ended as node_failure" in closed.text
@@ -118,10 +120,10 @@ def test_a_second_time_nothing_is_done_again(
     write_variants(sources.store, gangs)
     project(sources)
     restarted(sources, acting, morning)
-    heads = {run_id: acting.tracks.run(run_id).head.seq for run_id in INTERRUPTED}
+    heads = {run_id: acting.world.tracks.run(run_id).head.seq for run_id in INTERRUPTED}
     acts = applied(sources, acting)
     assert {act.what for act in acts} == {"left"}
-    assert {run_id: acting.tracks.run(run_id).head.seq for run_id in INTERRUPTED} == heads
+    assert {run_id: acting.world.tracks.run(run_id).head.seq for run_id in INTERRUPTED} == heads
 
 
 def test_when_one_has_ended_the_next_in_the_order_is_opened(
@@ -146,7 +148,7 @@ def test_a_refusal_of_the_policy_is_told_and_nothing_is_forced(
     project(sources, history)
     [act] = applied(sources, acting, SLOTS)
     assert act.what == "refused"
-    assert acting.tracks.run("r-1").refusal is not None
+    assert acting.world.tracks.run("r-1").refusal is not None
 
 
 def test_what_lives_or_is_not_seen_from_here_is_left_alone(
@@ -164,8 +166,8 @@ def test_what_lives_or_is_not_seen_from_here_is_left_alone(
     away = replace(sources, machine=machine, launcher_of=lambda name: elsewhere)
     found = triage(away, ONE_DEVICE)
     assert [line.verdict for line in found.lines] == ["not_seen", "orphaned"]
-    assert apply(found, replace(acting, launcher_of=away.launcher_of)) == ()
-    assert all(acting.tracks.run(run_id).open_attempt for run_id in ("lives", "away"))
+    assert apply(found, on(acting, away.launcher_of)) == ()
+    assert all(acting.world.tracks.run(run_id).open_attempt for run_id in ("lives", "away"))
     assert not any(call[0] == "kill" for call in elsewhere.calls)
 
 
@@ -183,10 +185,10 @@ def test_a_gang_that_cannot_be_ended_is_told_and_keeps_nobody_else_waiting(
     stubborn = Stubborn(NODE)
     stubborn.reports = gangs.reports
     found = triage(sources, ONE_DEVICE)
-    acts = apply(found, replace(acting, launcher_of=lambda name: stubborn))
+    acts = apply(found, on(acting, lambda name: stubborn))
     assert [(act.run_id, act.what) for act in acts][:3] == [
         ("v2-2", "failed"),
         ("v2-3", "closed"),
         ("v2-3", "waiting"),
     ]
-    assert acting.tracks.run("v2-2").open_attempt is not None
+    assert acting.world.tracks.run("v2-2").open_attempt is not None

@@ -5,11 +5,27 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
-from tracks_dagster.retry.effects.turns import AT_ONCE_MAX, Turns
-from tracks_dagster.retry.watch_cursor import WatchCursor, read_cursor
+from tests.bodies import BEGIN
+from tracks_dagster.attempts.effects.ui_partitions import PRUNE_EVERY
+from tracks_dagster.kubernetes.effects.sweep import SWEEP_EVERY
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    SEVERAL_AT_ONCE,
+    Mark,
+    Part,
+    Tick,
+    TimeSlice,
+    format_cursor,
+    read_cursor,
+    run_parts,
+    take_turns,
+)
+from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY
+from tracks_dagster.track.records import format_time
 
 
 def ticking(step_s: float) -> Iterator[float]:
@@ -21,8 +37,13 @@ def ticking(step_s: float) -> Iterator[float]:
 
 def taken(run_ids: list[str], *, after: str | None, step_s: float) -> tuple[list[str], str | None]:
     clock = ticking(step_s)
-    turns = Turns(run_ids, after=after, seconds=lambda: next(clock), part_s_max=10.0)
-    return list(turns), turns.cut_at
+    time_slice = TimeSlice(after=after, seconds=lambda: next(clock), seconds_max=10.0)
+    tick = take_turns(run_ids, named, time_slice)
+    return list(tick.done), tick.cut_at
+
+
+def named(run_id: str) -> Tick[str]:
+    return Tick(done=(run_id,))
 
 
 def test_all_have_their_turn_where_time_suffices() -> None:
@@ -69,36 +90,79 @@ def test_no_run_starves_however_many_wait_and_whatever_is_decided_meanwhile() ->
 def test_several_runs_are_looked_at_at_once_and_what_came_of_them_keeps_their_order() -> None:
     together = threading.Barrier(AT_ONCE_MAX)
 
-    def look(run_id: str) -> str:
+    def look(run_id: str) -> Tick[str]:
         together.wait(timeout=60)  # broken unless so many are in here at once
-        return run_id.upper()
+        return Tick(done=(run_id.upper(),))
 
-    turns = Turns([f"r-{number}" for number in range(AT_ONCE_MAX)])
-    assert turns.work(look) == [f"R-{number}" for number in range(AT_ONCE_MAX)]
+    names = [f"r-{number}" for number in range(AT_ONCE_MAX)]
+    done = take_turns(names, look, SEVERAL_AT_ONCE).done
+    assert done == tuple(f"R-{number}" for number in range(AT_ONCE_MAX))
 
 
 def test_no_further_run_is_begun_when_the_time_is_used_up() -> None:
     clock = ticking(5.0)
-    turns = Turns(["a", "b", "c"], seconds=lambda: next(clock), part_s_max=10.0)
-    assert turns.work(str.upper) == ["A", "B"]
-    assert turns.cut_at == "b"
+    time_slice = TimeSlice(seconds=lambda: next(clock), seconds_max=10.0, at_once=AT_ONCE_MAX)
+    tick = take_turns(["a", "b", "c"], named, time_slice)
+    assert (tick.done, tick.cut_at) == (("a", "b"), "b")
+
+
+def test_where_there_is_no_time_at_all_nothing_is_begun_and_the_place_is_kept() -> None:
+    tick = take_turns(["a", "b"], named, TimeSlice(seconds_max=0.0, after="a"))
+    assert (tick.done, tick.cut_at) == ((), "a")
 
 
 def test_an_error_of_one_look_is_raised_when_the_others_are_done() -> None:
     done = []
 
-    def look(run_id: str) -> None:
+    def look(run_id: str) -> Tick[None]:
         if run_id == "a":
             raise ValueError("a bug")
         done.append(run_id)
+        return Tick()
 
     with pytest.raises(ValueError, match="a bug"):
-        Turns(["a", "b", "c"]).work(look)
+        take_turns(["a", "b", "c"], look, SEVERAL_AT_ONCE)
     assert sorted(done) == ["b", "c"]
 
 
-def test_what_a_watcher_remembers_is_read_back_and_anything_else_remembers_nothing() -> None:
-    cursor = WatchCursor(scanned_at="2026-01-31T02:00:00.000000Z", settle_after="r-1")
-    assert read_cursor(cursor.text()) == cursor
-    for text in (None, "", "2026-01-31", "[]", '{"other": 1}'):
-        assert read_cursor(text) == WatchCursor()
+@pytest.mark.parametrize(
+    ("every", "rest"),
+    [
+        (SWEEP_EVERY, timedelta(minutes=1)),
+        (REVISIT_EVERY, timedelta(minutes=5)),
+        (PRUNE_EVERY, timedelta(hours=1)),
+        (SCAN_EVERY, timedelta(days=1)),
+    ],
+)
+def test_a_part_rests_once_it_is_done_and_not_before(every: timedelta, rest: timedelta) -> None:
+    comes = iter([Tick(is_done=False, cut_at="r-1"), Tick(), Tick(cut_at="r-7")])
+    given: list[str | None] = []
+
+    def work(after: str | None) -> Tick[None]:
+        given.append(after)
+        return next(comes)
+
+    part, cursor = Part(name="it", work=work, every=every), None
+    soon = BEGIN + rest - timedelta(seconds=1)
+    for now in (BEGIN, BEGIN, soon, BEGIN + rest, soon + rest):
+        _, cursor = run_parts([part], cursor, now)
+    assert given == [None, "r-1", None]  # at once after it was cut; then after each rest
+    assert read_cursor(cursor)["it"] == Mark(done_at=format_time(BEGIN + rest), after="r-7")
+
+
+def test_a_part_without_a_rest_is_done_at_every_tick_from_where_it_was_cut() -> None:
+    def work(after: str | None) -> Tick[str]:
+        return Tick(done=(after or "the first",), cut_at="r-1" if after is None else None)
+
+    cursor, seen = None, []
+    for _ in range(3):
+        ticks, cursor = run_parts([Part(name="it", work=work)], cursor, BEGIN)
+        seen += ticks["it"].done
+    assert seen == ["the first", "r-1", "the first"]
+
+
+def test_what_a_sensor_remembers_is_read_back_and_anything_else_remembers_nothing() -> None:
+    marks = {"scan": Mark(done_at="2026-01-31T02:00:00.000000Z"), "decide": Mark(after="r-1")}
+    assert read_cursor(format_cursor(marks)) == marks
+    for text in (None, "", "r-1", "[]", '{"settle_after": "r-1"}', '{"scan": {"other": 1}}'):
+        assert read_cursor(text) == {}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.deciders import settled_run
 from tests.histories import History
-from tracks_dagster.attempts.effects.opening.retry import settle
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -36,7 +36,7 @@ def race(tracks: list[Tracks], run_id: str, random_delay: random.Random) -> list
     def tick(number: int) -> None:
         begin.wait()
         time.sleep(delays_s[number])
-        settled = settle(
+        settled = settled_run(
             tracks[number],
             run_id,
             reasons=None,

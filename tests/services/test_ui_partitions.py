@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.attempts.effects.ui_partitions import PRUNE_EVERY, leaving, prune_is_due
-from tracks_dagster.track.records import format_time
+from tracks_dagster.attempts.effects.ui_partitions import leaving
 
 DAY = timedelta(days=1)
 KEYS = ["old/a01", "old/a02", "new/a01/step-10", "open/a01", "older/loss@40"]
@@ -35,9 +34,3 @@ def test_what_is_old_or_too_much_leaves_and_the_first_to_finish_goes_first(
 def test_a_run_that_finished_today_stays_however_many_there_are() -> None:
     finished = {"old": BEGIN - timedelta(hours=23)}
     assert leaving(KEYS, finished, BEGIN, keep_days=90, keys_max=0) == []
-
-
-def test_it_is_looked_at_once_an_hour() -> None:
-    assert prune_is_due(None, BEGIN)
-    assert not prune_is_due(format_time(BEGIN), BEGIN + PRUNE_EVERY - timedelta(seconds=1))
-    assert prune_is_due(format_time(BEGIN), BEGIN + PRUNE_EVERY)

@@ -8,10 +8,17 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore, Fault
 from tests.histories import DatasetHistory, History
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.ticks import (
+    UPKEEP_S_MAX,
+    Mark,
+    Part,
+    Tick,
+    read_cursor,
+    run_parts,
+)
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.turns import UPKEEP_S_MAX
-from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due
+from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY, revisit, scan
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import log_key
 
@@ -39,15 +46,20 @@ def test_a_scan_of_many_tracks_is_cut_and_comes_to_its_end_over_ticks(ledger: Le
     store = Slow()
     told(store)
     projector = Projector(store, ledger)
-    done, ticks = Upkeep(done_at=None), 0
-    while done.done_at is None:
+    part = Part(
+        name="scan",
+        work=lambda after: scan(projector, after=after, seconds=lambda: store.now_s),
+        every=SCAN_EVERY,
+    )
+    cursor, ticks = None, 0
+    while cursor is None or read_cursor(cursor)["scan"].done_at is None:
         began_s = store.now_s
-        done = scan_if_due(projector, None, BEGIN, after=done.after, seconds=lambda: store.now_s)
+        _, cursor = run_parts([part], cursor, BEGIN)
         assert store.now_s - began_s <= UPKEEP_S_MAX + 10 * CALL_S  # and the track it was in
         ticks += 1
         assert ticks <= COUNT + 1
     assert ticks > 5
-    assert (done.done_at, done.after) == (format_time(BEGIN), None)
+    assert read_cursor(cursor)["scan"] == Mark(done_at=format_time(BEGIN))
     rows = ledger.query("select count(*) as n from training_runs")
     assert rows[0]["n"] == COUNT
     assert ledger.query("select count(*) as n from snapshots")[0]["n"] == 1
@@ -69,13 +81,12 @@ def test_a_track_that_cannot_be_taken_in_does_not_keep_those_after_it(ledger: Le
     store = Slow()
     told(store)
     store.put(log_key("runs/r-03", 0), b"no record")
-    done, problems = Upkeep(done_at=None), []
+    after, problems = None, []
     for _ in range(COUNT):
-        done = scan_if_due(
-            Projector(store, ledger), None, BEGIN, after=done.after, seconds=lambda: store.now_s
-        )
+        done = scan(Projector(store, ledger), after=after, seconds=lambda: store.now_s)
         problems += done.problems
-        if done.done_at is not None:
+        after = done.cut_at
+        if done.is_done:
             break
     assert len(problems) == 1
     assert problems[0].startswith("runs/r-03: ")
@@ -86,13 +97,11 @@ def test_a_store_that_cannot_be_reached_is_asked_again_where_the_scan_was(ledger
     store = FakeObjectStore()
     told(store)
     store.fail("get", 60, Fault.FAILS)
-    first = scan_if_due(Projector(store, ledger), None, BEGIN, seconds=lambda: 0.0)
-    assert (first.done_at, len(first.problems)) == (None, 1)
-    assert first.after is not None
-    second = scan_if_due(
-        Projector(store, ledger), None, BEGIN, after=first.after, seconds=lambda: 0.0
-    )
-    assert second == Upkeep(done_at=format_time(BEGIN))
+    first = scan(Projector(store, ledger), after=None, seconds=lambda: 0.0)
+    assert (first.is_done, len(first.problems)) == (False, 1)
+    assert first.cut_at is not None
+    second = scan(Projector(store, ledger), after=first.cut_at, seconds=lambda: 0.0)
+    assert second == Tick()
     assert ledger.query("select count(*) as n from training_runs")[0]["n"] == COUNT
 
 
@@ -113,11 +122,18 @@ def test_runs_that_wait_for_a_person_have_their_turn_over_several_visits(
         now_s += 1.0
         return now_s
 
-    done, now = Upkeep(done_at=None), BEGIN
+    part = Part(
+        name="revisit",
+        work=lambda after: revisit(tracks, ledger, after=after, seconds=slow),
+        every=REVISIT_EVERY,
+    )
+    cursor, now = None, BEGIN
     for _ in range(COUNT):
-        done = revisit_if_due(tracks, ledger, done.done_at, now, after=done.after, seconds=slow)
+        _, cursor = run_parts([part], cursor, now)
+        soon, cursor = run_parts([part], cursor, now + timedelta(minutes=4))
+        assert soon == {"revisit": Tick()}
         now += timedelta(minutes=5)
-        if done.after is None:
+        if read_cursor(cursor)["revisit"].after is None:
             break
     waiting = ledger.query("select count(*) as n from training_attempts where attempt_id = 2")
     assert waiting[0]["n"] == COUNT

@@ -8,34 +8,26 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
+from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator, Fault
 from tests.histories import History
 from tracks_dagster.attempts.effects import watch
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
-from tracks_dagster.attempts.effects.watch import (
-    Tick,
-    close_lost,
-    settle_open_runs,
-    skip_reason,
-    survey,
-)
+from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.ticks import Part, Tick, TimeSlice, run_parts, skip_reason
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import (
-    open_run_ids,
     runs_between_attempts,
     runs_with_open_attempts,
 )
-from tracks_dagster.retry.effects.upkeep import Upkeep, revisit_if_due, scan_if_due, scan_is_due
+from tracks_dagster.retry.effects.upkeep import SCAN_EVERY, revisit, scan
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import format_time
-from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.track import log_key
 
 
@@ -68,12 +60,13 @@ def test_an_attempt_is_closed_when_its_gang_is_gone_and_its_supervisor_is_dead(
     lost_run("r-1", store, gangs)
     Projector(store, ledger).scan()
     orchestrator.put("r-1/a01", "dead", is_finished=True)
-    tick = close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact)
-    assert [(run_id, attempt.attempt_id) for run_id, attempt in tick.closed] == [("r-1", 1)]
+    world = world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator)
+    tick = close_lost(world)
+    assert [(run_id, attempt.attempt_id) for run_id, attempt in tick.done] == [("r-1", 1)]
     ended = tracks.run("r-1").attempts[0].ended
     assert ended is not None
     assert ended.closed_by == names.WATCH_ATTEMPTS
-    assert not close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact).closed
+    assert not close_lost(world).done
 
 
 def test_an_attempt_that_somebody_supervises_is_left_alone(
@@ -86,7 +79,8 @@ def test_an_attempt_that_somebody_supervises_is_left_alone(
     lost_run("r-1", store, gangs)
     Projector(store, ledger).scan()
     orchestrator.put("r-1/a01", "dead")
-    assert not close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact).closed
+    world = world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator)
+    assert not close_lost(world).done
     assert gangs.calls == []
 
 
@@ -101,8 +95,9 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_others_waiting(
         lost_run(run_id, store, gangs)
     Projector(store, ledger).scan()
     store.put(log_key("runs/r-1", 4), b"no record")
-    tick = close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact)
-    assert [run_id for run_id, _ in tick.closed] == ["r-2"]
+    world = world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator)
+    tick = close_lost(world)
+    assert [run_id for run_id, _ in tick.done] == ["r-2"]
     assert any(problem.startswith("r-1: Record 4 cannot be read") for problem in tick.problems)
 
 
@@ -129,15 +124,8 @@ def test_where_closing_takes_its_time_the_next_tick_goes_on_after_the_last_one_t
 
     monkeypatch.setattr(watch, "close_attempt", slow_and_in_vain)
     for _ in runs:
-        tick = close_lost(
-            tracks,
-            ledger,
-            lambda _: gangs,
-            orchestrator,
-            clean=redact,
-            after=after,
-            seconds=lambda: now_s,
-        )
+        world = world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator)
+        tick = close_lost(world, TimeSlice(after=after, seconds=lambda: now_s))
         after = tick.cut_at
     assert tried == runs
 
@@ -153,7 +141,7 @@ def test_looking_brings_what_the_ranks_appended_into_the_ledger(
     history.write_to(store)
     Projector(store, ledger).scan()
     history.place().restore().commit(10).write_to(store)
-    survey(tracks, ledger, lambda _: gangs, orchestrator)
+    survey(world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator))
     assert [row["step"] for row in ledger.query("select step from checkpoints")] == [10]
 
 
@@ -168,7 +156,7 @@ def test_every_sensor_decides_its_own_reasons_and_each_reason_has_one(
     clock.at = BEGIN + timedelta(hours=1)  # after every backoff
 
     def opened_by(sensor: str) -> list[str]:
-        tick = settle_open_runs(tracks, ledger, sensor=sensor, policy=DEFAULT_POLICY)
+        tick = ticked(tracks, ledger, sensor=sensor)
         assert not tick.problems
         return [line.split(":")[0] for line in tick.decided]
 
@@ -187,7 +175,7 @@ def test_finished_and_refused_runs_are_not_looked_at(
     refused = History("refused").declare().open().supervise().place().end("code_error")
     refused.refuse().write_to(store)
     Projector(store, ledger).scan()
-    assert open_run_ids(ledger) == ["open"]
+    assert runs_with_open_attempts(ledger) == ["open"]
 
 
 def test_a_tick_looks_only_at_the_runs_that_something_is_due_on(
@@ -206,7 +194,7 @@ def test_a_tick_looks_only_at_the_runs_that_something_is_due_on(
     assert sorted(runs_between_attempts(ledger, None)) == ["failed", "new", "stopped"]
     assert runs_between_attempts(ledger, [TerminationReason.PREEMPTED]) == ["failed"]
     store.calls.clear()
-    settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
+    ticked(tracks, ledger, sensor=names.RETRY_PREEMPTED)
     assert {key.split("/")[1] for _, key in store.calls if key.startswith("runs/")} == {"failed"}
 
 
@@ -217,7 +205,7 @@ def test_a_decision_that_its_maker_never_projected_is_found_and_brought_in(
     history.write_to(store)
     Projector(store, ledger).scan()
     history.open().write_to(store)  # and killed before the ledger heard of it
-    tick = settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
+    tick = ticked(tracks, ledger, sensor=names.RETRY_PREEMPTED)
     assert tick.decided == ()
     assert runs_with_open_attempts(ledger) == ["r-1"]
 
@@ -230,14 +218,8 @@ def test_a_persons_retry_that_was_never_projected_is_found_within_minutes(
     Projector(store, ledger).scan()
     history.open(cause="manual_retry").write_to(store)
     assert runs_with_open_attempts(ledger) == []
-    visited = revisit_if_due(tracks, ledger, None, BEGIN)
-    assert visited == Upkeep(done_at=format_time(BEGIN))
+    assert revisit(tracks, ledger, after=None) == Tick()
     assert runs_with_open_attempts(ledger) == ["r-1"]
-    soon = BEGIN + timedelta(minutes=4)
-    assert revisit_if_due(tracks, ledger, visited.done_at, soon) == visited
-    later = BEGIN + timedelta(minutes=5)
-    again = revisit_if_due(tracks, ledger, visited.done_at, later)
-    assert again == Upkeep(done_at=format_time(later))
 
 
 def test_the_watcher_says_which_runs_wait_for_a_sensor_that_is_off(
@@ -246,9 +228,7 @@ def test_the_watcher_says_which_runs_wait_for_a_sensor_that_is_off(
     History("r-1").declare().open().supervise().place().end("preempted").write_to(store)
     Projector(store, ledger).scan()
     off = [names.RETRY_PREEMPTED]
-    tick = settle_open_runs(
-        tracks, ledger, sensor=names.WATCH_ATTEMPTS, policy=DEFAULT_POLICY, off=off
-    )
+    tick = ticked(tracks, ledger, sensor=names.WATCH_ATTEMPTS, off=off)
     assert tick.waiting == ("r-1: waiting: sensor retry_preempted is off",)
 
 
@@ -273,23 +253,21 @@ def test_the_heartbeat_says_when_and_which_sensors_are_on(
     assert heartbeat.sensors == {names.RETRY_OOM: False, names.WATCH_ATTEMPTS: True}
 
 
-def test_the_whole_store_is_scanned_once_a_day() -> None:
-    assert scan_is_due(None, BEGIN)
-    assert not scan_is_due(format_time(BEGIN), BEGIN + timedelta(hours=23))
-    assert scan_is_due(format_time(BEGIN), BEGIN + timedelta(hours=24))
-
-
 def test_a_broken_track_is_told_once_a_day_and_fails_no_tick(
     ledger: Ledger, store: FakeObjectStore
 ) -> None:
     History("good").declare().open().write_to(store)
     store.put(log_key("runs/bad", 0), b"no record")
-    scanned = scan_if_due(Projector(store, ledger), None, BEGIN)
-    assert (scanned.done_at, scanned.after) == (format_time(BEGIN), None)
-    assert "runs/bad" in scanned.problems[0]
-    assert open_run_ids(ledger) == ["good"]
-    again = scan_if_due(Projector(store, ledger), scanned.done_at, BEGIN)
-    assert again == Upkeep(done_at=scanned.done_at)
+    projector = Projector(store, ledger)
+    part = Part(name="scan", work=lambda after: scan(projector, after=after), every=SCAN_EVERY)
+    ticks, cursor = run_parts([part], None, BEGIN)
+    assert (ticks["scan"].is_done, ticks["scan"].cut_at) == (True, None)
+    assert "runs/bad" in ticks["scan"].problems[0]
+    assert runs_with_open_attempts(ledger) == ["good"]
+    again, cursor = run_parts([part], cursor, BEGIN + timedelta(hours=23))
+    assert again == {"scan": Tick()}
+    tomorrow, _ = run_parts([part], cursor, BEGIN + timedelta(hours=24))
+    assert "runs/bad" in tomorrow["scan"].problems[0]
 
 
 def test_a_scan_that_cannot_reach_the_store_is_made_again_at_the_next_tick(
@@ -297,8 +275,8 @@ def test_a_scan_that_cannot_reach_the_store_is_made_again_at_the_next_tick(
 ) -> None:
     History("good").declare().open().write_to(store)
     store.fail("get", 1, Fault.FAILS)
-    scanned = scan_if_due(Projector(store, ledger), None, BEGIN)
-    assert (scanned.done_at, scanned.after, len(scanned.problems)) == (None, None, 1)
+    scanned = scan(Projector(store, ledger), after=None)
+    assert (scanned.is_done, scanned.cut_at, len(scanned.problems)) == (False, None, 1)
 
 
 def test_a_run_whose_declaring_process_was_killed_gets_its_first_attempt(
@@ -306,10 +284,10 @@ def test_a_run_whose_declaring_process_was_killed_gets_its_first_attempt(
 ) -> None:
     History("r-1").declare().write_to(store)
     Projector(store, ledger).scan()
-    settle_open_runs(tracks, ledger, sensor=names.RETRY_OOM, policy=DEFAULT_POLICY)
+    ticked(tracks, ledger, sensor=names.RETRY_OOM)
     assert tracks.run("r-1").attempts == ()
     for _ in range(2):
-        settle_open_runs(tracks, ledger, sensor=names.WATCH_ATTEMPTS, policy=DEFAULT_POLICY)
+        ticked(tracks, ledger, sensor=names.WATCH_ATTEMPTS)
         [attempt] = tracks.run("r-1").attempts
         assert attempt.opened.decided_by == names.WATCH_ATTEMPTS
 
@@ -335,9 +313,9 @@ def test_a_preemption_while_nobody_supervised_is_closed_and_then_decided(
     gangs.reports["r-1", 1] = GangReport(
         phase=report.phase, ranks=report.ranks, conditions=(taken,)
     )
-    close_lost(tracks, ledger, lambda _: gangs, orchestrator, clean=redact)
+    close_lost(world_of(tracks, ledger, launcher_of=lambda _: gangs, orchestrator=orchestrator))
     clock.advance(2)  # no device time is known of it: a retry is free, and waits its backoff
-    settle_open_runs(tracks, ledger, sensor=names.RETRY_PREEMPTED, policy=DEFAULT_POLICY)
+    ticked(tracks, ledger, sensor=names.RETRY_PREEMPTED)
     first, second = tracks.run("r-1").attempts
     assert first.reason is TerminationReason.PREEMPTED
     assert second.opened.decided_by == names.RETRY_PREEMPTED

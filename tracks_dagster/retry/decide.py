@@ -23,6 +23,7 @@ from tracks_dagster.holds.hold import (
     loss_of_source,
     stop_of,
 )
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.reasons.evidence import START_REFUSED_RULE
 from tracks_dagster.retry.decision import (
     BRANCH_LIMIT,
@@ -32,7 +33,6 @@ from tracks_dagster.retry.decision import (
     Finish,
     Refuse,
     Retry,
-    Wait,
     ended_as,
     joined,
     on_hold,

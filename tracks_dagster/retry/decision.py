@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.limits import Limit
 from tracks_dagster.retry.remediation import LEARNING_RATES, Remedied
 from tracks_dagster.retry.rollback import Quarantine, Rollback
 from tracks_dagster.track.bodies import (
-    Alert,
     AttemptOpened,
     CheckpointCadence,
     ComputeRequest,
@@ -227,20 +226,6 @@ class Retry:
             avoided_nodes=self.avoided_nodes,
             trainer=self.trainer,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
-    """Nothing is decided now. until: when to decide again by itself; None: something has to happen.
-
-    verify: a checkpoint whose bytes have to be read first: if they are right, a limit is not exhausted.
-    alert: what a person should be told, once.
-    """
-
-    why: str
-    until: datetime | None = None
-    verify: CheckpointRef | None = None
-    alert: Alert | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

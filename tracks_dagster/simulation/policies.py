@@ -16,8 +16,9 @@ from tracks_dagster.checkpoints.cadence import (
     mean_time_between,
     pool_record,
 )
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Decision, Refuse, Retry, Wait
+from tracks_dagster.retry.decision import Decision, Refuse, Retry
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.simulation.play import Decider, Pacer
 from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, Debit

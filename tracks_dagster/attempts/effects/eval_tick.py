@@ -1,5 +1,4 @@
-"""What the sensor run_evals does in a tick: close evals that were lost, open those that are due, and
-decide the promotion of a run whose evals are settled.
+"""What the sensor run_evals does beside deciding: close evals that were lost, and ask for Dagster runs.
 
 An eval whose Dagster runs died before its evaluator ran stays open: another run is asked for, later
 each time (`attempts.effects.launch`), and after FRUITLESS_RUNS_MAX the attempt ends.
@@ -11,7 +10,7 @@ others waiting.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.launch import (
     FRUITLESS_RUNS_MAX,
@@ -19,31 +18,20 @@ from tracks_dagster.attempts.effects.launch import (
     may_be_asked,
     pending_launch,
 )
+from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
-from tracks_dagster.data.effects.evals import (
-    attempts_allowed,
-    end_eval,
-    failed_end,
-    has_run,
-    open_due_evals,
-    stored_end,
-    why_on_hold,
-)
-from tracks_dagster.data.effects.promotion import decide_promotion
+from tracks_dagster.data.effects.evals import Evals, end_eval, failed_end, has_run, stored_end
+from tracks_dagster.data.effects.promotion import Promotions
+from tracks_dagster.ledger.deciding import Decider
+from tracks_dagster.ledger.effects.deciding import due_by_run, settle_all
+from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.due import (
-    open_run_ids,
-    over_with_open_evals,
-    runs_with_promotion_on_hold,
-)
-from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
-from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.records import format_time
-from tracks_dagster.track.states import evals
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.records import Kind, format_time
+
+EVALS, PROMOTIONS = Evals(), Promotions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,43 +44,66 @@ class EvalRequest:
     run_key: str
 
 
-@dataclass(slots=True, kw_only=True)
-class EvalTick:
-    """What a tick found and did. waiting, problems: in words, for the sensor's log. pending: what was
-    asked for and has not led to anything."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalsOfRun:
+    """What a tick found and did for one run. pending: what was asked for in vain so far."""
 
-    requests: list[EvalRequest] = field(default_factory=list)
-    promotions: list[PromotionDecided] = field(default_factory=list)
-    pending: list[PendingLaunch] = field(default_factory=list)
-    waiting: list[str] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    requests: tuple[EvalRequest, ...]
+    pending: tuple[PendingLaunch, ...]
+    promotions: tuple[PromotionDecided, ...]
 
 
-def tick_evals(
-    tracks: Tracks,
-    ledger: Ledger,
-    orchestrator: Orchestrator,
-    *,
-    decided_by: str,
-    policy: RetryPolicy,
-) -> EvalTick:
-    """Do what is due for every open run, and return what Dagster has to be asked for.
+def tick_evals(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[EvalsOfRun]:
+    """Do what is due for every run, and return what Dagster has to be asked for.
 
     A finished run is looked at again while an eval of it that a person asked for is open, and while its
     promotion was refused for a quarantine.
     """
-    tick = EvalTick()
-    for run_id in (*open_run_ids(ledger), *over_with_open_evals(ledger)):
-        try:
-            _tick_run(tick, tracks, orchestrator, run_id, decided_by, policy)
-        except TracksError as error:
-            tick.problems.append(f"{run_id}: {error}")
-    for run_id in runs_with_promotion_on_hold(ledger, tracks.now()):
-        try:
-            _tick_promotion(tick, tracks, run_id, decided_by)
-        except TracksError as error:
-            tick.problems.append(f"{run_id}: {error}")
-    return tick
+    deciders: tuple[Decider[World], ...] = (EVALS, PROMOTIONS)
+    due = due_by_run(world, deciders)
+
+    def look(run_id: str) -> Tick[EvalsOfRun]:
+        if EVALS in due[run_id]:
+            close_lost_evals(world.tracks, world.orchestrator, run_id)
+        settled = settle_all(world, due[run_id], run_id)
+        records = [each.record for each in settled.done if each.record is not None]
+        promoted = [each for each in records if each.kind is Kind.PROMOTION_DECIDED]
+        launches = [
+            _launch(world, run_id, each.opened)
+            for each in world.tracks.run(run_id).evals
+            if each.ended is None
+        ]
+        return Tick(
+            done=(
+                EvalsOfRun(
+                    requests=tuple(each for each, _ in launches if each is not None),
+                    pending=tuple(each for _, each in launches if each is not None),
+                    promotions=tuple(from_json(PromotionDecided, each.body) for each in promoted),
+                ),
+            ),
+            decided=settled.decided,
+            waiting=settled.waiting,
+        )
+
+    return take_turns(list(due), look, time_slice)
+
+
+def _launch(
+    world: World, run_id: str, opened: EvalOpened
+) -> tuple[EvalRequest | None, PendingLaunch | None]:
+    """Return what to ask Dagster for, for an attempt that is open, and what was asked for in vain.
+
+    The run key makes a second request harmless; asking Dagster first only saves words.
+    """
+    runs = _runs(world.orchestrator, run_id, opened)
+    living = next((run for run in runs if not run.is_finished), None)
+    died = [run for run in runs if run.is_finished]
+    is_due = living is None and may_be_asked(died, world.tracks.now())
+    request = _request(run_id, opened, len(died)) if is_due else None
+    if has_run(world.tracks, run_id, opened):
+        return request, None
+    key = names.eval_attempt_key(run_id, opened.eval_id, opened.number)
+    return request, pending_launch(key, living, died)
 
 
 def close_lost_evals(tracks: Tracks, orchestrator: Orchestrator, run_id: str) -> list[EvalOpened]:
@@ -137,53 +148,6 @@ def _lost_end(
         finished_at=now,
         dagster_run_id=newest.dagster_run_id,
     )
-
-
-def _tick_run(
-    tick: EvalTick,
-    tracks: Tracks,
-    orchestrator: Orchestrator,
-    run_id: str,
-    decided_by: str,
-    policy: RetryPolicy,
-) -> None:
-    if not _may_owe_evals(tracks.run(run_id)):
-        return
-    close_lost_evals(tracks, orchestrator, run_id)
-    for opened in open_due_evals(tracks, run_id, decided_by=decided_by, policy=policy):
-        # The run key makes a second request harmless; asking Dagster first only saves words.
-        runs = _runs(orchestrator, run_id, opened)
-        living = next((run for run in runs if not run.is_finished), None)
-        died = [run for run in runs if run.is_finished]
-        if living is None and may_be_asked(died, tracks.now()):
-            tick.requests.append(_request(run_id, opened, len(died)))
-        if not has_run(tracks, run_id, opened):
-            key = names.eval_attempt_key(run_id, opened.eval_id, opened.number)
-            pending = pending_launch(key, living, died)
-            tick.pending += [] if pending is None else [pending]
-    state = tracks.run(run_id)
-    attempts_max = attempts_allowed(policy)
-    tick.waiting += [
-        f"{run_id}: {words}"
-        for words in evals.what_evals_wait_for(state, attempts_max=attempts_max)
-    ]
-    on_hold = why_on_hold(tracks, state, policy)
-    if on_hold is not None:
-        tick.waiting.append(f"{run_id}: {on_hold}")
-    _tick_promotion(tick, tracks, run_id, decided_by)
-
-
-def _tick_promotion(tick: EvalTick, tracks: Tracks, run_id: str, decided_by: str) -> None:
-    promoted = decide_promotion(tracks, run_id, decided_by=decided_by)
-    if promoted is not None:
-        tick.promotions.append(promoted)
-
-
-def _may_owe_evals(state: RunState) -> bool:
-    """Whether a run has all its steps, or an eval under way; most runs train and are passed by."""
-    attempt = state.last_attempt
-    has_all_steps = attempt is not None and attempt.reason in evals.HAS_ALL_STEPS
-    return has_all_steps or any(e.ended is None for e in state.evals)
 
 
 def _runs(orchestrator: Orchestrator, run_id: str, opened: EvalOpened) -> Sequence[OrchestratorRun]:

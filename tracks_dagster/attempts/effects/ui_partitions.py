@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.track.records import parse_time
 
 # Of one asset. Dagster's own advice is to stay below 100 000; its lists are read whole.
 PARTITIONS_MAX = 20_000
@@ -19,11 +18,6 @@ FRESH = timedelta(days=1)  # a run that finished so recently stays, however many
 PRUNE_EVERY = timedelta(hours=1)
 LEAVE_MAX = 200  # in one tick, of all assets: Dagster deletes them one by one, 10 to 40 a second
 RUNS_A_QUERY = 500
-
-
-def prune_is_due(last_at: str | None, now: datetime) -> bool:
-    """Whether to look again; never looked means yes."""
-    return last_at is None or now - parse_time(last_at) >= PRUNE_EVERY
 
 
 def leaving(

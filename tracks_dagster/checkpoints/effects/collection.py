@@ -7,23 +7,18 @@ They only read some bytes twice.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from tracks_dagster.checkpoints.effects.decisive import read_what_decides
 from tracks_dagster.checkpoints.effects.pins import branch_of
 from tracks_dagster.checkpoints.effects.retention import Collected, collect
-from tracks_dagster.checkpoints.effects.verification import Verified
 from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.ledger.effects.ticks import Tick, slice_until, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.track.errors import TracksError
-from tracks_dagster.track.ports import Leftovers
 
 RUNS_MAX = 100  # looked at in one tick; with more runs, the ticks take turns
 TICK_S = 900.0  # how often the schedule ticks; decides whose turn it is
-TICK_S_MAX = 600.0  # after that no further run, checkpoint or deletion is begun
+TICK_S_MAX = 600.0  # of a tick: after it no further run, checkpoint or deletion is begun
 FINISHED_S_MAX = 30 * 24 * 3600.0  # longer ago, a run is visited while something is known to be due
 
 # What is superseded or quarantined goes after a grace of up to a year, and what a branch pins is let
@@ -39,51 +34,18 @@ from training_runs r order by r.run_id
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectedAll:
-    """What one tick did. decisive: the checkpoints that were read because a retry waited for it.
+def collect_due(
+    tracks: Tracks, ledger: Ledger, reader: CheckpointReader, *, by: str, until: datetime
+) -> Tick[Collected]:
+    """Collect the runs whose turn it is; no further one is begun from `until` on.
 
-    problems: one text for each run that could not be collected, with its id.
-
-    swept_count: pieces of interrupted writes that were removed from the store itself.
+    One that fails is a problem, and the others go on. Raises LedgerError.
     """
 
-    decisive: tuple[Verified, ...]
-    runs: tuple[Collected, ...]
-    swept_count: int
-    problems: tuple[str, ...]
+    def look(run_id: str) -> Tick[Collected]:
+        return Tick(done=(collect(tracks, reader, run_id, by=by, until=until),))
 
-
-def collect_all(
-    tracks: Tracks,
-    ledger: Ledger,
-    reader: CheckpointReader,
-    leftovers: Leftovers,
-    *,
-    by: str,
-    policy: RetryPolicy,
-) -> CollectedAll:
-    """Read what retries wait for, then collect the runs whose turn it is. One that fails is told, and
-    the others go on.
-
-    Raises StoreUnavailable or LedgerError when not even a beginning can be made.
-    """
-    until = tracks.now() + timedelta(seconds=TICK_S_MAX)
-    decisive = read_what_decides(tracks, ledger, reader, policy, by=by, until=until)
-    swept_count = leftovers.sweep()
-    runs: list[Collected] = []
-    problems = list(decisive.problems)
-    for run_id in due_runs(tracks, ledger):
-        if tracks.now() >= until:
-            problems.append(f"{run_id} and those after it: no time was left in this tick")
-            break
-        try:
-            runs.append(collect(tracks, reader, run_id, by=by, until=until))
-        except TracksError as error:
-            problems.append(f"{run_id}: {error}")
-    return CollectedAll(
-        decisive=decisive.read, runs=tuple(runs), swept_count=swept_count, problems=tuple(problems)
-    )
+    return take_turns(due_runs(tracks, ledger), look, slice_until(tracks, until))
 
 
 def due_runs(tracks: Tracks, ledger: Ledger) -> list[str]:

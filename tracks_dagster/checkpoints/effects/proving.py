@@ -12,8 +12,9 @@ from datetime import datetime
 
 from tracks_dagster.checkpoints.effects.verification import verify
 from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.decision import Refuse, Wait
+from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import CheckpointMismatch, StoreError

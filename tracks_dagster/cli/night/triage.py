@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -87,24 +88,14 @@ def command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.recovery.effects.triage.apply import Acting, apply
+    from tracks_dagster.recovery.effects.triage.apply import Acting, NoOrchestrator, apply
 
     app = open_app()
     rules, problem = app.usable_rules()
     if problem is not None:
         click.echo(problem, err=True)
-    acting = Acting(
-        tracks=app.tracks,
-        ledger=app.ledger,
-        launcher_of=app.launcher_of,
-        checkpoints=app.checkpoints,
-        policy=app.policy,
-        rules=rules,
-        clean=app.redact,
-        by=by,
-        why=why,
-    )
-    return apply(found, acting)
+    world = replace(app.world(NoOrchestrator(), app.policy), rules=rules)
+    return apply(found, Acting(world=world, by=by, why=why))
 
 
 def _code(found: Triage, acts: tuple[Act, ...], *, applies: bool) -> int:

@@ -11,19 +11,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.holds.hold import Hold
+from tracks_dagster.ledger.deciding import Answer, Decided, Wait
+from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.effects.due import runs_with_evals
 from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.track.bodies import (
-    EvalEnded,
-    EvalOpened,
-    EvalRequirement,
-    EvalWaived,
-    SnapshotRef,
-)
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.reasons import TerminationReason
@@ -32,33 +30,43 @@ from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import EvalState, RunState
 
-EVALS_OPENED_MAX = 100  # in one call; a run requires a handful
 METRICS_MAX = 100  # of one eval: they stand in a record of 16 KiB
 MESSAGE_CHARACTERS_MAX = 2000
 
 
-def open_due_evals(
-    tracks: Tracks, run_id: str, *, decided_by: str, policy: RetryPolicy
-) -> list[EvalOpened]:
-    """Open every attempt at an eval that is due, and return all that are open now.
+class HasPolicy(HasTracks, Protocol):
+    """A world with the policy that says how often an eval is tried."""
 
-    Each is opened exactly once, whoever else decides at the same time; none while the checkpoint or
-    the eval's data descend from a source in quarantine (`why_on_hold` says so).
-    """
-    attempts_max = attempts_allowed(policy)
+    @property
+    def policy(self) -> RetryPolicy:
+        """The retry policy."""
+        ...
 
-    def choose(state: RunState | None) -> Draft | None:
-        if state is None:
-            return None
-        due = evals.next_eval(state, decided_by=decided_by, attempts_max=attempts_max)
-        if due is None or _hold_on(tracks, state, due.checkpoint, due.snapshot) is not None:
-            return None
-        return tracks.draft(Kind.EVAL_OPENED, due)
 
-    for _ in range(EVALS_OPENED_MAX):
-        if tracks.decide_run(run_id, choose) is None:
-            break
-    return [e.opened for e in tracks.run(run_id).evals if e.ended is None]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evals:
+    """The decider that opens every attempt at an eval that is due, each exactly once; none while the
+    checkpoint or the eval's data descend from a source in quarantine."""
+
+    name: str = names.RUN_EVALS
+
+    def due(self, world: HasPolicy) -> list[str]:
+        """Return the runs that owe evals, or have one under way."""
+        return runs_with_evals(world.ledger)
+
+    def decide(self, state: RunState, world: HasPolicy) -> Answer:
+        """Return the next attempt at an eval, or what the evals wait for; None where none is owed."""
+        attempts_max = world.policy.rule(TerminationReason.EVALUATOR_ERROR).count
+        due = evals.next_eval(state, decided_by=self.name, attempts_max=attempts_max)
+        words = list(evals.what_evals_wait_for(state, attempts_max=attempts_max))
+        if due is not None:
+            holds = Holds(world.tracks)
+            hold = holds.on_checkpoint(due.checkpoint, state, snapshot=due.snapshot)
+            if hold is None:
+                draft = world.tracks.draft(Kind.EVAL_OPENED, due)
+                return Decided(draft=draft, what="opened", why=due.decision, is_last=False)
+            words.insert(0, f"{due.eval_id} is not opened: {hold.sentence}")
+        return Wait(why="; ".join(words)) if words else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +116,8 @@ def _ask_for_eval(
             return None
         if checkpoint not in state.resumable:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
-        hold = _hold_on(tracks, state, checkpoint, required.snapshot)
+        holds = Holds(tracks)
+        hold = holds.on_checkpoint(checkpoint, state, snapshot=required.snapshot)
         if hold is not None:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} is not evaluated: {hold.sentence}")
         due = evals.next_attempt(state, required, checkpoint, decision=decision, decided_by=by)
@@ -129,21 +138,6 @@ def _standing(
     """Return the attempt at this eval that is under way, or that completed; None where neither is."""
     tries = evals.attempts_at(state, required, checkpoint)
     return next((e for e in tries if e.ended is None or evals.is_completed(e)), None)
-
-
-def _hold_on(
-    tracks: Tracks, state: RunState, checkpoint: CheckpointRef, snapshot: SnapshotRef
-) -> Hold | None:
-    return Holds(tracks).on_checkpoint(checkpoint, state, snapshot=snapshot)
-
-
-def why_on_hold(tracks: Tracks, state: RunState, policy: RetryPolicy) -> str | None:
-    """Say why an eval that is due is not opened; None where none is due, or none is on hold."""
-    due = evals.next_eval(state, decided_by="", attempts_max=attempts_allowed(policy))
-    if due is None:
-        return None
-    hold = _hold_on(tracks, state, due.checkpoint, due.snapshot)
-    return None if hold is None else f"{due.eval_id} is not opened: {hold.sentence}"
 
 
 def run_eval(
@@ -253,11 +247,6 @@ def failed_end(
         message=message[-MESSAGE_CHARACTERS_MAX:],
         dagster_run_id=dagster_run_id,
     )
-
-
-def attempts_allowed(policy: RetryPolicy) -> int | None:
-    """Return how many attempts at one eval of one checkpoint there may be; None for no limit."""
-    return policy.rule(TerminationReason.EVALUATOR_ERROR).count
 
 
 def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:

@@ -10,8 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.ledger.deciding import Decided
+from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.effects.due import runs_with_evals, runs_with_promotion_on_hold
+from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
@@ -35,31 +39,40 @@ class Holder:
     promoted_at: datetime
 
 
-def decide_promotion(tracks: Tracks, run_id: str, *, decided_by: str) -> PromotionDecided | None:
-    """Record what the run's own rule says of its final checkpoint; None when that is not due.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promotions:
+    """The decider that applies a run's own rule to its final checkpoint, once its evals are settled.
 
     Exactly one decision a checkpoint, whoever else decides at the same time; one more where a
     quarantine stood against it and none does any more, also of a run that is finished.
     """
 
-    def choose(state: RunState | None) -> Draft | None:
-        rule = state.declared.promotion if state is not None else None
-        final = final_checkpoint(state) if state is not None else None
-        if state is None or rule is None or final is None:
+    name: str = names.RUN_EVALS
+
+    def due(self, world: HasTracks) -> list[str]:
+        """Return the runs that have or owe evals, then those whose refusal may be decided again."""
+        ledger, now = world.ledger, world.tracks.now()
+        return [*runs_with_evals(ledger), *runs_with_promotion_on_hold(ledger, now)]
+
+    def decide(self, state: RunState, world: HasTracks) -> Decided | None:
+        """Return the promotion or its refusal; None when that is not due."""
+        rule, final = state.declared.promotion, final_checkpoint(state)
+        if rule is None or final is None:
             return None
         was_on_hold = promotion.promotion_is_on_hold(state)
         if not was_on_hold and not promotion.promotion_is_due(state):
             return None
-        proposed = promotion.propose(state, final, rule, decided_by=decided_by)
-        hold = Holds(tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
+        proposed = promotion.propose(state, final, rule, decided_by=self.name)
+        hold = Holds(world.tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
         if was_on_hold and hold is not None:
             return None
         why, against = "The run's own rule:", hold.sentence if hold is not None else None
         decided = promotion.decide_promotion(state, proposed, why=why, hold=against)
-        return tracks.draft(Kind.PROMOTION_DECIDED, decided)
-
-    record = tracks.decide_run(run_id, choose)
-    return None if record is None else from_json(PromotionDecided, record.body)
+        return Decided(
+            draft=world.tracks.draft(Kind.PROMOTION_DECIDED, decided),
+            what="promoted" if decided.promoted else "not promoted",
+            why=decided.why,
+        )
 
 
 def promote(

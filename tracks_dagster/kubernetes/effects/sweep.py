@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from tracks_dagster.kubernetes.gangs.orphans import (
     SERVICE,
@@ -19,24 +19,18 @@ from tracks_dagster.kubernetes.gangs.orphans import (
     StandingGangs,
     orphans,
 )
+from tracks_dagster.ledger.effects.ticks import UPKEEP_S_MAX, Seconds, Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.turns import UPKEEP_S_MAX, Seconds
-from tracks_dagster.retry.effects.upkeep import Upkeep
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
-from tracks_dagster.track.records import Json, Kind, format_time, parse_time
+from tracks_dagster.track.records import Json, Kind
 
 SWEEP_EVERY = timedelta(minutes=1)
 LOOKED_AT_MAX = 200  # attempts of one sweep whose tracks are read; the next one sees what is left
 RUNS_MAX = 500  # that one query names
 SWEPT_BY = "sweeper"
-
-
-def sweep_is_due(last_at: str | None, now: datetime) -> bool:
-    """Whether the cluster is to be swept again; never swept means yes."""
-    return last_at is None or now - parse_time(last_at) >= SWEEP_EVERY
 
 
 def sweep(
@@ -45,8 +39,8 @@ def sweep(
     cluster: StandingGangs,
     *,
     seconds: Seconds = time.monotonic,
-) -> Upkeep:
-    """Sweep for a few seconds; return when, and in words what was swept and what could not be.
+) -> Tick[None]:
+    """Sweep for a few seconds; say what was swept and what could not be.
 
     Safe from two processes: a deletion is repeated without harm, and the note then stands twice.
     """
@@ -54,7 +48,7 @@ def sweep(
     try:
         standing = cluster.standing()
     except TracksError as error:
-        return Upkeep(done_at=format_time(now), problems=(f"the cluster was not swept: {error}",))
+        return Tick(problems=(f"the cluster was not swept: {error}",))
     fates, problems = _fates(tracks, _not_open(ledger, standing))
     began_s = seconds()
     for orphan in orphans(standing, fates, tracks.store.url, now):
@@ -65,7 +59,7 @@ def sweep(
             problems.append(_told(tracks, orphan))
         except TracksError as error:
             problems.append(f"{orphan.gang.key}: {error}")
-    return Upkeep(done_at=format_time(now), problems=tuple(problems))
+    return Tick(problems=tuple(problems))
 
 
 def _not_open(ledger: Ledger, standing: Sequence[StandingGang]) -> list[StandingGang]:

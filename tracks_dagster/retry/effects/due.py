@@ -2,21 +2,23 @@
 
 What the ledger names is then read from the tracks, so a row that is behind costs a look and decides
 nothing. A track that it is behind on is brought in by whoever looks; runs that nothing is due on, by
-`attempts.effects.watch.revisit_if_due`.
+`retry.effects.upkeep.revisit`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 
 WITHHELD_MAX = 50  # runs that one tick reads to see whether what stood against them was released
 WITHHELD_TURN_S = 60.0  # then the next ones have their turn
 
+_OPEN = {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value}
 _NEWEST_ATTEMPTS = """
     from training_runs r
     left join training_attempts a on a.run_id = r.run_id and a.attempt_id = r.attempt_count
@@ -24,28 +26,37 @@ _NEWEST_ATTEMPTS = """
 """
 
 
-def open_run_ids(ledger: Ledger) -> list[str]:
-    """Return the runs that are neither finished nor refused, oldest first."""
+def runs_with_evals(ledger: Ledger) -> list[str]:
+    """Runs that have all their steps or an eval under way, oldest first; then those that are over and
+    have one under way, which a person asked for."""
+    reasons = {f"reason_{i}": reason.value for i, reason in enumerate(sorted(HAS_ALL_STEPS))}
     rows = ledger.query(
-        "select run_id from training_runs where state in (:running, :waiting) "
-        "order by declared_at, run_id",
-        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
+        "select r.run_id from training_runs r left join training_attempts a "
+        "on a.run_id = r.run_id and a.attempt_id = r.attempt_count "
+        f"where r.state in (:running, :waiting) and (a.termination_reason in ({_listed(reasons)}) "
+        "or exists (select 1 from evals e where e.run_id = r.run_id and e.reason is null)) "
+        "order by r.declared_at, r.run_id",
+        {**_OPEN, **reasons},
     )
-    return [row["run_id"] for row in rows]
-
-
-def over_with_open_evals(ledger: Ledger) -> list[str]:
-    """Return the runs that are over and have an eval under way, which a person asked for."""
-    rows = ledger.query(
+    over = ledger.query(
         "select distinct e.run_id from evals e join training_runs r on r.run_id = e.run_id "
         "where e.reason is null and r.state not in (:running, :waiting) order by e.run_id",
-        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
+        _OPEN,
+    )
+    return [row["run_id"] for row in (*rows, *over)]
+
+
+def runs_without_attempts(ledger: Ledger) -> list[str]:
+    """Runs whose first attempt is not opened yet, oldest first."""
+    rows = ledger.query(
+        f"select r.run_id {_NEWEST_ATTEMPTS} and a.run_id is null order by r.declared_at, r.run_id",
+        {"running": RunLifecycle.RUNNING.value},
     )
     return [row["run_id"] for row in rows]
 
 
 def runs_with_open_attempts(ledger: Ledger) -> list[str]:
-    """Return the runs whose newest attempt has not ended, the one opened first first."""
+    """Runs with an open attempt, the one opened first first."""
     rows = ledger.query(
         f"select r.run_id {_NEWEST_ATTEMPTS} and a.run_id is not null "
         "and a.termination_reason is null order by a.opened_at, r.run_id",
@@ -66,7 +77,7 @@ def runs_between_attempts(
     given = {f"reason_{index}": name for index, name in enumerate(names)}
     ended = "a.termination_reason is not null or a.run_id is null"
     if reasons is not None:
-        ended = f"a.termination_reason in ({', '.join(f':{key}' for key in given)})"
+        ended = f"a.termination_reason in ({_listed(given)})"
     rows = ledger.query(
         f"select r.run_id {_NEWEST_ATTEMPTS} and ({ended}) "
         "order by coalesce(a.ended_at, r.declared_at), r.run_id",
@@ -90,7 +101,7 @@ def runs_with_promotion_on_hold(ledger: Ledger, now: datetime) -> list[str]:
         "and not exists (select 1 from promotions q where q.alias = p.alias and "
         "q.decided_at > p.decided_at and q.promoted) "
         "order by p.decided_at, p.run_id",
-        {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value},
+        _OPEN,
     )
     run_ids = list(dict.fromkeys(row["run_id"] for row in rows))
     turns = max(1, -(-len(run_ids) // WITHHELD_MAX))
@@ -106,3 +117,7 @@ def runs_of_a_person(ledger: Ledger) -> list[str]:
         {"waiting": RunLifecycle.WAITING.value, "refused": RunLifecycle.REFUSED.value},
     )
     return [row["run_id"] for row in rows]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f":{name}" for name in names)

@@ -18,7 +18,7 @@ from tracks_dagster.retry.avoidance import no_node_left
 from tracks_dagster.retry.decision import Decision, Retry
 from tracks_dagster.retry.node_health import QUARANTINED_MAX, due_quarantine
 from tracks_dagster.retry.node_rule import NodeRule
-from tracks_dagster.track.bodies import NodeQuarantined, NodeStruck
+from tracks_dagster.track.bodies import Alert, NodeQuarantined, NodeStruck
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Kind, format_time
@@ -54,6 +54,20 @@ class NodeHealth:
         self._rule = rule
         self._works: dict[str, PoolWork] = {}
 
+    def is_due(self, state: RunState) -> bool:
+        """Whether `look` has something to append."""
+        blamed = self._blamed(state)
+        if blamed is None:
+            return False
+        attempt, pool, _ = blamed
+        try:
+            found = self._tracks.find_pool(pool)
+        except TrackBroken:
+            return False  # `tracks fsck` tells of it, and no run waits for it
+        if found is None or not found.has_struck(state.run_id, attempt.attempt_id):
+            return True
+        return due_quarantine(found, self._rule, self._tracks.now()) is not None
+
     def look(self, state: RunState, *, by: str) -> None:
         """Strike the node that the newest attempt ended on, and quarantine what is due. Idempotent.
 
@@ -61,36 +75,32 @@ class NodeHealth:
         node, or nobody knows of which node.
         Raises StoreUnavailable, LedgerError and Contended: then it is done by the next call.
         """
-        attempt = state.last_attempt
-        if attempt is None or attempt.ended is None or attempt.reason not in self._rule.reasons:
+        blamed = self._blamed(state)
+        if blamed is None or not self.is_due(state):
             return
-        node = None if state.is_moved(attempt) else struck_node(attempt)
-        if node is None:
-            return
-        pool = pool_of(attempt.opened.compute)
-        try:
-            found = self._tracks.find_pool(pool)
-        except TrackBroken:
-            return  # `tracks fsck` tells of it, and no run waits for it
+        attempt, pool, node = blamed
+        found = self._tracks.find_pool(pool)
         if found is None or not found.has_struck(state.run_id, attempt.attempt_id):
             self._strike(pool, node, state, attempt, by)
-        elif due_quarantine(found, self._rule, self._tracks.now()) is None:
-            return
         self._quarantine(pool, by)
 
-    def tells_that_none_is_left(self, state: RunState, decision: Decision) -> bool:
-        """Alert a person, once in the same words, when a retry excludes every node that is known.
-
-        True where something was appended to the run's track: then read and decide again.
-        """
+    def none_left(self, state: RunState, decision: Decision) -> Alert | None:
+        """Return what to tell a person of a retry that excludes every node that is known; None where
+        one is left, or that was told in the same words."""
         if not isinstance(decision, Retry) or not decision.compute.excluded_nodes:
-            return False
+            return None
         alert = no_node_left(decision.compute, self._work(pool_of(decision.compute)).seconds.keys())
-        if alert is None or any(told.body.text == alert.text for told in state.alerts):
-            return False
-        draft = self._tracks.draft(Kind.ALERT, alert, attempt_id=len(state.attempts))
-        self._tracks.append_to(state, draft)
-        return True
+        if alert is None or any(known.body.text == alert.text for known in state.alerts):
+            return None
+        return alert
+
+    def _blamed(self, state: RunState) -> tuple[AttemptState, str, str] | None:
+        """Return the newest attempt, its pool and the node that its end is held against."""
+        attempt = state.last_attempt
+        if attempt is None or attempt.ended is None or attempt.reason not in self._rule.reasons:
+            return None
+        node = None if state.is_moved(attempt) else struck_node(attempt)
+        return None if node is None else (attempt, pool_of(attempt.opened.compute), node)
 
     def _strike(
         self, pool: str, node: str, state: RunState, attempt: AttemptState, by: str

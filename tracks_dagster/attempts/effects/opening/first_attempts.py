@@ -1,30 +1,42 @@
-"""Open the first attempt of a run whose declaring process did not come to it, or say why not, once."""
+"""The decider that opens the first attempt of a run whose declaring process did not come to it."""
 
 from __future__ import annotations
 
-from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
-from tracks_dagster.ledger.effects.tracks import Tracks
+from dataclasses import dataclass
+
+from tracks_dagster.attempts.effects.opening.runs import first_attempt
+from tracks_dagster.ledger.deciding import Answer, Decided, Wait
+from tracks_dagster.ledger.effects.deciding import HasTracks
+from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD
-from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, WATCH_ATTEMPTS
+from tracks_dagster.track.states.run_state import RunState
 
 
-def open_or_tell(tracks: Tracks, run_id: str, *, decided_by: str) -> tuple[Record | None, str]:
-    """Return the record that this call appended, and in words what came of it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAttempts:
+    """A snapshot that was quarantined after the run was declared holds its first attempt back until
+    somebody releases it or stops the run: that is an alert in the track, the same words once."""
 
-    A snapshot that was quarantined after the run was declared holds the attempt back until somebody
-    releases it or stops the run: that is an alert in the track, the same words once. Idempotent.
-    """
-    try:
-        opened = open_first_attempt(tracks, run_id, decided_by=decided_by)
-    except InvalidInput as error:
-        why = (
-            f"{error} It is opened by itself then; "
-            f'`tracks stop {run_id} --why "…"` ends the run instead.'
-        )
-        if any(alert.body.text == why for alert in tracks.run(run_id).alerts):
-            return None, why
-        alert = Alert(rule=ALERT_FIRST_ATTEMPT_HELD, text=why)
-        return tracks.note_run(run_id, tracks.draft(Kind.ALERT, alert)), why
-    return opened, "its first attempt"
+    name: str = WATCH_ATTEMPTS
+
+    def due(self, world: HasTracks) -> list[str]:
+        """Return the runs without an attempt, oldest first."""
+        return runs_without_attempts(world.ledger)
+
+    def decide(self, state: RunState, world: HasTracks) -> Answer:
+        """Return the first attempt, or the wait for a release; None when it is open or not wanted."""
+        try:
+            draft = first_attempt(world.tracks, state, self.name)
+        except InvalidInput as error:
+            why = (
+                f"{error} It is opened by itself then; "
+                f'`tracks stop {state.run_id} --why "…"` ends the run instead.'
+            )
+            is_known = any(alert.body.text == why for alert in state.alerts)
+            alert = Alert(rule=ALERT_FIRST_ATTEMPT_HELD, text=why)
+            return Wait(why=why, alert=None if is_known else alert)
+        if draft is None:
+            return None
+        return Decided(draft=draft, what="opened", why="its first attempt")

@@ -8,9 +8,9 @@ repeated by the next one, which finds the work done.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
+from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
 from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.checkpoints.ports import CheckpointReader
@@ -26,7 +26,7 @@ from tracks_dagster.track.bodies import CheckpointDecision, SnapshotRef
 from tracks_dagster.track.errors import LedgerError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import RunState
 
 QUARANTINES_MAX = 250  # of one call, 8 s of a store that takes 30 ms; the next one goes on
 QUARANTINE_CHARACTERS_MAX = 2000  # of why: a record is at most 16 KiB
@@ -34,15 +34,7 @@ COLLECT_S_MAX = 10.0  # of a tick: no further checkpoint is looked at then, and 
 WHY_CHARACTERS_MAX = 300  # of a failure's own words, in a snapshot's quarantine and in a decision
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Hands:
-    """What a remedy works with besides tracks."""
-
-    checkpoints: CheckpointReader
-    ledger: Ledger
-
-
-def free_space(tracks: Tracks, hands: Hands, run_id: str, *, by: str) -> str:
+def free_space(tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str) -> str:
     """Remove what retention let go of, its grace over or not; say in words what that freed.
 
     As much as a tick has time for: the collector's next pass goes on. Never raises a TracksError: a
@@ -51,7 +43,7 @@ def free_space(tracks: Tracks, hands: Hands, run_id: str, *, by: str) -> str:
     try:
         done = collect(
             tracks,
-            hands.checkpoints,
+            reader,
             run_id,
             by=by,
             until=tracks.now() + timedelta(seconds=COLLECT_S_MAX),
@@ -72,24 +64,25 @@ def _count(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def quarantine_its_snapshot(
-    tracks: Tracks, hands: Hands, state: RunState, failed: AttemptState, *, by: str
-) -> str:
-    """Quarantine the snapshot that `failed` trained on; say in words what has used it.
+def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
+    """Quarantine the snapshot that the newest attempt trained on; say in words what has used it.
 
     One that its dataset's track does not know cannot be, which is said. Raises StoreUnavailable and
     Contended.
     """
+    failed = state.attempts[-1]
     ref = failed.opened.snapshot
     key = attempt_key(state.run_id, failed.attempt_id)
     root = failed.ended.root_message if failed.ended else ""
     why = f"{key} ended as {failed.reason} on it, and so did a retry: {root}"
     try:
-        quarantine_snapshot(tracks, ref, by=by, why=why[:WHY_CHARACTERS_MAX])
+        quarantine_snapshot(world.tracks, ref, by=by, why=why[:WHY_CHARACTERS_MAX])
     except UnknownRun as error:
-        return f"Its snapshot could not be quarantined: {error} {_used(hands.ledger, ref)}"
+        return f"Its snapshot could not be quarantined: {error} {_used(world.ledger, ref)}"
+    finally:
+        world.holds.ask_again()
     return (
-        f"Snapshot {short_id(ref)} of {ref.dataset} is quarantined. {_used(hands.ledger, ref)} "
+        f"Snapshot {short_id(ref)} of {ref.dataset} is quarantined. {_used(world.ledger, ref)} "
         f'`tracks snapshots release {ref.dataset} {short_id(ref)} --why "…"` releases it.'
     )
 

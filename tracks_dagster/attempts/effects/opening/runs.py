@@ -151,7 +151,33 @@ def open_first_attempt(tracks: Tracks, run_id: str, *, decided_by: str) -> Recor
 
     Raises InvalidInput when its snapshot was quarantined after it was declared.
     """
-    return tracks.decide_run(run_id, lambda state: _first_attempt(tracks, state, decided_by))
+    return tracks.decide_run(run_id, lambda state: first_attempt(tracks, state, decided_by))
+
+
+def first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Draft | None:
+    """Return the record that opens the first attempt; None when it was opened, or is not wanted.
+
+    Raises InvalidInput while its snapshot, or all that it could resume from, is on hold.
+    """
+    if state is None or state.attempts or state.finished is not None:
+        return None
+    if stop_of(state) is not None:
+        return None
+    declared = state.declared
+    doing = f"The first attempt of {state.run_id} cannot be opened"
+    holds = Holds(tracks).on_run(state, tracks.now())
+    start_or_refuse(state, declared.snapshot, holds, doing=doing)
+    opened = AttemptOpened(
+        cause="first",
+        decided_by=decided_by,
+        decision=_first_decision(declared.branched_from),
+        config=declared.config,
+        compute=declared.compute,
+        snapshot=declared.snapshot,
+        resume=state.resumes_from,
+        counted_seqs=(state.head.seq,),
+    )
+    return tracks.draft(Kind.ATTEMPT_OPENED, avoid_now(tracks, opened), attempt_id=1)
 
 
 def check_request(request: RunRequest) -> dict[str, Json]:
@@ -248,28 +274,6 @@ def estimate_device_s(steps: int, ranks: int) -> float:
     Example: 40 steps on 2 ranks, 2 × (60 s start + 40 × 1 s) = 200.
     """
     return ranks * (START_S_ESTIMATE + steps * STEP_S_ESTIMATE)
-
-
-def _first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Draft | None:
-    if state is None or state.attempts or state.finished is not None:
-        return None
-    if stop_of(state) is not None:
-        return None
-    declared = state.declared
-    doing = f"The first attempt of {state.run_id} cannot be opened"
-    holds = Holds(tracks).on_run(state, tracks.now())
-    start_or_refuse(state, declared.snapshot, holds, doing=doing)
-    opened = AttemptOpened(
-        cause="first",
-        decided_by=decided_by,
-        decision=_first_decision(declared.branched_from),
-        config=declared.config,
-        compute=declared.compute,
-        snapshot=declared.snapshot,
-        resume=state.resumes_from,
-        counted_seqs=(state.head.seq,),
-    )
-    return tracks.draft(Kind.ATTEMPT_OPENED, avoid_now(tracks, opened), attempt_id=1)
 
 
 def _first_decision(source: CheckpointRef | None) -> str:

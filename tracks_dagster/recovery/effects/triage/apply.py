@@ -10,26 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.closing import close_attempt
-from tracks_dagster.attempts.effects.opening.first_attempts import open_or_tell
-from tracks_dagster.attempts.effects.opening.remedying import Hands
-from tracks_dagster.attempts.effects.opening.retry import settle
-from tracks_dagster.attempts.ports import LauncherOf, OrchestratorRun
-from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.holds.effects.pools import Pools
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.reasons.user_rules import UserRules
+from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
+from tracks_dagster.attempts.effects.opening.retry import Retries
+from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.ports import OrchestratorRun
+from tracks_dagster.ledger.deciding import Decider
+from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.recovery.effects.triage.judge import Triage
 from tracks_dagster.recovery.effects.triage.line import Line
 from tracks_dagster.recovery.restart_plan import NOW, Planned
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
-from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.records import Json, Kind
-from tracks_dagster.track.text.redact import Redact
 
 CLOSED, OPENED, LEFT, FAILED = "closed", "opened", "left", "failed"
 WORDS_MAX = 1000  # characters of a sentence in a note, which is a record of at most 16 KiB
@@ -54,15 +47,9 @@ class Act:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acting:
-    """In whose name, why, and with what. policy, rules: as the watcher has them."""
+    """In whose name, why, and with what: the watcher's world."""
 
-    tracks: Tracks
-    ledger: Ledger
-    launcher_of: LauncherOf
-    checkpoints: CheckpointReader
-    policy: RetryPolicy
-    rules: UserRules
-    clean: Redact
+    world: World
     by: str
     why: str
 
@@ -103,18 +90,19 @@ def _close(line: Line, acting: Acting) -> list[Act]:
     if line.is_supervised:
         return [Act(run_id=line.run_id, what=LEFT, why="its supervisor lives, and records its end")]
     assert line.attempt_id is not None  # a verdict on an open attempt
+    world = acting.world
     message = f"{acting.by} closed it by `tracks triage --apply` ({acting.why}): {line.why}"
     try:
         ended = close_attempt(
-            acting.tracks,
-            acting.launcher_of(line.launcher),
-            NoOrchestrator(),
+            world.tracks,
+            world.launcher_of(line.launcher),
+            world.orchestrator,
             line.run_id,
             line.attempt_id,
             acting.by,
             message=message,
-            clean=acting.clean,
-            rules=acting.rules,
+            clean=world.tracks.clean,
+            rules=world.rules,
         )
     except TracksError as error:
         return [Act(run_id=line.run_id, what=FAILED, why=str(error))]
@@ -133,37 +121,18 @@ def _start(line: Line, planned: Planned, acting: Acting) -> Act:
         return Act(run_id=run_id, what=LEFT, why=why)
     try:
         is_first = line.verdict == Verdict.NOT_STARTED.word
-        act = _first(line, acting) if is_first else _next(line, acting)
+        decider: Decider[World] = (
+            FirstAttempts(name=acting.by) if is_first else Retries(name=acting.by)
+        )
+        settled = settle(acting.world.for_tick(), decider, run_id)
     except TracksError as error:
         return Act(run_id=run_id, what=FAILED, why=str(error))
-    if act.seq is not None:
+    seq = settled.record.seq if settled.record is not None else None
+    what = LEFT if is_first and settled.what != OPENED else settled.what
+    act = Act(run_id=run_id, what=what, why=settled.why, seq=seq)
+    if seq is not None:
         _note(acting, line, f"Place {planned.position} of the restart: {act.what}: {act.why}")
     return act
-
-
-def _first(line: Line, acting: Acting) -> Act:
-    record, why = open_or_tell(acting.tracks, line.run_id, decided_by=acting.by)
-    opened = record is not None and record.kind is Kind.ATTEMPT_OPENED
-    seq = record.seq if record is not None else None
-    return Act(run_id=line.run_id, what=OPENED if opened else LEFT, why=why, seq=seq)
-
-
-def _next(line: Line, acting: Acting) -> Act:
-    policy = acting.policy
-    settled = settle(
-        acting.tracks,
-        line.run_id,
-        reasons=None,
-        decided_by=acting.by,
-        policy=policy,
-        hands=Hands(checkpoints=acting.checkpoints, ledger=acting.ledger),
-        holds=Holds(
-            acting.tracks, pools=Pools(acting.ledger, policy.storm, now=acting.tracks.now())
-        ),
-        nodes=NodeHealth(acting.tracks, acting.ledger, policy.nodes),
-    )
-    seq = settled.record.seq if settled.record is not None else None
-    return Act(run_id=line.run_id, what=settled.what, why=settled.why, seq=seq)
 
 
 def _note(acting: Acting, line: Line, text: str) -> None:
@@ -176,5 +145,5 @@ def _note(acting: Acting, line: Line, text: str) -> None:
         "evidence": [f"{sign.words} ({sign.source})"[:WORDS_MAX] for sign in signs],
     }
     note = Note(by=acting.by, text=f"{text[:WORDS_MAX]} Why: {acting.why}", data=data)
-    draft = acting.tracks.draft(Kind.NOTE, note, attempt_id=line.attempt_id)
-    acting.tracks.note_run(line.run_id, draft)
+    draft = acting.world.tracks.draft(Kind.NOTE, note, attempt_id=line.attempt_id)
+    acting.world.tracks.note_run(line.run_id, draft)

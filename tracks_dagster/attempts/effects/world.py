@@ -1,0 +1,46 @@
+"""The world of a tick: everything that deciders, and what a tick does beside them, work with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tracks_dagster.attempts.ports import LauncherOf, Orchestrator
+from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.pools import Pools
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.policy import RetryPolicy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Passed whole; make one for a tick. Safe for several threads.
+
+    decides_retries: False where no policy is known by which a retry could be decided; `policy` is the
+    shipped one then. off: sensors that are switched off, for the words.
+
+    checkpoints: None leaves out every remedy that is work: nothing is collected, read or quarantined.
+    holds: those that a tick has read already, with its pools; without pools there are no storms.
+    nodes: without it none is struck; those on hold are avoided all the same.
+    """
+
+    tracks: Tracks
+    ledger: Ledger
+    launcher_of: LauncherOf
+    orchestrator: Orchestrator
+    policy: RetryPolicy
+    decides_retries: bool = True
+    rules: UserRules = NO_RULES
+    off: frozenset[str] = frozenset()
+    checkpoints: CheckpointReader | None = None
+    holds: Holds
+    nodes: NodeHealth | None = None
+
+    def for_tick(self) -> World:
+        """Return the same world with nothing asked yet, and with storms and strikes of nodes."""
+        pools = Pools(self.ledger, self.policy.storm, now=self.tracks.now())
+        nodes = NodeHealth(self.tracks, self.ledger, self.policy.nodes)
+        return replace(self, holds=Holds(self.tracks, pools=pools), nodes=nodes)

@@ -1,0 +1,202 @@
+"""The drivers of deciders and followers: the one loop in which each of them is asked.
+
+Both are safe from several threads and processes at once, and may be killed anywhere: a decision holds
+only for the state it was made on, and what a follower does may be done again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tracks_dagster.ledger.deciding import Answer, Decided, Decider, First, Follower, Wait
+from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice, take_turns
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.errors import Contended
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Kind, Record, canonical_json
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import DECISIONS_MAX, run_track
+
+
+class HasTracks(Protocol):
+    """What the driver needs of a world; a decider may need more."""
+
+    @property
+    def tracks(self) -> Tracks:
+        """Every track."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """Names what is due; decides nothing."""
+        ...
+
+
+W = TypeVar("W", bound=HasTracks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What came of asking a decider about a run: "opened", "refused", "finished" …, where it appended.
+
+    Else "waiting", or "nothing", where it has nothing to say. record: the one that this call appended,
+    the last of several; None where none was, or another did it before. A "paused" is a wait that a
+    person was told of, in an alert.
+    """
+
+    what: str
+    why: str
+    record: Record | None = None
+
+
+def settle(world: W, decider: Decider[W], run_id: str) -> Settled:
+    """Fold the run, ask the decider, and append what it decides at exactly the next seq.
+
+    It is asked again wherever another record came first, after each `First`, and after a record that
+    is not its last. The track is projected once, at the end: also what another appended who died before
+    he did. Raises UnknownRun, and Contended when its place was lost 64 times.
+    """
+    try:
+        return _settle(world, decider, world.tracks.run(run_id))[0]
+    finally:
+        world.tracks.project(run_track(run_id))
+
+
+def decide_due(
+    world: W, deciders: Sequence[Decider[W]], time_slice: TimeSlice = SEVERAL_AT_ONCE
+) -> Tick[Settled]:
+    """Ask each decider about the runs that are due for it, in turn, several runs at once.
+
+    done: what was appended. One run's trouble is a problem of its own. Raises LedgerError.
+    """
+    due = due_by_run(world, deciders)
+
+    def look(run_id: str) -> Tick[Settled]:
+        return settle_all(world, due[run_id], run_id)
+
+    return take_turns(list(due), look, time_slice)
+
+
+def due_by_run(world: W, deciders: Sequence[Decider[W]]) -> dict[str, list[Decider[W]]]:
+    """Return who has to be asked about which run, in the order of their turns; raises LedgerError."""
+    due: dict[str, list[Decider[W]]] = {}
+    for decider in deciders:
+        for run_id in decider.due(world):
+            due.setdefault(run_id, []).append(decider)
+    return due
+
+
+def settle_all(world: W, deciders: Iterable[Decider[W]], run_id: str) -> Tick[Settled]:
+    """Ask several deciders about one run, one after the other; read it once where nothing happens."""
+    done, decided, waiting = [], [], []
+    try:
+        state = world.tracks.run(run_id)
+        for decider in deciders:
+            settled, state = _settle(world, decider, state)
+            if settled.record is not None:
+                done.append(settled)
+                decided.append(f"{run_id}: {settled.what}: {settled.why}")
+            elif settled.what == WAITING:
+                waiting.append(f"{run_id}: {settled.why}")
+    finally:
+        world.tracks.project(run_track(run_id))
+    return Tick(done=tuple(done), decided=tuple(decided), waiting=tuple(waiting))
+
+
+WAITING, NOTHING = "waiting", "nothing"
+
+
+def _settle(world: W, decider: Decider[W], state: RunState) -> tuple[Settled, RunState]:
+    """Return what came of it, and the state that was read last.
+
+    state: may be behind; then the place is lost and the decider asked again.
+    """
+    run_id = state.run_id
+    ask: Callable[[RunState, Any], Answer] = decider.decide
+    made = Settled(what=NOTHING, why=f"{decider.name} has nothing to decide.")
+    for _ in range(DECISIONS_MAX):
+        answer = ask(state, world)
+        if isinstance(answer, Wait) and answer.alert is not None:
+            attempt_id = len(state.attempts) or None
+            alert = world.tracks.draft(Kind.ALERT, answer.alert, attempt_id=attempt_id)
+            answer = Decided(draft=alert, what="paused", why=answer.why)
+        match answer:
+            case None:
+                return made, state
+            case Wait(why=why):
+                waits = Settled(what=WAITING, why=why)
+                return (waits if made.record is None else made), state
+            case First(do=do):
+                ask = do() or ask
+                state = world.tracks.run(run_id)
+            case Decided(draft=draft, what=what, why=why):
+                after = world.tracks.append_to(state, draft)
+                state = after or world.tracks.run(run_id)
+                if after is not None:
+                    made = Settled(what=what, why=why, record=after.head)
+                    if answer.is_last:
+                        return made, state
+    if made.record is not None:
+        return made, state
+    raise Contended(
+        f"A decision for {run_id} lost its place {DECISIONS_MAX} times in a row; the next tick decides "
+        "again."
+    )
+
+
+# --- followers ------------------------------------------------------------------------------------
+
+
+def follow(tracks: Tracks, follower: Follower, track: str) -> int:
+    """Hand the follower the records of `track` that it has not had; return how many those were."""
+    new = tracks.records(track)[follower.cursor(track) + 1 :]
+    if new:
+        follower.take(track, new)
+    return len(new)
+
+
+def follow_all(
+    world: HasTracks, follower: Follower, time_slice: TimeSlice = SEVERAL_AT_ONCE
+) -> Tick[int]:
+    """Hand the follower what is new of every track that the ledger shows to have moved, in turn.
+
+    done: how many records, by track. One track's trouble is a problem of its own. Raises LedgerError.
+    """
+    rows = world.ledger.query("select track, seq from track_cursors order by track")
+    moved = [row["track"] for row in rows if follower.cursor(row["track"]) < row["seq"]]
+
+    def look(track: str) -> Tick[int]:
+        return Tick(done=(follow(world.tracks, follower, track),))
+
+    return take_turns(moved, look, time_slice)
+
+
+class StoredCursors:
+    """Cursors of a follower whose effect keeps none: an object for each track.
+
+    Moved after the effect: a follower that is killed in between does it again.
+    """
+
+    def __init__(self, store: ObjectStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._seqs: dict[str, int] = {}  # as read or moved last; another process may be further
+
+    def get(self, track: str) -> int:
+        """Return the seq of the newest record taken in, -1 before the first."""
+        if track not in self._seqs:
+            stored = self._store.get(self._key(track))
+            self._seqs[track] = -1 if stored is None else int(json.loads(stored)["seq"])
+        return self._seqs[track]
+
+    def move(self, track: str, record: Record) -> None:
+        """Remember `record` as the newest that was taken in."""
+        self._store.put(self._key(track), canonical_json({"seq": record.seq}))
+        self._seqs[track] = record.seq
+
+    def _key(self, track: str) -> str:
+        return f"followers/{self._name}/{track}.json"

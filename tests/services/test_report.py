@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.effects.explain.run import NOTHING_AROUND, Around, read_to_explain
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
 from tracks_dagster.review.effects.report.page import EXPLAINED_MAX, render_report, render_told
@@ -61,8 +62,13 @@ def test_the_curve_shows_every_attempt_in_its_colour_and_lost_steps_in_grey(
 
 def test_words_of_people_cannot_become_markup(story: Story, tracks: Tracks) -> None:
     story.whole()
+    story.history.note('`<b>` <script>alert(1)</script> https://x.example/"><i> {{ run_id }}')
+    story.history.write_to(story.store)
     html = render_report(tracks, RUN_ID)
     assert "See whether &lt;half&gt; the batch &amp; twice" in html
+    assert "<code>&lt;b&gt;</code> &lt;script&gt;alert(1)&lt;/script&gt;" in html
+    assert "{{ run_id }}" in html  # a template of theirs is not filled in
+    assert not re.search(r"<script|<b>(?!Attempt \d)|<i>", html)
 
 
 def test_it_follows_the_readers_colours_and_fits_a_phone(story: Story, tracks: Tracks) -> None:
@@ -183,6 +189,16 @@ def test_a_broken_record_is_told_at_the_top(
     store.delete(log_key(run_track(RUN_ID), seq))
     html = render_report(tracks, RUN_ID)
     assert f'<p class="broken">THE RECORD BREAKS at record {seq}' in html
+    assert "a02 end not known" in html  # and nowhere that it is open, which nobody knows
+    assert not re.search(r">open<|: open,| open<", html)
+
+
+def test_what_the_run_cost_in_money_stands_with_its_seconds(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    assert "a device hour" not in render_report(tracks, RUN_ID)
+    prices = Prices(currency="EUR", per_device_hour={"cpu": 36.0}, source="prices.yaml")
+    html = render_report(tracks, RUN_ID, Around(prices=prices))
+    assert "1.12 EUR at 36 a device hour" in html  # 112 device seconds
 
 
 def test_pages_of_the_ui_can_be_followed_where_its_address_is_set(

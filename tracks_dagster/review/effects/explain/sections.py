@@ -72,7 +72,7 @@ def history_lines(history: Sequence[Stretch], broken: Break | None = None) -> It
 
     broken: where the track stops holding; an end behind it is not known.
     """
-    no_end = "open" if broken is None else "end not known"
+    no_end = open_word(broken)
     for each in history:
         many = each.count > 1
         name = f"a{each.first:02d} to a{each.last:02d}" if many else f"a{each.first:02d}"
@@ -85,6 +85,11 @@ def history_lines(history: Sequence[Stretch], broken: Break | None = None) -> It
         yield (
             f"{name} {ends}: {ran}, {each.kept_steps} kept, {each.lost_steps} lost{_repeats(each)}"
         )
+
+
+def open_word(broken: Break | None) -> str:
+    """Return what an attempt without a recorded end is called: the end may lie behind a break."""
+    return "open" if broken is None else "end not known"
 
 
 def _repeats(stretch: Stretch) -> str:

@@ -18,6 +18,7 @@ from tracks_dagster.review.effects.explain.sections import (
     Section,
     cost_lines,
     history_lines,
+    open_word,
     sections,
 )
 
@@ -98,7 +99,7 @@ def end_word(attempt: AttemptExplanation) -> str:
     """Return why it ended; where the record breaks before its end, nobody knows that it is open."""
     if attempt.ended is not None:
         return attempt.ended.reason
-    return "open" if attempt.broken is None else "end not known"
+    return open_word(attempt.broken)
 
 
 def broken_lines(broken: Break | None, *, with_to_do: bool = True) -> list[str]:

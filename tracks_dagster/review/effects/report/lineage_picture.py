@@ -41,8 +41,13 @@ class _Frame:
         return TOP + row * ROW + ROW / 2
 
 
-def lineage_picture(run: RunReceipts, history: Sequence[Stretch]) -> str:
-    """Return the SVG element; empty for a run without an attempt."""
+def lineage_picture(
+    run: RunReceipts, history: Sequence[Stretch], *, open_word: str = "open"
+) -> str:
+    """Return the SVG element; empty for a run without an attempt.
+
+    open_word: what an attempt without a recorded end is called.
+    """
     if not history:
         return ""
     rows = {
@@ -59,7 +64,11 @@ def lineage_picture(run: RunReceipts, history: Sequence[Stretch]) -> str:
         f'aria-label="{escape(_told(run.state, history))}">',
         *_source(run.state, frame),
         *_resumes(run, history, frame),
-        *(line for row, each in enumerate(history) for line in _attempts(run, each, row, frame)),
+        *(
+            line
+            for row, each in enumerate(history)
+            for line in _attempts(run, each, row, frame, each.reason or open_word)
+        ),
         *(line for each in history for line in _checkpoints(run, each, frame)),
         *below,
         *_axis(frame, height),
@@ -93,10 +102,12 @@ def _source(state: RunState, frame: _Frame) -> Iterator[str]:
         yield _line(x, TOP - 4, x, frame.y(0), "resume")
 
 
-def _attempts(run: RunReceipts, stretch: Stretch, row: int, frame: _Frame) -> Iterator[str]:
+def _attempts(
+    run: RunReceipts, stretch: Stretch, row: int, frame: _Frame, end: str
+) -> Iterator[str]:
     y = frame.y(row)
     many = f"–a{stretch.last:02d} ×{stretch.count}" if stretch.count > 1 else ""
-    yield _text(8, y + 4, _short(f"a{stretch.first:02d}{many} {stretch.reason or 'open'}"))
+    yield _text(8, y + 4, _short(f"a{stretch.first:02d}{many} {end}"))
     for receipt in members(stretch, run.receipts):
         account = receipt.account
         kept_to = max(account.resume, min(account.end, account.last))

@@ -4,18 +4,23 @@ For people who were not there: state and attempts first, the time line, the curv
 went, then each attempt's explanation, with its evidence folded away. Everything in it comes from the
 track, the journals and the evidence. It stays readable for a run of 300 attempts: what ended alike
 stands together, and what is left out is said.
+
+`report.html` is the page, with every value escaped; here is what goes into it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
 from html import escape
 from pathlib import Path
-from string import Template
 
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.explain.explanation import AttemptExplanation, RunExplanation
-from tracks_dagster.review.effects.explain.glossary import used_words
+from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
+from tracks_dagster.review.effects.explain.explanation import RunExplanation
+from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
 from tracks_dagster.review.effects.explain.run import (
     NOTHING_AROUND,
     Around,
@@ -23,25 +28,32 @@ from tracks_dagster.review.effects.explain.run import (
     explain_told,
     read_to_explain,
 )
-from tracks_dagster.review.effects.explain.sections import sections
-from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
+from tracks_dagster.review.effects.explain.sections import (
+    Section,
+    money_words,
+    open_word,
+    sections,
+    span,
+)
+from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, members
 from tracks_dagster.review.effects.explain.text import broken_lines, end_word
-from tracks_dagster.review.effects.report.buckets import bucket_bar
+from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.report.lineage_picture import lineage_picture
-from tracks_dagster.review.effects.report.loss_curve import loss_curve
-from tracks_dagster.review.effects.report.rich_lines import rich
-from tracks_dagster.review.effects.report.tables import attempt_rows, record_rows
-from tracks_dagster.review.effects.report.timeline import timeline
+from tracks_dagster.review.effects.report.loss_curve import colour, loss_curve
+from tracks_dagster.review.effects.report.timeline import lanes, name_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.safe_text import visible
 
-TEMPLATE = Path(__file__).with_name("report.html")
-STYLE = Path(__file__).with_name("report.css")
+TEMPLATE = "report.html"
 EXPLAINED_MAX = 40  # attempts, the newest; the others stand in the tables
 EVIDENCE_CHARACTERS_MAX = 200_000  # of one attempt; logs of many ranks would drown the page
 EVIDENCE_CHARACTERS_ALL = 2_000_000  # of the page
+RECORDS_MAX = 1000  # the newest
+SHARE_SEEN_MIN = 0.0005  # of the bar; what is narrower stands in the table only
+_CODE = re.compile(r"`([^`]+)`")
+_ADDRESS = re.compile(r"https?://[^\s<>\"']+")
 
 
 def render_report(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> str:
@@ -58,39 +70,56 @@ def render_told(
     tracks: Tracks, told: Told, around: Around, *, attempt_id: int | None = None
 ) -> str:
     """Return the report of a run that was read before, the explanation of `attempt_id` unfolded."""
+    import jinja2  # the code location loads this module, and most ticks write no report
+
     run, state = told.run, told.run.state
     explained = explain_told(tracks, told, around, attempts_max=EXPLAINED_MAX, also=attempt_id)
-    explanations = "\n".join(_explanations(tracks.store, explained, attempt_id))
-    page = Template(TEMPLATE.read_text(encoding="utf-8")).substitute(
-        title=escape(state.run_id),
-        style=STYLE.read_text(encoding="utf-8"),
-        state=escape(run.status.state),
-        why=rich(" ".join(filter(None, (run.status.why, explained.waits_for)))),
-        broken="".join(
-            f'<p class="broken">{rich(each)}</p>' for each in broken_lines(told.read.broken)
-        ),
-        intent=escape(state.declared.intent),
-        facts=escape(_facts(state)),
+    attempts = list(_attempts(tracks.store, explained, attempt_id))
+    lines = [line for each in attempts for part in each.sections for line in part.lines]
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    filters = (rich, clock, span, money_words, sentence)
+    pages.filters |= {each.__name__: each for each in filters}
+    page = pages.get_template(TEMPLATE).render(
+        run_id=state.run_id,
+        status=run.status,
+        why=" ".join(filter(None, (run.status.why, explained.waits_for))),
+        broken=broken_lines(told.read.broken),
+        intent=state.declared.intent,
+        facts=_facts(state),
         as_of=f"{tracks.now():%Y-%m-%d %H:%M} UTC",
-        promotion="\n".join(f"<p>{rich(each)}</p>" for each in explained.promotions),
-        together=_together(told),
-        rows="\n".join(attempt_rows(run, told.history)),
-        timeline=timeline(run, told.history, until=told.until)
-        or "<p>No attempt was opened yet.</p>",
-        curve=loss_curve(run.receipts, [c.ref.step for c in state.checkpoints])
-        or "<p>No step is in the journals yet.</p>",
-        buckets=bucket_bar(told.time),
-        picture=lineage_picture(run, told.history),
-        explanations=explanations,
-        left_out=_left_out(explained),
-        record_count=len(told.read.records),
-        history="\n".join(record_rows(state.run_id, told.read.records)),
-        words="\n".join(
-            f"<dt>{escape(word)}</dt><dd>{escape(meaning)}</dd>"
-            for word, meaning in used_words(explanations)
-        ),
+        explained=explained,
+        attempt_count=len(run.receipts),
+        shown_max=STRETCHES_MAX,
+        rows=list(_rows(told)),
+        lanes=lanes(run, told.history, until=told.until, open_word=open_word(told.read.broken)),
+        declared_at=state.declared_at,
+        until=told.until,
+        curve=loss_curve(run.receipts, [c.ref.step for c in state.checkpoints]),
+        time=told.time,
+        buckets=list(_buckets(told.time)),
+        picture=lineage_picture(run, told.history, open_word=open_word(told.read.broken)),
+        attempts=attempts,
+        records=told.read.records,
+        records_max=RECORDS_MAX,
+        words=list(used_words("\n".join(lines))),
     )
     return visible(page)  # nothing of ours has a control character in it
+
+
+def rich(line: str) -> str:
+    """Return a line as HTML, escaped: commands stand out, pages of the UI can be followed."""
+    coded = _CODE.sub(r"<code>\1</code>", escape(line))
+    return _ADDRESS.sub(lambda m: f'<a href="{m[0]}" rel="noreferrer">{m[0]}</a>', coded)
+
+
+def clock(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _facts(state: RunState) -> str:
@@ -100,74 +129,121 @@ def _facts(state: RunState) -> str:
     branch = f"; a branch of {checkpoint_at(source)}" if source is not None else ""
     return (
         f"{declared.model_family}, stage {declared.stage}, {declared.compute.ranks} rank(s) of "
-        f"{declared.compute.device_class}; declared {state.declared_at:%Y-%m-%d %H:%M:%S} UTC by "
+        f"{declared.compute.device_class}; declared {clock(state.declared_at)} by "
         f"{declared.owner} ({declared.team}); data {declared.snapshot.dataset} "
         f"{declared.snapshot.snapshot_id[:12]}; code {code[:12]}{branch}"
     )
 
 
-def _together(told: Told) -> str:
-    """Say that neighbours stand together, where they do."""
-    count = len(told.run.receipts)
-    if len(told.history) == count:
-        return ""
-    return (
-        f'<p class="soft">There are {count} attempts, more than the {STRETCHES_MAX} that are shown one '
-        "by one: neighbours that ended for the same reason stand together.</p>"
-    )
+# --- the attempts in numbers ----------------------------------------------------------------------
 
 
-def _left_out(explained: RunExplanation) -> str:
-    if not explained.left_out:
-        return ""
-    return (
-        f'<p class="soft">The oldest {explained.left_out} attempts are not explained here: '
-        f"<code>tracks explain {escape(explained.run_id)}/aNN</code> explains each of them.</p>"
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """One stretch of attempts. colour: the class of its line in the curve, of a single attempt."""
+
+    colour: str
+    name: str
+    end: str
+    numbers: tuple[int | str, ...]
+    continuity: str
 
 
-def _explanations(
+def _rows(told: Told) -> Iterator[_Row]:
+    for stretch in told.history:
+        group = members(stretch, told.run.receipts)
+        ended = [r.attempt.ended.device_seconds for r in group if r.attempt.ended]
+        only = group[0] if stretch.count == 1 else None
+        yield _Row(
+            colour="" if only is None else colour(stretch.first),
+            name=name_of(stretch),
+            end=stretch.reason or open_word(told.read.broken),
+            numbers=(
+                stretch.from_step,
+                stretch.to_step,
+                stretch.kept_steps,
+                stretch.lost_steps,
+                f"{sum(ended):.1f}" if ended else "–",
+            ),
+            continuity=only.continuity.sentence if only and only.continuity else "–",
+        )
+
+
+# --- the seconds ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bucket:
+    """What the run spent in one bucket of time. share: of all of its seconds."""
+
+    name: str
+    label: str
+    meaning: str
+    seconds: float
+    device_seconds: float
+    share: float
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether it is broad enough to be seen in the bar."""
+        return self.share >= SHARE_SEEN_MIN
+
+
+def _buckets(time: RunTime) -> Iterator[_Bucket]:
+    seconds, device_seconds = time.seconds, time.device_seconds
+    for name in BUCKETS:
+        yield _Bucket(
+            name=name,
+            label=bucket_label(name),
+            meaning=BUCKET_WORDS[name],
+            seconds=seconds[name],
+            device_seconds=device_seconds[name],
+            share=seconds[name] / time.wall_s if time.wall_s > 0 else 0.0,
+        )
+
+
+# --- the explanations -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Attempt:
+    """One attempt's explanation. evidence: as stored, None where there is none."""
+
+    attempt_id: int
+    anchor: str
+    end: str
+    is_unfolded: bool
+    sections: tuple[Section, ...]
+    evidence: str | None
+
+
+def _attempts(
     store: ObjectStore, explained: RunExplanation, unfolded: int | None
-) -> Sequence[str]:
-    """Return each attempt's explanation; evidence until the page has had enough of it."""
-    parts, left = [], EVIDENCE_CHARACTERS_ALL
-    for each in reversed(explained.attempts):  # the newest are asked about most
-        evidence = _evidence(store, each, min(left, EVIDENCE_CHARACTERS_MAX))
-        left -= len(evidence)
-        parts.append(_explanation(each, evidence, is_open=each.attempt_id == unfolded))
-    return parts[::-1]
+) -> Iterator[_Attempt]:
+    """Yield each attempt's explanation; evidence until the page has had enough of it."""
+    evidence = _evidence(store, explained)
+    for each in explained.attempts:
+        yield _Attempt(
+            attempt_id=each.attempt_id,
+            anchor=report_anchor(each.attempt_id),
+            end=end_word(each),
+            is_unfolded=each.attempt_id == unfolded,
+            sections=tuple(part for part in sections(each) if part.label != "history"),
+            evidence=evidence.get(each.attempt_id),
+        )
 
 
-def _explanation(told: AttemptExplanation, evidence: str, *, is_open: bool) -> str:
-    terms = "\n".join(
-        f"<dt>{escape(section.label)}</dt><dd>{''.join(map(_paragraph, section.lines))}</dd>"
-        for section in sections(told)
-        if section.label != "history"
-    )
-    return (
-        f'<details class="told" id="{report_anchor(told.attempt_id)}"{" open" if is_open else ""}>'
-        f"<summary><b>Attempt {told.attempt_id}</b> {escape(end_word(told))}</summary>\n"
-        f"<dl>\n{terms}\n</dl>\n{evidence}</details>"
-    )
-
-
-def _paragraph(line: str) -> str:
-    """Return a line; what was said by a program as it was said, in its own letters."""
-    mark, _, words = line.partition(" ")
-    if mark in ("|", ">"):
-        return f'<p class="quoted">{escape(words)}</p>'
-    return f"<p>{rich(line)}</p>"
-
-
-def _evidence(store: ObjectStore, told: AttemptExplanation, characters_max: int) -> str:
-    data = store.get(told.ended.evidence_key) if told.ended else None
-    if data is None:
-        return ""
-    text = data.decode("utf-8", errors="replace")
-    cut = ""
-    if len(text) > characters_max:
-        cut = f"\n… the rest: tracks explain {told.key} --evidence"
-    return (
-        "<details><summary>Evidence as stored</summary>"
-        f"<pre>{escape(text[:characters_max] + cut)}</pre></details>\n"
-    )
+def _evidence(store: ObjectStore, explained: RunExplanation) -> dict[int, str]:
+    """Return the evidence of the attempts, the newest first: they are asked about most."""
+    texts: dict[int, str] = {}
+    left = EVIDENCE_CHARACTERS_ALL
+    for each in reversed(explained.attempts):
+        data = store.get(each.ended.evidence_key) if each.ended else None
+        if data is None:
+            continue
+        text, room = data.decode("utf-8", errors="replace"), min(left, EVIDENCE_CHARACTERS_MAX)
+        if len(text) > room:
+            text = f"{text[:room]}\n… the rest: tracks explain {each.key} --evidence"
+        texts[each.attempt_id] = text
+        left -= min(left, len(text))
+    return texts

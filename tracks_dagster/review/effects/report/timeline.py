@@ -1,14 +1,14 @@
-"""The attempts of a run as a strip of time: when each was open, when it ran, why it ended.
+"""The attempts of a run as a strip of time: when each was open, when it ran, why it ended. Pure.
 
-Each attempt has the colour that it has in the loss curve and the lineage picture.
-Plain HTML, not SVG: the bars stretch and the words wrap, so that it reads on a phone and on paper.
+Each attempt has the colour that it has in the loss curve and the lineage picture. The page draws it as
+plain HTML, not SVG: the bars stretch and the words wrap, so that it reads on a phone and on paper.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from html import escape
 
 from tracks_dagster.review.effects.explain.explanation import Stretch
 from tracks_dagster.review.effects.explain.sections import span
@@ -22,46 +22,33 @@ BARS_MAX = 200  # of one row; more are one bar from the first to the last
 MANY = "soft"  # the class of such a bar
 
 
-def timeline(run: RunReceipts, history: Sequence[Stretch], *, until: datetime) -> str:
-    """Return the strip, from the run's declaration to `until`; empty without an attempt."""
-    if not history:
-        return ""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """left, width: in percent of the strip, which lasts from the run's declaration on."""
+
+    css: str
+    left: float
+    width: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """One stretch of attempts. words: the same in words, for whoever does not see the bars."""
+
+    name: str
+    words: str
+    bars: tuple[Bar, ...]
+
+
+def lanes(
+    run: RunReceipts, history: Sequence[Stretch], *, until: datetime, open_word: str
+) -> list[Lane]:
+    """Return a lane for each stretch, from the run's declaration to `until`.
+
+    open_word: what an attempt without a recorded end is called.
+    """
     scale = _Scale(run.state.declared_at, until)
-    rows = "\n".join(_row(run, stretch, scale, until) for stretch in history)
-    return (
-        f'<div class="strip">\n{rows}\n<div class="axis"><span>{_clock(scale.begin)}</span>'
-        f"<span>{span(scale.span_s)}</span><span>{_clock(until)}</span></div></div>"
-    )
-
-
-class _Scale:
-    """Where a moment lies on the strip, in percent of its width."""
-
-    def __init__(self, begin: datetime, end: datetime) -> None:
-        self.begin = begin
-        self.span_s = max((end - begin).total_seconds(), 1e-6)
-
-    def at(self, moment: datetime) -> float:
-        share = (moment - self.begin).total_seconds() / self.span_s
-        return 100 * min(max(share, 0.0), 1.0)
-
-
-def _row(run: RunReceipts, stretch: Stretch, scale: _Scale, until: datetime) -> str:
-    group = [receipt.attempt for receipt in members(stretch, run.receipts)]
-    if len(group) > BARS_MAX:
-        bars = _bar(scale, group[0].opened_at, _end(group[-1], until), MANY)
-    else:
-        bars = "".join(bar for attempt in group for bar in _bars(attempt, scale, until))
-    length = sum((_end(a, until) - a.opened_at).total_seconds() for a in group)
-    told = (
-        f"{escape(stretch.reason or 'open')}, {span(length)}; {stretch.kept_steps} steps kept, "
-        f"{stretch.lost_steps} lost"
-    )
-    name = name_of(stretch)
-    return (
-        f'<div class="lane"><div class="lane-name">{name} <span class="soft">{told}</span></div>'
-        f'<div class="lane-bars" role="img" aria-label="{name}: {told}">{bars}</div></div>'
-    )
+    return [_lane(run, stretch, scale, open_word) for stretch in history]
 
 
 def name_of(stretch: Stretch) -> str:
@@ -71,12 +58,42 @@ def name_of(stretch: Stretch) -> str:
     return f"a{stretch.first:02d}–a{stretch.last:02d} ({stretch.count} attempts)"
 
 
-def _bars(attempt: AttemptState, scale: _Scale, until: datetime) -> Iterator[str]:
+class _Scale:
+    """Where a moment lies on the strip, in percent of its width."""
+
+    def __init__(self, begin: datetime, end: datetime) -> None:
+        self.begin, self.end = begin, end
+        self.span_s = max((end - begin).total_seconds(), 1e-6)
+
+    def bar(self, begin: datetime, end: datetime, css: str) -> Bar:
+        left, right = self._at(begin), self._at(end)
+        return Bar(css=css, left=left, width=right - left)
+
+    def _at(self, moment: datetime) -> float:
+        share = (moment - self.begin).total_seconds() / self.span_s
+        return 100 * min(max(share, 0.0), 1.0)
+
+
+def _lane(run: RunReceipts, stretch: Stretch, scale: _Scale, open_word: str) -> Lane:
+    group = [receipt.attempt for receipt in members(stretch, run.receipts)]
+    if len(group) > BARS_MAX:
+        bars = [scale.bar(group[0].opened_at, _end(group[-1], scale.end), MANY)]
+    else:
+        bars = [bar for attempt in group for bar in _bars(attempt, scale)]
+    length = sum((_end(each, scale.end) - each.opened_at).total_seconds() for each in group)
+    words = (
+        f"{stretch.reason or open_word}, {span(length)}; {stretch.kept_steps} steps kept, "
+        f"{stretch.lost_steps} lost"
+    )
+    return Lane(name=name_of(stretch), words=words, bars=tuple(bars))
+
+
+def _bars(attempt: AttemptState, scale: _Scale) -> Iterator[Bar]:
     """Yield a pale bar until the attempt was placed, and a full one until it ended."""
-    end = _end(attempt, until)
+    end = _end(attempt, scale.end)
     placed = min(attempt.placed_at or end, end)
-    yield _bar(scale, attempt.opened_at, placed, f"{colour(attempt.attempt_id)} waits")
-    yield _bar(scale, placed, end, colour(attempt.attempt_id))
+    yield scale.bar(attempt.opened_at, placed, f"{colour(attempt.attempt_id)} waits")
+    yield scale.bar(placed, end, colour(attempt.attempt_id))
 
 
 def _end(attempt: AttemptState, until: datetime) -> datetime:
@@ -86,12 +103,3 @@ def _end(attempt: AttemptState, until: datetime) -> datetime:
         return max(until, attempt.opened_at)
     finished = parse_time(ended.finished_at) if ended.finished_at else attempt.ended_at
     return max(finished or attempt.opened_at, attempt.opened_at)
-
-
-def _bar(scale: _Scale, begin: datetime, end: datetime, css: str) -> str:
-    left, right = scale.at(begin), scale.at(end)
-    return f'<i class="bar {css}" style="left:{left:.2f}%;width:{right - left:.2f}%"></i>'
-
-
-def _clock(at: datetime) -> str:
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

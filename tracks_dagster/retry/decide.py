@@ -198,11 +198,8 @@ class _Plan:
 def _after_failure(this: _Failure) -> Retry | Wait | Refuse:
     """Ask the limits, then for a plan, then the pool and the backoff."""
     counted = limits(this.counted, this.failed, this.rule, this.policy, this.now)
-    over = _over_the_limits(this, counted)
-    if over is not None:
-        return over
-    plan = _plan(this, counted)
-    if isinstance(plan, Refuse):
+    plan = _over_the_limits(this, counted) or _plan(this, counted)
+    if not isinstance(plan, _Plan):
         return plan
     return _pause(this, plan) or _retry(this, plan, counted)
 

@@ -14,11 +14,11 @@ from tests.pools import HOUR_S, PoolHistory
 from tracks_dagster.retry.node_health import (
     QUARANTINED_MAX,
     DueQuarantine,
+    NodeRule,
     due_quarantine,
     healths,
     quarantine_length_s,
 )
-from tracks_dagster.retry.node_rule import NodeRule
 from tracks_dagster.track.reasons import TerminationReason as R
 
 RULE = NodeRule()

@@ -15,7 +15,7 @@ from tests.incidents.world import World
 from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.resuming import check_resume
-from tracks_dagster.holds.effects.snapshot_quarantines import quarantine_snapshot
+from tracks_dagster.holds.effects.quarantines import quarantine_snapshot
 from tracks_dagster.reasons import hangs
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 

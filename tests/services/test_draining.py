@@ -23,9 +23,9 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import LastWord, RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.due import runs_between_attempts
-from tracks_dagster.retry.effects.node_decisions import quarantine_node
 from tracks_dagster.retry.effects.node_health import NodeHealth
-from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.effects.pool_nodes import quarantine_node
+from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

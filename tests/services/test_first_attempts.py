@@ -8,7 +8,7 @@ from tests.bodies import TRAIN
 from tests.deciders import ticked
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.holds.effects.snapshot_quarantines import release_snapshot
+from tracks_dagster.holds.effects.quarantines import release_snapshot
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.ticks import Tick

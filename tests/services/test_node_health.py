@@ -19,9 +19,8 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck.check import fsck
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.effects.node_decisions import quarantine_node, release_node
 from tracks_dagster.retry.effects.node_health import NodeHealth, read_work
-from tracks_dagster.retry.effects.pool_view import view_pool
+from tracks_dagster.retry.effects.pool_nodes import quarantine_node, release_node, view_pool
 from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE
 from tracks_dagster.track.records import Kind

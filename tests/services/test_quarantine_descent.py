@@ -17,7 +17,7 @@ from tests.lineage_oracle import Node, Oracle, sources
 from tests.lineage_worlds import World
 from tracks_dagster.holds.effects import holds
 from tracks_dagster.holds.effects.holds import Holds, snapshot_name
-from tracks_dagster.holds.effects.snapshot_quarantines import quarantine_snapshot
+from tracks_dagster.holds.effects.quarantines import quarantine_snapshot
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import SnapshotRef, SourceDecision
 from tracks_dagster.track.names import attempt_key

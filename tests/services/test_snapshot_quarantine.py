@@ -13,7 +13,7 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.holds.effects.snapshot_quarantines import (
+from tracks_dagster.holds.effects.quarantines import (
     consumers,
     find_any_snapshot,
     quarantine_snapshot,

@@ -25,8 +25,8 @@ from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import declare
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.data.effects.promotion import promote
-from tracks_dagster.holds.effects.decisions import quarantine_source, release_source
 from tracks_dagster.holds.effects.holds import quarantined_sources
+from tracks_dagster.holds.effects.quarantines import quarantine_source, release_source
 from tracks_dagster.holds.hold import Hold
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.effects.deciding import Settled

@@ -13,7 +13,7 @@ from tracks_dagster.kubernetes.effects.tainting import keep_taints
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.node_decisions import release_node
+from tracks_dagster.retry.effects.pool_nodes import release_node
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.track import log_key, pool_track
 

@@ -21,11 +21,233 @@ from tracks_dagster.track.bodies import (
     RetryRefused,
     SnapshotRef,
 )
+from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import RECORD_BYTES_MAX, Draft, Json, canonical_json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+
+_R = TerminationReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retry:
+    """Open the next attempt; everything that its `attempt_opened` holds, and what comes before it.
+
+    quarantine: a record each, in this order; what stands in the track already is not named again.
+    collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
+    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer: likewise.
+    """
+
+    decision: str
+    debit: Debit
+    remediation: tuple[ConfigChange, ...]
+    config: Mapping[str, Json]
+    compute: ComputeRequest
+    snapshot: SnapshotRef
+    resume: CheckpointRef | None
+    counted_seqs: tuple[int, ...]
+    allows_environment_change: bool
+    cadence: CheckpointCadence | None = None
+    quarantine: tuple[Quarantine, ...] = ()
+    collects_first: bool = False
+    avoided_nodes: Mapping[str, str] = field(default_factory=dict)
+    trainer: str | None = None
+
+    def opened(self, *, decided_by: str, policy_version: str = "") -> AttemptOpened:
+        """Return the body of its record."""
+        return AttemptOpened(
+            cause="retry",
+            decided_by=decided_by,
+            decision=self.decision,
+            config=self.config,
+            compute=self.compute,
+            snapshot=self.snapshot,
+            resume=self.resume,
+            debit=self.debit,
+            remediation=self.remediation,
+            counted_seqs=self.counted_seqs,
+            policy_version=policy_version,
+            allows_environment_change=self.allows_environment_change,
+            cadence=self.cadence,
+            avoided_nodes=self.avoided_nodes,
+            trainer=self.trainer,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """No automatic retry. limit: as in `RetryRefused`, the first of those that are exhausted.
+
+    quarantine: checkpoints that a person's retry may not resume from either, a record each before.
+    quarantines_snapshot: the snapshot that it trained on is quarantined before, whose rows are bad.
+    """
+
+    reason: TerminationReason
+    limit: str
+    decision: str
+    what_to_do: str
+    counted_seqs: tuple[int, ...]
+    quarantine: tuple[Quarantine, ...] = ()
+    quarantines_snapshot: SnapshotRef | None = None
+
+    def refused(self, *, decided_by: str, policy_version: str = "") -> RetryRefused:
+        """Return the body of its record."""
+        return RetryRefused(
+            reason=self.reason.value,
+            limit=self.limit,
+            decision=self.decision,
+            counted_seqs=self.counted_seqs,
+            what_to_do=self.what_to_do,
+            decided_by=decided_by,
+            policy_version=policy_version,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The run is over. stop_cause: as in `RunFinished`.
+
+    quarantine: what was saved after the numbers of a stopped run went wrong, a record each before.
+    """
+
+    stop_cause: str
+    why: str
+    final: CheckpointRef | None
+    quarantine: tuple[Quarantine, ...] = ()
+
+
+Decision = Retry | Wait | Refuse | Finish
+
+
+# --- what a decision says -------------------------------------------------------------------------
+
+COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
+NAMED_SEQS_MAX = 10  # in its words
+
+
+def plan_words(
+    state: RunState,
+    remedied: Remedied,
+    failed: AttemptState,
+    resume: CheckpointRef | None,
+    rollback: Rollback | None,
+) -> str:
+    """Return where the next attempt begins and what is changed, in one or a few sentences."""
+    changes = ", ".join(f"{c.key} {c.before} → {c.after}" for c in remedied.changes)
+    if resume is None:
+        start = "starts afresh" if rollback else f"starts afresh: {_why_afresh(state)}"
+    elif resume.run_id == state.run_id:
+        start = f"resumes from step {resume.step} of attempt {resume.attempt_id}"
+    else:
+        start = f"resumes from {checkpoint_at(resume)}, which the run branched from"
+    changed = f"with {changes}" if changes else "with nothing changed"
+    back = f"{rollback.words} " if rollback else ""
+    return f"{back}Attempt {failed.attempt_id + 1} {start}, {changed}."
+
+
+def _why_afresh(state: RunState) -> str:
+    if not state.checkpoints:
+        return "no checkpoint was committed"
+    return f"none of its {len(state.checkpoints)} checkpoints may be resumed from any more"
+
+
+def joined(counted: Sequence[Limit], *, named: bool = False) -> str:
+    """Return the limits in words. named: each with the records that it counted."""
+    return "; ".join(
+        f"{limit.words}{_records(limit.seqs)}" if named else limit.words for limit in counted
+    )
+
+
+def _records(seqs: tuple[int, ...]) -> str:
+    """Return the newest of these records for people, for example " (records 5 and 12)"."""
+    if not seqs:
+        return ""
+    *others, last = [str(seq) for seq in seqs[-NAMED_SEQS_MAX:]]
+    if not others:
+        return f" (record {last})"
+    before = f"{len(seqs) - NAMED_SEQS_MAX} before, " if len(seqs) > NAMED_SEQS_MAX else ""
+    return f" (records {before}{', '.join(others)} and {last})"
+
+
+def seqs_of(
+    failed: AttemptState,
+    counted: Sequence[Limit],
+    quarantined: tuple[int, ...] = (),
+) -> tuple[int, ...]:
+    """Return the records counted, in order: the end that is decided on, those of the limits, and the
+    quarantines of a rollback."""
+    seqs = {*quarantined, *(seq for limit in counted for seq in limit.seqs)}
+    if failed.ended_seq is not None:
+        seqs.add(failed.ended_seq)
+    return tuple(sorted(seqs))[-COUNTED_SEQS_MAX:]
+
+
+# --- refusals -------------------------------------------------------------------------------------
+#
+# Why no next attempt is opened though its limits would allow one.
+
+BRANCH_LIMIT, SNAPSHOT_LIMIT, QUARANTINE_LIMIT = "branch", "snapshot", "quarantine"
+
+_UNTIL = {  # what a person does about each of these limits
+    BRANCH_LIMIT: (
+        "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that checkpoint "
+        "or not at all."
+    ),
+    SNAPSHOT_LIMIT: (
+        "Give it another snapshot: `{retry_on}`; or release this one, then `{retry}` goes on."
+    ),
+    QUARANTINE_LIMIT: (
+        "Declare a run that does not rest on it, or release it, and then `{retry}` goes on."
+    ),
+}
+
+
+def ended_as(failed: AttemptState) -> str:
+    """Return how an attempt ended, and which record says so."""
+    return f"Attempt {failed.attempt_id} ended as {failed.reason} (record {failed.ended_seq})"
+
+
+def on_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refuse:
+    """Refuse what a hold forbids; limit: one of the three above; why: the hold as a sentence."""
+    to_do = _UNTIL[limit].format(
+        retry=retry_command(state.run_id),
+        retry_on=retry_command(state.run_id, "--snapshot SNAPSHOT"),
+    )
+    return Refuse(
+        reason=failed.reason or TerminationReason.UNKNOWN,
+        limit=limit,
+        decision=f"{ended_as(failed)} and is not retried: {why}",
+        what_to_do=to_do,
+        counted_seqs=seqs_of(failed, ()),
+    )
+
+
+def too_large(
+    state: RunState, decision: Retry | Refuse, draft: Draft, error: RecordTooLarge
+) -> Refuse:
+    """Refuse in place of a decision whose record is too large to be stored: tried again, it would fail
+    for ever."""
+    failed = state.attempts[-1]
+    sizes = {key: len(canonical_json(value)) for key, value in draft.body.items()}
+    largest = max(sizes, key=lambda key: sizes[key])
+    return Refuse(
+        reason=failed.reason or TerminationReason.UNKNOWN,
+        limit="record",
+        decision=(
+            f"Attempt {failed.attempt_id} ended as {failed.reason} (record {failed.ended_seq}), and "
+            f"what was decided cannot be stored: {error} The largest part of it is {largest}, "
+            f"{sizes[largest]} bytes of at most {RECORD_BYTES_MAX} in all."
+        ),
+        what_to_do=(
+            f'Make {largest} smaller: `tracks retry {state.run_id} --why "…" --set KEY=VALUE` '
+            f"changes the config; `tracks run --from {state.run_id}@STEP` goes on in a new run, which "
+            "has none of what was added to this one."
+        ),
+        counted_seqs=decision.counted_seqs,
+    )
+
 
 # --- advice ---------------------------------------------------------------------------------------
 #
@@ -34,7 +256,6 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState, traine
 # Every command can be given as it stands, but for what nobody else can know: `…`, KEY=VALUE, SIZE,
 # CLASS, FILE.py and SNAPSHOT. A test runs each of them.
 
-_R = TerminationReason
 MIB = 1024**2
 
 
@@ -181,199 +402,3 @@ ADVICE: dict[TerminationReason, Advice | _Case] = {
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retry:
-    """Open the next attempt; everything that its `attempt_opened` holds, and what comes before it.
-
-    quarantine: a record each, in this order; what stands in the track already is not named again.
-    collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
-    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer: likewise.
-    """
-
-    decision: str
-    debit: Debit
-    remediation: tuple[ConfigChange, ...]
-    config: Mapping[str, Json]
-    compute: ComputeRequest
-    snapshot: SnapshotRef
-    resume: CheckpointRef | None
-    counted_seqs: tuple[int, ...]
-    allows_environment_change: bool
-    cadence: CheckpointCadence | None = None
-    quarantine: tuple[Quarantine, ...] = ()
-    collects_first: bool = False
-    avoided_nodes: Mapping[str, str] = field(default_factory=dict)
-    trainer: str | None = None
-
-    def opened(self, *, decided_by: str, policy_version: str = "") -> AttemptOpened:
-        """Return the body of its record."""
-        return AttemptOpened(
-            cause="retry",
-            decided_by=decided_by,
-            decision=self.decision,
-            config=self.config,
-            compute=self.compute,
-            snapshot=self.snapshot,
-            resume=self.resume,
-            debit=self.debit,
-            remediation=self.remediation,
-            counted_seqs=self.counted_seqs,
-            policy_version=policy_version,
-            allows_environment_change=self.allows_environment_change,
-            cadence=self.cadence,
-            avoided_nodes=self.avoided_nodes,
-            trainer=self.trainer,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refuse:
-    """No automatic retry. limit: as in `RetryRefused`, the first of those that are exhausted.
-
-    quarantine: checkpoints that a person's retry may not resume from either, a record each before.
-    quarantines_snapshot: the snapshot that it trained on is quarantined before, whose rows are bad.
-    """
-
-    reason: TerminationReason
-    limit: str
-    decision: str
-    what_to_do: str
-    counted_seqs: tuple[int, ...]
-    quarantine: tuple[Quarantine, ...] = ()
-    quarantines_snapshot: SnapshotRef | None = None
-
-    def refused(self, *, decided_by: str, policy_version: str = "") -> RetryRefused:
-        """Return the body of its record."""
-        return RetryRefused(
-            reason=self.reason.value,
-            limit=self.limit,
-            decision=self.decision,
-            counted_seqs=self.counted_seqs,
-            what_to_do=self.what_to_do,
-            decided_by=decided_by,
-            policy_version=policy_version,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
-    """The run is over. stop_cause: as in `RunFinished`.
-
-    quarantine: what was saved after the numbers of a stopped run went wrong, a record each before.
-    """
-
-    stop_cause: str
-    why: str
-    final: CheckpointRef | None
-    quarantine: tuple[Quarantine, ...] = ()
-
-
-Decision = Retry | Wait | Refuse | Finish
-
-
-# --- decision words -------------------------------------------------------------------------------
-#
-# What a decision says: the limits it counted, the records behind them, and what comes next. Pure.
-
-COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
-NAMED_SEQS_MAX = 10  # in its words
-
-
-def plan_words(
-    state: RunState,
-    remedied: Remedied,
-    failed: AttemptState,
-    resume: CheckpointRef | None,
-    rollback: Rollback | None,
-) -> str:
-    """Return where the next attempt begins and what is changed, in one or a few sentences."""
-    changes = ", ".join(f"{c.key} {c.before} → {c.after}" for c in remedied.changes)
-    if resume is None:
-        start = "starts afresh" if rollback else f"starts afresh: {_why_afresh(state)}"
-    elif resume.run_id == state.run_id:
-        start = f"resumes from step {resume.step} of attempt {resume.attempt_id}"
-    else:
-        start = f"resumes from {checkpoint_at(resume)}, which the run branched from"
-    changed = f"with {changes}" if changes else "with nothing changed"
-    back = f"{rollback.words} " if rollback else ""
-    return f"{back}Attempt {failed.attempt_id + 1} {start}, {changed}."
-
-
-def _why_afresh(state: RunState) -> str:
-    if not state.checkpoints:
-        return "no checkpoint was committed"
-    return f"none of its {len(state.checkpoints)} checkpoints may be resumed from any more"
-
-
-def joined(counted: Sequence[Limit], *, named: bool = False) -> str:
-    """Return the limits in words. named: each with the records that it counted."""
-    return "; ".join(
-        f"{limit.words}{_records(limit.seqs)}" if named else limit.words for limit in counted
-    )
-
-
-def _records(seqs: tuple[int, ...]) -> str:
-    """Return the newest of these records for people, for example " (records 5 and 12)"."""
-    if not seqs:
-        return ""
-    *others, last = [str(seq) for seq in seqs[-NAMED_SEQS_MAX:]]
-    if not others:
-        return f" (record {last})"
-    before = f"{len(seqs) - NAMED_SEQS_MAX} before, " if len(seqs) > NAMED_SEQS_MAX else ""
-    return f" (records {before}{', '.join(others)} and {last})"
-
-
-def seqs_of(
-    failed: AttemptState,
-    counted: Sequence[Limit],
-    quarantined: tuple[int, ...] = (),
-) -> tuple[int, ...]:
-    """Return the records counted, in order: the end that is decided on, those of the limits, and the
-    quarantines of a rollback."""
-    seqs = {*quarantined, *(seq for limit in counted for seq in limit.seqs)}
-    if failed.ended_seq is not None:
-        seqs.add(failed.ended_seq)
-    return tuple(sorted(seqs))[-COUNTED_SEQS_MAX:]
-
-
-# --- refusals -------------------------------------------------------------------------------------
-#
-# Why no next attempt is opened where another track holds it back: what the run branched from is lost,
-# its snapshot or a source that it descends from is in quarantine. Pure.
-
-BRANCH_LIMIT, SNAPSHOT_LIMIT, QUARANTINE_LIMIT = "branch", "snapshot", "quarantine"
-
-_UNTIL = {  # what a person does about each of these limits
-    BRANCH_LIMIT: (
-        "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that checkpoint "
-        "or not at all."
-    ),
-    SNAPSHOT_LIMIT: (
-        "Give it another snapshot: `{retry_on}`; or release this one, then `{retry}` goes on."
-    ),
-    QUARANTINE_LIMIT: (
-        "Declare a run that does not rest on it, or release it, and then `{retry}` goes on."
-    ),
-}
-
-
-def ended_as(failed: AttemptState) -> str:
-    """Return how an attempt ended, and which record says so."""
-    return f"Attempt {failed.attempt_id} ended as {failed.reason} (record {failed.ended_seq})"
-
-
-def on_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refuse:
-    """Refuse what a hold forbids; limit: one of the three above; why: the hold as a sentence."""
-    to_do = _UNTIL[limit].format(
-        retry=retry_command(state.run_id),
-        retry_on=retry_command(state.run_id, "--snapshot SNAPSHOT"),
-    )
-    return Refuse(
-        reason=failed.reason or TerminationReason.UNKNOWN,
-        limit=limit,
-        decision=f"{ended_as(failed)} and is not retried: {why}",
-        what_to_do=to_do,
-        counted_seqs=seqs_of(failed, ()),
-    )

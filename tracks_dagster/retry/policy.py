@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.retry.environments import EnvironmentRule
-from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import (
     RETRY_INFRASTRUCTURE,

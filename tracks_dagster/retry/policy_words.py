@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.retry.policy import RetryPolicy, RetryRule, sensor_of
 from tracks_dagster.track.text.units import UNITS_S
 

@@ -12,8 +12,7 @@ from datetime import timedelta
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.node_decisions import check_length, check_node, keep_off
-from tracks_dagster.retry.effects.pool_view import check_pool
+from tracks_dagster.retry.effects.pool_nodes import check_length, check_node, check_pool, keep_off
 from tracks_dagster.track.bodies import MOVE, StopRequested
 from tracks_dagster.track.errors import InvalidInput, TracksError, UnknownRun
 from tracks_dagster.track.names import LOCAL

@@ -19,8 +19,14 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.retry.effects.node_decisions import quarantine_node, release_node
-from tracks_dagster.retry.effects.pool_view import PoolLine, check_pool, pool_names, view_pools
+from tracks_dagster.retry.effects.pool_nodes import (
+    PoolLine,
+    check_pool,
+    pool_names,
+    quarantine_node,
+    release_node,
+    view_pools,
+)
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

@@ -14,8 +14,8 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.holds.effects.blast import blast
-from tracks_dagster.holds.effects.decisions import quarantine_source
 from tracks_dagster.holds.effects.lineage_text import blast_lines
+from tracks_dagster.holds.effects.quarantines import quarantine_source
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.track.body_json import to_json
 

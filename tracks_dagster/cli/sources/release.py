@@ -13,7 +13,7 @@ from tracks_dagster.cli.common import (
     seq_of,
     why_option,
 )
-from tracks_dagster.holds.effects.decisions import release_source
+from tracks_dagster.holds.effects.quarantines import release_source
 from tracks_dagster.holds.lineage import parse_thing
 
 

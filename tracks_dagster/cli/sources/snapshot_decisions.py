@@ -17,7 +17,7 @@ from tracks_dagster.cli.common import (
     why_option,
 )
 from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.holds.effects.snapshot_quarantines import (
+from tracks_dagster.holds.effects.quarantines import (
     consumers,
     find_any_snapshot,
     quarantine_snapshot,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.holds.effects.decisions import SOURCES
 from tracks_dagster.holds.effects.descent import Descendants, Group, descendants
 from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.holds.effects.quarantines import SOURCES
 from tracks_dagster.holds.effects.things import find_exact
 from tracks_dagster.holds.lineage import Thing, ThingKind
 from tracks_dagster.ledger.effects.tracks import Tracks

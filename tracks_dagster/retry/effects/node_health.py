@@ -1,4 +1,4 @@
-"""Strike the nodes that attempts ended on, and quarantine those that stand out, each once.
+"""Strike the nodes that attempts ended on, quarantine those that stand out, avoid those on hold.
 
 Asked where what follows on an attempt's end is decided: the strike stands before the next attempt is
 opened, and a tick that died in between is repeated. What an attempt struck is told by the pool's track
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.avoidance import no_node_left
+from tracks_dagster.retry.avoidance import Opening, avoid, no_node_left
 from tracks_dagster.retry.decision import Decision, Retry
-from tracks_dagster.retry.node_health import QUARANTINED_MAX, due_quarantine
-from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.node_health import QUARANTINED_MAX, NodeRule, due_quarantine
 from tracks_dagster.track.bodies import Alert, NodeQuarantined, NodeStruck
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Draft, Kind, format_time
 from tracks_dagster.track.states.pool_state import PoolState
@@ -191,3 +192,25 @@ def read_work(ledger: Ledger, pool: str, *, now: datetime, window_s: float) -> P
         for node in json.loads(row["nodes_json"]):
             seconds[node] = seconds.get(node, 0.0) + max(0.0, worked_s)
     return PoolWork(seconds=seconds)
+
+
+# --- which nodes an attempt avoids ----------------------------------------------------------------
+
+WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decision
+
+
+def avoid_now(tracks: Tracks, opening: Opening) -> Opening:
+    """Return `opening` with the nodes excluded that are on hold now.
+
+    A pool's track that is damaged keeps no run waiting: its quarantines are not known then, which the
+    decision says, and `tracks fsck` tells what to do.
+    """
+    if opening.compute.launcher == LOCAL:
+        return opening
+    holds = Holds(tracks)
+    try:
+        in_pool = holds.on_pool_nodes(pool_of(opening.compute), tracks.now())
+    except TrackBroken as error:
+        words = f"No quarantine was looked at: {str(error)[:WORDS_CHARACTERS_MAX]}"
+        return replace(opening, decision=f"{opening.decision} {words}")
+    return avoid(opening, (*in_pool, *holds.on_nodes()))

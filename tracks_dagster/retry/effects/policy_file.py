@@ -19,7 +19,7 @@ from pydantic import Field, PlainValidator
 
 from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.retry.environments import EnvironmentRule
-from tracks_dagster.retry.node_rule import NodeRule
+from tracks_dagster.retry.node_health import NodeRule
 from tracks_dagster.retry.policy import NEED_A_RULE, Remedy, RetryPolicy, RetryRule
 from tracks_dagster.track.effects.settings_file import LEFT_OUT, FileModel, Loc, SettingsFile
 from tracks_dagster.track.reasons import TerminationReason

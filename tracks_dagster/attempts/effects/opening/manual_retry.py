@@ -19,8 +19,7 @@ from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.effects.avoiding import avoid_now
-from tracks_dagster.retry.effects.node_health import NodeHealth
+from tracks_dagster.retry.effects.node_health import NodeHealth, avoid_now
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.rollback import from_onset_on
 from tracks_dagster.track.bodies import AttemptOpened

@@ -14,11 +14,7 @@ from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
 from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.holds.effects.snapshot_quarantines import (
-    consumers,
-    quarantine_snapshot,
-    short_id,
-)
+from tracks_dagster.holds.effects.quarantines import consumers, quarantine_snapshot, short_id
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.rollback import Quarantine

@@ -23,12 +23,11 @@ from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.checkpoints.effects.proving import Unread, read_proof, refusal_of, without_proof
 from tracks_dagster.ledger.deciding import Answer, Decided, First, Wait
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry
-from tracks_dagster.retry.effects.avoiding import avoid_now
+from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, too_large
 from tracks_dagster.retry.effects.due import runs_between_attempts
+from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.retry.rollback import Quarantine
-from tracks_dagster.retry.too_large import too_large
 from tracks_dagster.track.bodies import RunFinished, SnapshotRef
 from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.names import WATCH_ATTEMPTS

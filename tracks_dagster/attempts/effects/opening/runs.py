@@ -29,7 +29,7 @@ from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
 from tracks_dagster.holds.hold import stop_of
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.effects.avoiding import avoid_now
+from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     AttemptOpened,

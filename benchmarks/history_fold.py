@@ -36,7 +36,6 @@ class GatheredRows:
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
-        afresh: bool = False,
     ) -> bool:
         """Keep the rows, and the cursor as a row of its own."""
         for name, of_table in rows.items():

@@ -35,7 +35,7 @@ from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.kubernetes.effects.sweep import sweep
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.ledger.effects.database.engine import make_engine
-from tracks_dagster.ledger.effects.database.migrate import migrate
+from tracks_dagster.ledger.effects.database.schema import make_schema
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -113,7 +113,7 @@ class Plane:
         self.orchestrator = Counted(FakeOrchestrator())
         self._door, self._seconds, self._steps = door, 0.0, 0
         engine = make_engine(f"sqlite:///{folder / 'ledger.db'}")
-        migrate(engine)
+        make_schema(engine)
         event.listen(engine, "connect", self._count_steps)
         self.ledger = Counted(SqlLedger(engine))
         cluster = ClusterSettings(

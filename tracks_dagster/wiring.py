@@ -8,6 +8,7 @@ or torch.
 from __future__ import annotations
 
 import atexit
+import logging
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -38,12 +39,15 @@ from tracks_dagster.track.text.redact import Redact, redact
 if TYPE_CHECKING:
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
-    from tracks_dagster.ledger.effects.projector import Projector
+    from tracks_dagster.ledger.effects.projector import Projector, Reindexed
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy
+    from tracks_dagster.stores import Store
 
 LOCAL_DRAIN_GRACE_S = 30.0  # to finish a step and save
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,27 +125,18 @@ class App:
 
 
 def build(settings: Settings) -> App:
-    """Return the application on `settings`, creating the home and the ledger's schema if need be.
+    """Return the application on `settings`, making the home and the ledger's tables if need be.
 
-    What is remote is opened first, so that nothing was written when it cannot be reached. Raises
-    SettingsError, StoreUnavailable, StoreUnsuitable or LedgerError.
+    A ledger of an older version is projected anew first, which may take long (docs/ledger.md). What is
+    remote is opened first, so that nothing was written when it cannot be reached. Raises SettingsError,
+    StoreUnavailable, StoreUnsuitable or LedgerError.
     """
     from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
-    from tracks_dagster.ledger.effects.database import open_ledger
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks
-    from tracks_dagster.stores import open_store
 
-    check_home(settings.home)
-    if settings.postgres_url is not None:
-        ledger = open_ledger(settings.ledger_url)
-        store = open_store(settings.store_url)
-        prepare_home(settings.home)
-    else:
-        store = open_store(settings.store_url)
-        prepare_home(settings.home)
-        ledger = open_ledger(settings.ledger_url)
+    store, ledger = _open_store_and_ledger(settings, when_outdated=partial(_project_anew, settings))
     projector = Projector(store, ledger)
     clean = partial(redact, secrets=settings.secrets)
     return App(
@@ -160,6 +155,44 @@ def build(settings: Settings) -> App:
         now=utc_now,
         new_uid=new_uid,
     )
+
+
+def reindex(settings: Settings, *, forgets_lost: bool) -> Reindexed:
+    """Rebuild the ledger, of whichever older version it is; raises as `build`."""
+    from tracks_dagster.ledger.effects.projector import Projector
+
+    store, ledger = _open_store_and_ledger(settings, when_outdated=lambda ledger: None)
+    return Projector(store, ledger).reindex(forgets_lost=forgets_lost)
+
+
+def _open_store_and_ledger(
+    settings: Settings, *, when_outdated: Callable[[Ledger], object]
+) -> tuple[Store, Ledger]:
+    from tracks_dagster.ledger.effects.database import open_ledger
+    from tracks_dagster.stores import open_store
+
+    check_home(settings.home)
+    if settings.postgres_url is not None:
+        ledger = open_ledger(settings.ledger_url, when_outdated=when_outdated)
+        store = open_store(settings.store_url)
+        prepare_home(settings.home)
+    else:
+        store = open_store(settings.store_url)
+        prepare_home(settings.home)
+        ledger = open_ledger(settings.ledger_url, when_outdated=when_outdated)
+    return store, ledger
+
+
+def _project_anew(settings: Settings, ledger: Ledger) -> None:
+    """Rebuild the ledger of an older version; what it could not be made of is a warning."""
+    from tracks_dagster.ledger.effects.projector import Projector
+    from tracks_dagster.stores import open_store
+
+    _log.warning("The ledger is of an older version of this program: projecting it anew.")
+    done = Projector(open_store(settings.store_url), ledger).reindex(only_outdated=True)
+    for problem in done.problems:
+        _log.warning("%s", problem)
+    _log.warning("Projected the ledger anew, from %d tracks.", done.track_count)
 
 
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:

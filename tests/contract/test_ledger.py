@@ -103,18 +103,25 @@ def test_a_row_that_cannot_be_written_leaves_the_cursor_where_it_was(ledger: Sql
     assert ledger.dump()["notes"] == []
 
 
-def test_forget_removes_every_row_of_one_track_and_sweep_those_of_none(ledger: SqlLedger) -> None:
+def test_forget_removes_every_row_of_one_track_and_a_reindex_those_of_none(
+    ledger: SqlLedger, store: FakeObjectStore
+) -> None:
     project_at_once(ledger, seed=2)
     dataset = random_dataset(Random(2))
     ledger.apply(dataset.name, expected=None, advanced=cursor(1), rows=dataset_rows(dataset.state))
     ledger.forget("runs/r-1")
     left = {name for name, rows in ledger.dump().items() if rows}
     assert left == {"datasets", "track_cursors"}
+    dataset.write_to(store)
+    Projector(store, ledger).reindex(forgets_lost=True)
+    held = ledger.dump()
+    assert held["datasets"]
     run = random_run(Random(2))
     ledger.apply("runs/other", expected=None, advanced=cursor(1), rows=run_rows(run.state))
-    ledger.sweep()
-    left = {name for name, rows in ledger.dump().items() if rows}
-    assert left == {"datasets", "track_cursors"}
+    ledger.forget("runs/other")  # its rows are those of runs/r-1
+    assert ledger.dump() != held
+    Projector(store, ledger).reindex()
+    assert ledger.dump() == held
 
 
 @pytest.mark.parametrize(

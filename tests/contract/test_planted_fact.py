@@ -24,9 +24,7 @@ attempt.ATTEMPT += (
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
-from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
-from tracks_dagster.ledger.effects.database.tables import metadata
+from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.reference import with_reference
@@ -37,10 +35,7 @@ from tracks_dagster.review.effects.receipt_metadata import attempt_metadata
 store = FakeObjectStore()
 history = History("r-1").declare().open().supervise().place().restore().commit(20)
 history.end("preempted", last_step=23).open().place().write_to(store)
-engine = make_engine(sys.argv[1])
-with transaction(engine, "create the tables of", write=True) as connection:
-    metadata.create_all(connection)
-ledger = SqlLedger(engine)
+ledger = open_ledger(sys.argv[1])
 project = Projector(store, ledger).project
 project(history.name)
 tracks = Tracks(store, now=FakeClock(), new_uid=SequentialUids(), project=project)

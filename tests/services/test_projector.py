@@ -213,8 +213,10 @@ class Watched:
         return getattr(self._ledger, name)
 
     @contextmanager
-    def kept_open(self) -> Iterator[Watched]:
-        yield self
+    def beside(self, **given: Any) -> Iterator[Watched]:
+        with self._ledger.beside(**given) as fresh:
+            assert fresh is not None
+            yield type(self)(fresh, self._first)
 
     def apply(self, track: str, **given: Any) -> bool:
         self._first()
@@ -287,7 +289,6 @@ def test_what_is_appended_during_a_reindex_is_not_lost(
             another.project(history.name)
 
     assert Projector(store, Watched(ledger, appended)).reindex().problems == ()  # type: ignore[arg-type]
-    another.project(history.name)
     cursor = ledger.cursor(history.name)
     assert cursor is not None
     assert cursor.seq == len(history.records) - 1

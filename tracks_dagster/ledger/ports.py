@@ -38,12 +38,11 @@ class Ledger(Protocol):
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
-        afresh: bool = False,
     ) -> bool:
         """Upsert `rows` by table and move the cursor, in one transaction, if it stands at `expected`.
 
-        afresh: every other row of the track goes in the same transaction. False, with nothing written,
-        when another projector was faster. Raises RowRefused at a value that no such database takes.
+        False, with nothing written, when another projector was faster. Raises RowRefused at a value
+        that no such database takes.
         """
         ...
 
@@ -68,14 +67,18 @@ class Ledger(Protocol):
         """
         ...
 
-    def kept_open(self) -> AbstractContextManager[Ledger]:
-        """Give the same ledger for many calls in a row: no connection is made for each of them."""
-        ...
-
     def forget(self, track: str) -> None:
         """Remove every row of a track and its cursor."""
         ...
 
-    def sweep(self) -> None:
-        """Remove every row of tracks that have no cursor."""
+    def remembered(self, track: str) -> Mapping[str, Sequence[Row]]:
+        """Return every row of a track by table, as `apply` takes them."""
+        ...
+
+    def beside(self, *, only_outdated: bool = False) -> AbstractContextManager[Ledger | None]:
+        """Give a second ledger to fill, which takes this one's place when the context ends well.
+
+        It begins empty, or, for a ledger of an older version, with what an interrupted call left. One
+        process at a time; only_outdated: gives None where another was faster.
+        """
         ...

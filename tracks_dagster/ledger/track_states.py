@@ -6,9 +6,8 @@ that one's rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from urllib.parse import unquote
 
 from tracks_dagster.ledger.projection import Rows, dataset_rows, run_rows
@@ -137,18 +136,3 @@ def owned_rows(track: str) -> Iterator[Owned]:
                 yield Owned(table=table, key=key, column=_OWNERS.get(kind), owner=name)
     for table, key in TEXT_TABLES.items():
         yield Owned(table=table, key=key, column="track", owner=track)
-
-
-def owner_columns() -> Iterator[tuple[str, str | None, Callable[[str], str]]]:
-    """Yield each table, its column that names the track, and what makes the track's name of it."""
-    for kind, tables in TABLES.items():
-        for table in tables:
-            yield table, _OWNERS.get(kind), partial(_track_named, kind)
-    for table in TEXT_TABLES:
-        yield table, "track", str
-
-
-def _track_named(kind: str, owner: str) -> str:
-    if kind == QUARANTINES_TRACK:
-        return QUARANTINES_TRACK
-    return pool_track(owner) if kind == POOLS else f"{kind}{owner}"

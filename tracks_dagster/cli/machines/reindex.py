@@ -5,7 +5,9 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, open_app, print_answer
+from tracks_dagster.cli.common import as_json, print_answer
+from tracks_dagster.settings import Settings
+from tracks_dagster.wiring import reindex
 
 PROBLEMS_NAMED_MAX = 100
 
@@ -22,10 +24,10 @@ PROBLEMS_NAMED_MAX = 100
 def command(ctx: click.Context, forgets_lost: bool, as_json: bool) -> None:
     """Rebuild the ledger from the tracks; safe at any time, also while runs go on.
 
-    Readers find each track as it was or as it is. A track that cannot be taken in whole is named, all
-    others are rebuilt, and the exit code is 1.
+    Readers find the old ledger until the new one is whole. A track that cannot be taken in whole is
+    named, all others are rebuilt, and the exit code is 1.
     """
-    done = open_app().projector.reindex(forgets_lost=forgets_lost)
+    done = reindex(Settings.from_environment(), forgets_lost=forgets_lost)
     print_answer(
         f"Rebuilt the ledger from {done.track_count} tracks.",
         {"track_count": done.track_count, "problems": list(done.problems)},

@@ -6,7 +6,10 @@ so any number of processes may project the same track at once: one wins, the oth
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from tracks_dagster.ledger import track_states
@@ -27,7 +30,12 @@ TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is anothe
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
 BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
+PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
+
 LINEAGE = "lineage/"
+KINDS = (DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,16 +97,9 @@ class Projector:
         A track that the ledger holds to its end costs three reads, however long it is.
         Raises TrackBroken at the end when some could not be taken in whole; all others are.
         """
-        broken: list[str] = []
-        count = 0
-        for track in self._track_names():
-            count += 1
-            try:
-                self._bring_in(track)
-            except (TrackBroken, LedgerAhead) as error:
-                broken.append(f"{track}: {error}")
+        count, broken = self._bring_in_all()
         if broken:
-            named = " ".join(broken[:BROKEN_NAMED_MAX])
+            named = " ".join(list(broken.values())[:BROKEN_NAMED_MAX])
             raise TrackBroken(
                 f"{len(broken)} of {count} tracks could not be projected whole; the others were. "
                 f"{named}"
@@ -127,71 +128,80 @@ class Projector:
             return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
         return ScanPart(reached=reached, is_last=True, problems=tuple(problems))
 
-    def reindex(self, *, forgets_lost: bool = False) -> Reindexed:
-        """Make the ledger of the tracks anew, one track after the other; return what stood against it.
+    def reindex(self, *, forgets_lost: bool = False, only_outdated: bool = False) -> Reindexed:
+        """Make a new ledger of the tracks beside the old one, and replace that when it is whole.
 
-        A track's rows are replaced in one transaction, once they are all made: a reader finds each
-        track as it was or as it is, also where this is killed. A copy of the whole ledger, to be
-        swapped at the end, would take its space twice and leave out what is appended meanwhile.
-        What the ledger remembers of records that cannot be read any more stays, and is a problem;
-        forgets_lost: it goes.
+        Readers find the old one until then, also where this is killed. What the ledger remembers of
+        records that cannot be read any more is taken over, and is a problem; forgets_lost: it is not.
+        only_outdated: nothing is done where another process has brought it up to date.
+
+        Raises LedgerError, with the old one as it was, when the database fails, another process takes
+        too long to rebuild it, or an older version's rows of lost records fit the new tables no more.
         """
-        problems: list[str] = []
-        found: set[str] = set()
-        with self._ledger.kept_open() as ledger:
-            fresh = Projector(self._store, ledger)
-            for track in fresh._track_names():
-                found.add(track)
-                try:
-                    fresh._rebuild(track, forgets_lost=forgets_lost)
-                except (TrackBroken, LedgerAhead) as error:
-                    problems.append(f"{track}: {error}")
-            for row in ledger.query("select track from track_cursors order by track"):
-                if row["track"] in found or self._store.get(log_key(row["track"], 0)) is not None:
-                    continue
-                if forgets_lost:
-                    ledger.forget(row["track"])
-                else:
-                    problems.append(f"{row['track']}: the store has no such track. {_STAYS}")
-            ledger.sweep()
-        return Reindexed(track_count=len(found), problems=tuple(problems))
+        with self._ledger.beside(only_outdated=only_outdated) as fresh:
+            if fresh is None:
+                return Reindexed(track_count=0, problems=())
+            builder = Projector(self._store, fresh)
+            count, problems = builder._bring_in_all(tell_progress=True)
+            if not forgets_lost:
+                problems |= self._carry_over(builder, fresh, problems)
+        # What others appended and projected meanwhile went into the old one.
+        _, missed = self._bring_in_all()
+        return Reindexed(track_count=count, problems=tuple((missed | problems).values()))
 
-    def _rebuild(self, track: str, *, forgets_lost: bool) -> None:
-        """Replace what the ledger holds of a track by what its records give, if that is no less.
-
-        Raises TrackBroken where it is less, or where the ledger does not take all of it.
-        """
-        for _ in range(TRIES_MAX):
-            cursor = self._ledger.cursor(track)
-            new = self._read(track, None)
-            least = 0 if cursor is None or forgets_lost else cursor.seq + 1
-            if least and (len(new.records) < least or _cursor_at(new.records[least - 1]) != cursor):
-                raise TrackBroken(f"{new.problem or _OTHER} {_STAYS}") from new.problem
+    def _bring_in_all(self, *, tell_progress: bool = False) -> tuple[int, dict[str, str]]:
+        """Project every track of the store; return how many there are, and what is wrong by track."""
+        progress = _Progress(self._store) if tell_progress else None
+        problems: dict[str, str] = {}
+        count = 0
+        for track in self._track_names():
+            count += 1
             try:
-                if new.after is None:
-                    self._ledger.forget(track)
-                elif not self._write(track, cursor, new, afresh=True):
-                    continue
-            except RowRefused as error:
-                if not self._rebuild_least(track, cursor, new.records[:least], error):
-                    continue
-                self.project(track)  # as far as it goes; it names the record that is refused
-            if new.problem is not None:
-                raise new.problem
-            return
-        raise _too_contended(track)
+                self._bring_in(track)
+            except (TrackBroken, LedgerAhead) as error:
+                problems[track] = f"{track}: {error}"
+            if progress is not None:
+                progress.tell(count)
+        return count, problems
 
-    def _rebuild_least(
-        self, track: str, cursor: Cursor | None, records: Sequence[Record], refused: RowRefused
-    ) -> bool:
-        """Replace what the ledger holds by the rows of as many records; False as `_write`."""
-        if not records:
-            self._ledger.forget(track)
-            return True
-        try:
-            return self._write(track, cursor, _fold(track, None, records), afresh=True)
-        except RowRefused:
-            raise TrackBroken(f"{refused} {_STAYS}") from refused
+    def _carry_over(
+        self, builder: Projector, fresh: Ledger, problems: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Take over what the ledger remembers of tracks that tell less by now; return it by track."""
+        carried = {}
+        for row in self._ledger.query(
+            "select track, seq, sha256 from track_cursors order by track"
+        ):
+            track, cursor = row["track"], Cursor(seq=row["seq"], sha256=row["sha256"])
+            if builder._holds(track, cursor):
+                continue
+            is_lost = self._store.get(log_key(track, 0)) is None
+            why = f"{track}: the store has no such track." if is_lost else f"{track}: {_OTHER}"
+            carried[track] = f"{problems.get(track, why)} {_STAYS}"
+            try:
+                fresh.forget(track)
+                fresh.apply(
+                    track, expected=None, advanced=cursor, rows=self._ledger.remembered(track)
+                )
+            except RowRefused as error:
+                raise LedgerError(
+                    f"Cannot project the ledger anew: {carried[track]} An older version wrote that, "
+                    f"and it does not fit the new tables ({error}). Nothing was changed."
+                ) from error
+        return carried
+
+    def _holds(self, track: str, cursor: Cursor) -> bool:
+        """Whether the ledger has taken in the record of the track that `cursor` names."""
+        for _ in range(2):
+            reached = self._ledger.cursor(track)
+            if reached == cursor:
+                return True
+            if reached is not None and reached.seq > cursor.seq:
+                record = self._store.get(log_key(track, cursor.seq))
+                return record is not None and sha256_hex(record) == cursor.sha256
+            with suppress(TrackBroken, LedgerAhead):
+                self.project(track)  # appended, and projected elsewhere, since it was looked at
+        return False
 
     def _bring_in(self, track: str) -> None:
         if not self._holds_the_end(track):
@@ -238,7 +248,7 @@ class Projector:
         rest = _fold(track, first.after, new.records[half:])
         return self._take_in(track, _cursor_at(new.records[half - 1]), rest)
 
-    def _write(self, track: str, cursor: Cursor | None, new: _New, *, afresh: bool = False) -> bool:
+    def _write(self, track: str, cursor: Cursor | None, new: _New) -> bool:
         """Write the rows of new records in one transaction; False when another was faster.
 
         Raises RowRefused, with nothing written.
@@ -249,9 +259,7 @@ class Projector:
         except TrackBroken as error:
             raise RowRefused(str(error)) from error
         advanced = _cursor_at(new.records[-1])
-        return self._ledger.apply(
-            track, expected=cursor, advanced=advanced, rows=rows, afresh=afresh
-        )
+        return self._ledger.apply(track, expected=cursor, advanced=advanced, rows=rows)
 
     def _read(self, track: str, cursor: Cursor | None) -> _New:
         """Return what the track tells beyond `cursor`; raises LedgerAhead when it tells less."""
@@ -281,12 +289,34 @@ class Projector:
 
     def _track_names(self, after: str | None = None) -> Iterator[str]:
         """Yield the tracks in the order of their keys, or those that follow `after`."""
-        for prefix in (DATASETS, LINEAGE, POOLS, RUNS):
+        for prefix in KINDS:
             for name in self._store.folders(prefix):
                 if after is not None and f"{prefix}{name}/" <= f"{after}/":
                     continue
                 if self._store.get(log_key(prefix + name, 0)) is not None:
                     yield prefix + name
+
+
+class _Progress:
+    """Says now and then how far a rebuilding is, and how long it will take."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._of = sum(1 for prefix in KINDS for _ in store.folders(prefix))
+        self._began_s = self._told_s = time.monotonic()
+
+    def tell(self, count: int) -> None:
+        """Say that so many tracks are in, if nothing was said for a while."""
+        now_s = time.monotonic()
+        if now_s - self._told_s < PROGRESS_S:
+            return
+        self._told_s = now_s
+        left_s = (now_s - self._began_s) / count * max(self._of - count, 0)
+        _log.warning(
+            "Projecting the ledger anew: %d of %d tracks; about %d min left.",
+            count,
+            self._of,
+            round(left_s / 60),
+        )
 
 
 def _fold(track: str, before: TrackState | None, records: Sequence[Record]) -> _New:

@@ -1,7 +1,7 @@
 """The account of time as SQL over the ledger: one text for the views and for "as of" a time.
 
 Each `.sql` file here is one SELECT, which may name the ones before it in VIEWS as if they were tables.
-The migrations make a view of each, as of now; `select_as_of` puts them before a query instead, as of
+The database has a view of each, as of now; `select_as_of` puts them before a query instead, as of
 any time. The same text runs on SQLite and on Postgres.
 """
 

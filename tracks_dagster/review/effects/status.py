@@ -76,7 +76,7 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
     """Whether the last record that was taken in is the store's last one of the track."""
     track, seq = run_track(row["run_id"]), row["head_seq"]
     if seq is None:
-        return False  # a migration asked for the whole track anew
+        return False  # the ledger holds nothing of the track any more
     last = store.get(log_key(track, seq))
     if last is None or sha256_hex(last) != row["head_sha256"]:
         return False

@@ -1,6 +1,4 @@
-"""Column types that read back the same from SQLite and Postgres. Migrations use them too: they never
-change what they store.
-"""
+"""Column types that read back the same from SQLite and Postgres."""
 
 from __future__ import annotations
 

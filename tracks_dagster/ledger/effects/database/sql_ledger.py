@@ -13,12 +13,18 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
+from tracks_dagster.ledger.effects.database.beside import make_beside, rebuilding_alone, swap
 from tracks_dagster.ledger.effects.database.column_types import UtcTime, as_utc
-from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
+from tracks_dagster.ledger.effects.database.engine import transaction
+from tracks_dagster.ledger.effects.database.schema import (
+    check_version,
+    current_version,
+    read_version,
+)
 from tracks_dagster.ledger.effects.database.tables import metadata, track_cursors
 from tracks_dagster.ledger.effects.database.text_search import search_statement
 from tracks_dagster.ledger.ports import Cursor, Row
-from tracks_dagster.ledger.track_states import owned_rows, owner_columns
+from tracks_dagster.ledger.track_states import owned_rows
 from tracks_dagster.track.errors import LedgerError
 from tracks_dagster.track.records import Json
 
@@ -28,7 +34,7 @@ _BOOLEANS = {column.name for column in _COLUMNS if isinstance(column.type, sa.Bo
 
 
 class SqlLedger:
-    """A ledger whose schema is up to date. Safe from several threads and processes."""
+    """A ledger, and the way to rebuild one of any version. Safe from several threads and processes."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -49,15 +55,16 @@ class SqlLedger:
         expected: Cursor | None,
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
-        afresh: bool = False,
     ) -> bool:
-        """Upsert `rows` and move the cursor in one transaction, if it stands at `expected`."""
+        """Upsert `rows` and move the cursor in one transaction, if it stands at `expected`.
+
+        Raises LedgerError, too, when another version has rebuilt the ledger since it was opened.
+        """
         with transaction(self._engine, f"project {track} into", write=True) as connection:
+            check_version(connection)
             # First the cursor: whoever loses the race waits on its row, then sees that it moved.
             if not _moved(connection, track, expected, advanced):
                 return False
-            if afresh:
-                _remove_rows(connection, track)
             for name, table_rows in rows.items():
                 _upsert(connection, metadata.tables[name], table_rows)
         return True
@@ -94,34 +101,54 @@ class SqlLedger:
         with transaction(self._engine, "search", write=False) as connection:
             return [dict(row) for row in connection.execute(statement).mappings()]
 
-    @contextmanager
-    def kept_open(self) -> Iterator[SqlLedger]:
-        """Give the same ledger with one connection, which stays open until the context ends."""
-        engine = make_engine(self._engine.url, keep_connection=True)
-        try:
-            yield SqlLedger(engine)
-        finally:
-            engine.dispose()
-
     def forget(self, track: str) -> None:
         """Remove every row of a track and its cursor."""
         with transaction(self._engine, f"remove {track} from", write=True) as connection:
             connection.execute(track_cursors.delete().where(track_cursors.c.track == track))
-            _remove_rows(connection, track)
+            for owned in owned_rows(track):
+                table = metadata.tables[owned.table]
+                removed = table.delete()
+                if owned.column is not None:
+                    removed = removed.where(table.c[owned.column] == owned.owner)
+                connection.execute(removed)
 
-    def sweep(self) -> None:
-        """Remove every row of tracks that have no cursor: somebody's own, or a lost cursor's."""
-        with transaction(self._engine, "sweep", write=True) as connection:
-            known = set(connection.scalars(sa.select(track_cursors.c.track)))
-            for name, column, track_of in owner_columns():
-                table = metadata.tables[name]
-                if column is None:
-                    if track_of("") not in known:
-                        connection.execute(table.delete())
+    def remembered(self, track: str) -> dict[str, list[Row]]:
+        """Return the rows of a track in this version's columns; one that is not there is null."""
+        rows: dict[str, list[Row]] = {}
+        with transaction(self._engine, "read", write=False) as connection:
+            there = sa.inspect(connection)
+            for owned in owned_rows(track):
+                if not there.has_table(owned.table):
                     continue
-                owners = connection.scalars(sa.select(table.c[column]).distinct()).all()
-                for stray in (each for each in owners if track_of(each) not in known):
-                    connection.execute(table.delete().where(table.c[column] == stray))
+                table = metadata.tables[owned.table]
+                names = {column["name"] for column in there.get_columns(owned.table)}
+                query = sa.select(*(column for column in table.columns if column.name in names))
+                if owned.column is not None:
+                    query = query.where(table.c[owned.column] == owned.owner)
+                empty = dict.fromkeys(table.columns.keys())
+                found = connection.execute(query).mappings()
+                rows[owned.table] = [empty | dict(row) for row in found]
+        return rows
+
+    @contextmanager
+    def beside(self, *, only_outdated: bool = False) -> Iterator[SqlLedger | None]:
+        """Give a second ledger to fill, which takes this one's place when the context ends well.
+
+        It begins empty, or, for a ledger of an older version, with what an interrupted call left. One
+        process at a time; only_outdated: gives None where another was faster.
+        """
+        with rebuilding_alone(self._engine) as check_alone:
+            is_outdated = read_version(self._engine) != current_version()
+            if only_outdated and not is_outdated:
+                yield None
+                return
+            fresh = make_beside(self._engine, starts_over=not is_outdated)
+            try:
+                yield SqlLedger(fresh)
+            finally:
+                fresh.dispose()
+            check_alone()
+            swap(self._engine, fresh)
 
     def dump(self) -> dict[str, list[dict[str, Json]]]:
         """Return every row of every table, by table and in the order of primary keys.
@@ -148,15 +175,6 @@ def _moved(connection: Connection, track: str, expected: Cursor | None, advanced
             .values(values)
         )
     return connection.execute(statement).rowcount == 1
-
-
-def _remove_rows(connection: Connection, track: str) -> None:
-    for owned in owned_rows(track):
-        table = metadata.tables[owned.table]
-        removed = table.delete()
-        if owned.column is not None:
-            removed = removed.where(table.c[owned.column] == owned.owner)
-        connection.execute(removed)
 
 
 def _upsert(connection: Connection, table: sa.Table, rows: Sequence[Row]) -> None:

@@ -1,8 +1,7 @@
 """The ledger's tables. Every column is a function of records: no surrogate ids, no ingest times.
 
 People query these names, so a column keeps its meaning. Columns that end in `_json` hold JSON as
-text, `_at` a time in UTC, `_s` or `_seconds` a duration, `_bytes` a size. The migrations create the
-tables; a test compares the two.
+text, `_at` a time in UTC, `_s` or `_seconds` a duration, `_bytes` a size.
 """
 
 from __future__ import annotations

@@ -10,11 +10,37 @@ from datetime import datetime
 
 import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.engine import Dialect
+from sqlalchemy.engine import Connection, Dialect
 
 from tracks_dagster.ledger.effects.database.text_tables import texts
 
+# Words hold no ASCII but letters, digits and the space between two of them, and the tokenizer "ascii"
+# takes everything that is not ASCII as part of a word: so it splits at those spaces alone. The index
+# names rows by their rowid, which nothing but VACUUM may change; `tracks reindex` mends that.
+SEARCH_INDEX = {
+    "sqlite": (
+        "create virtual table texts_words using fts5("
+        "words, content='texts', content_rowid='rowid', tokenize='ascii')",
+        "create trigger texts_inserted after insert on texts begin "
+        "insert into texts_words (rowid, words) values (new.rowid, new.words); end",
+        "create trigger texts_deleted after delete on texts begin "
+        "insert into texts_words (texts_words, rowid, words) "
+        "values ('delete', old.rowid, old.words); end",
+        "create trigger texts_updated after update on texts when old.words <> new.words begin "
+        "insert into texts_words (texts_words, rowid, words) "
+        "values ('delete', old.rowid, old.words); "
+        "insert into texts_words (rowid, words) values (new.rowid, new.words); end",
+    ),
+    "postgresql": ("create index ix_texts_words on texts using gin (string_to_array(words, ' '))",),
+}
+
 _FTS5 = "texts.rowid in (select rowid from texts_words where texts_words match :phrases)"
+
+
+def make_search_index(connection: Connection) -> None:
+    """Make the index of each database's own kind, which SQLAlchemy has no word for."""
+    for statement in SEARCH_INDEX[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
 
 
 def search_statement(

@@ -1,6 +1,6 @@
 """The table of everything that was said in words, on any track; `text_search` asks it.
 
-Its indexes are of a kind that each database has its own of, so the migration makes them.
+Its indexes are of a kind that each database has its own of, so `text_search` makes them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""The ledger's views: what `ledger.ledger_views` tells, as of now. The migrations make them.
+"""The ledger's views: what `ledger.ledger_views` tells, as of now.
 
-They are known here by name and column, so that `tracks sql` can read them as it reads tables. A view
-whose text changes needs a migration that drops and makes all of them anew: `drop_views`, `make_views`.
+They are known here by name and column, so that `tracks sql` can read them as it reads tables.
 """
 
 from __future__ import annotations
@@ -32,12 +31,6 @@ def make_views(connection: Connection) -> None:
     for view in VIEWS:
         text = select_of(view).replace(":as_of_us", now_us).replace(":since_us", "0")
         connection.exec_driver_sql(f"create view {view} as {text}")
-
-
-def drop_views(connection: Connection) -> None:
-    """Remove every view; those that read others go first."""
-    for view in reversed(VIEWS):
-        connection.exec_driver_sql(f"drop view if exists {view}")
 
 
 def _view(name: str, columns: str) -> Table:

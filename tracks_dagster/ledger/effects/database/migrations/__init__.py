@@ -1,1 +1,0 @@
-"""Migrations of the ledger, run by `migrate`; alembic finds them by this folder."""

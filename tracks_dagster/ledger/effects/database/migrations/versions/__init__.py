@@ -1,1 +1,0 @@
-"""One file a migration; `down_revision` names the one before."""

@@ -36,10 +36,14 @@ from dagster import (
 from tracks_dagster.attempts.effects.closing import find_attempt
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.checkpoints.effects.checkpoint_reports import due_reports
+from tracks_dagster.checkpoints.effects.checkpoint_reports import (
+    CheckpointReport,
+    CheckpointReports,
+)
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.families import FAMILIES
 from tracks_dagster.holds.effects.stops import request_stop
+from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.reasons.endings import Ending, ending_check
 from tracks_dagster.review.effects.explain.run import Around
 from tracks_dagster.review.effects.receipt_metadata import (
@@ -55,6 +59,7 @@ from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
 
 # The first words of each asset of the group: "Materialize all" is what Dagster's graph offers.
@@ -167,7 +172,16 @@ def _supervise(
     run_id, attempt_id = parse_attempt_key(context.partition_key)
     _, attempt = find_attempt(app.tracks, run_id, attempt_id)
     launcher = attempt.opened.compute.launcher
-    reported: set[str] = set()  # by this process; another one may have reported more
+    reports = CheckpointReports(
+        attempt_id=attempt_id,
+        is_reported=partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS),
+        report=partial(_report_commit, context),
+    )
+    cursors = ProcessCursors()  # another process may have reported more
+
+    def show_commits() -> None:
+        follow(app.tracks, cursors, reports, run_track(run_id))
+
     (policy, no_policy), (rules, no_rules) = app.usable_policy(), app.usable_rules()
     for problem in (no_policy, no_rules):
         if problem is not None:
@@ -184,7 +198,7 @@ def _supervise(
         process=app.own_process(),
         clean=app.redact,
         sleep=time.sleep,
-        seen=lambda state: _report_commits(context, state, attempt_id, reported),
+        seen=lambda _: show_commits(),
         rules=rules,
     )
     try:
@@ -224,30 +238,18 @@ def _fail_as_taken_away(context: AssetExecutionContext) -> None:
         time.sleep(TAKEN_AWAY_LOOK_S)
 
 
-def _report_commits(
-    context: AssetExecutionContext, state: RunState, attempt_id: int, reported: set[str]
-) -> None:
-    """Tell Dagster of checkpoints while training goes on: the partition first, then its event.
-
-    reported: the keys that Dagster is known to have; those of this attempt are added.
-    """
-    instance, kind = context.instance, names.CHECKPOINT_PARTITIONS
-
-    def is_reported(key: str) -> bool:
-        if key not in reported and instance.has_dynamic_partition(kind, key):
-            reported.add(key)
-        return key in reported
-
-    for report in due_reports(state, attempt_id, is_reported):
-        instance.add_dynamic_partitions(kind, [report.key])
-        context.log_event(
-            AssetMaterialization(
-                asset_key=AssetKey(kind),
-                partition=report.key,
-                metadata=report.metadata,
-                tags={names.TAG_DATA_VERSION: report.manifest_sha256},
-            )
+def _report_commit(context: AssetExecutionContext, report: CheckpointReport) -> None:
+    """Show a checkpoint while training goes on: the partition first, then its event."""
+    kind = names.CHECKPOINT_PARTITIONS
+    context.instance.add_dynamic_partitions(kind, [report.key])
+    context.log_event(
+        AssetMaterialization(
+            asset_key=AssetKey(kind),
+            partition=report.key,
+            metadata=report.metadata,
+            tags={names.TAG_DATA_VERSION: report.manifest_sha256},
         )
+    )
 
 
 def _check(reason: TerminationReason) -> AssetCheckResult:

@@ -34,13 +34,17 @@ from tracks_dagster.attempts.effects.ui_partitions import (
 from tracks_dagster.attempts.effects.watch import CLOSE_S_MAX, close_lost
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
-from tracks_dagster.checkpoints.effects.checkpoint_reports import CheckpointReport, due_reports
+from tracks_dagster.checkpoints.effects.checkpoint_reports import (
+    CheckpointReport,
+    CheckpointReports,
+)
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.kubernetes.effects.sweep import SWEEP_EVERY, sweep
 from tracks_dagster.kubernetes.effects.tainting import keep_taints
 from tracks_dagster.kubernetes.gangs.orphans import StandingGangs
 from tracks_dagster.kubernetes.settings.node_taints import NodeTaints
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
+from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     Part,
@@ -57,6 +61,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
 
 DECIDERS = (Retries.of(names.WATCH_ATTEMPTS), FirstAttempts())
@@ -191,12 +196,14 @@ def _due_reports(
     context: SensorEvaluationContext, app: App, run_id: str, attempt_id: int
 ) -> list[CheckpointReport]:
     """Return what Dagster was not told of; what cannot be read now holds up no receipt."""
+    due: list[CheckpointReport] = []
     is_reported = partial(context.instance.has_dynamic_partition, names.CHECKPOINT_PARTITIONS)
+    reports = CheckpointReports(attempt_id=attempt_id, is_reported=is_reported, report=due.append)
     try:
-        return due_reports(app.tracks.run(run_id), attempt_id, is_reported)
+        follow(app.tracks, ProcessCursors(), reports, run_track(run_id))
     except TracksError as error:
         context.log.warning(app.redact(f"{run_id}: its checkpoints are not shown: {error}"))
-        return []
+    return due
 
 
 def _commit(commit: CheckpointReport) -> AssetMaterialization:

@@ -1,8 +1,9 @@
 """Deciders and followers: the two ways in which something comes of a track, each on a postcard.
 
-A decider says what follows on a run. Adding one (a gate, a tuner, a device lease) is one file with a
-class as below, and one line in `definitions.py`. A follower does something elsewhere with each record
-that it has not had yet. The drivers are in `ledger.effects.deciding`.
+A decider says what follows on a run; a follower does something elsewhere with each record that it has
+not had yet. Adding one (a gate, a tuner, a device lease; alerts, a tracker) is one file with a class as
+below, and one line in `definitions.py`: `decider_sensor(…)` or `follower_sensor(…)`. The drivers are
+`ledger.effects.deciding` and `ledger.effects.following`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.bodies import Alert
 from tracks_dagster.track.records import Draft, Record
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -91,16 +93,25 @@ class Follower(Protocol):
 
     @property
     def name(self) -> str:
-        """Names its cursor."""
+        """Names its cursors, and its sensor."""
         ...
 
-    def cursor(self, track: str) -> int:
-        """Return the seq of the newest record that it has taken in, -1 before the first.
+    def take(self, state: TrackState, new: Sequence[Record]) -> None:
+        """Take in the records after the cursor, in order; raises a TracksError to have them again.
 
-        Kept where its effect is, so that both are there or neither is; else by `StoredCursors`.
+        Idempotent: the same records come again where the cursor was not moved any more. state: of the
+        track, with these records and perhaps with later ones.
         """
         ...
 
-    def take(self, track: str, new: Sequence[Record]) -> None:
-        """Take in the records after the cursor, in order, and move it. Idempotent: may be repeated."""
+
+class Cursors(Protocol):
+    """How far each follower has come in each track."""
+
+    def get(self, follower: str, track: str) -> int:
+        """Return the seq of the newest record that it has taken in, -1 before the first."""
+        ...
+
+    def move(self, follower: str, track: str, seq: int) -> None:
+        """Remember that it has taken in the records up to `seq`."""
         ...

@@ -6,11 +6,12 @@ report which is lost or repeated changes nothing but a page.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.names import checkpoint_key
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, Record
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
 
@@ -23,15 +24,25 @@ class CheckpointReport:
     metadata: dict[str, Json]
 
 
-def due_reports(
-    state: RunState, attempt_id: int, is_reported: Callable[[str], bool]
-) -> list[CheckpointReport]:
-    """Return a report for each commit of the attempt that was not reported yet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReports:
+    """The follower that shows the commits of one attempt in Dagster, each once.
 
     is_reported: asked for a partition key at a time, so that the commits of other runs cost nothing.
     """
-    mine = [each for each in state.checkpoints if each.ref.attempt_id == attempt_id]
-    return [_report(each) for each in mine if not is_reported(partition_key(each))]
+
+    attempt_id: int
+    is_reported: Callable[[str], bool]
+    report: Callable[[CheckpointReport], None]
+    name: str = "checkpoint_reports"
+
+    def take(self, state: TrackState, new: Sequence[Record]) -> None:
+        """Report each commit of the attempt among `new` that was not reported yet."""
+        assert isinstance(state, RunState)
+        seqs = {record.seq for record in new if record.attempt_id == self.attempt_id}
+        for commit in state.checkpoints:
+            if commit.seq in seqs and not self.is_reported(partition_key(commit)):
+                self.report(_report(commit))
 
 
 def partition_key(checkpoint: CheckpointState) -> str:

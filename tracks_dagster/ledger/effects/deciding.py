@@ -1,23 +1,21 @@
-"""The drivers of deciders and followers: the one loop in which each of them is asked.
+"""The driver of deciders: the one loop in which each of them is asked.
 
-Both are safe from several threads and processes at once, and may be killed anywhere: a decision holds
-only for the state it was made on, and what a follower does may be done again.
+Safe from several threads and processes at once, and may be killed anywhere: a decision holds only for
+the state that it was made on.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from tracks_dagster.ledger.deciding import Answer, Decided, Decider, First, Follower, Wait
+from tracks_dagster.ledger.deciding import Answer, Decided, Decider, First, Wait
 from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import Contended
-from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Kind, Record, canonical_json
+from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
@@ -146,57 +144,3 @@ def _settle(world: W, decider: Decider[W], state: RunState) -> tuple[Settled, Ru
         f"A decision for {run_id} lost its place {DECISIONS_MAX} times in a row; the next tick decides "
         "again."
     )
-
-
-# --- followers ------------------------------------------------------------------------------------
-
-
-def follow(tracks: Tracks, follower: Follower, track: str) -> int:
-    """Hand the follower the records of `track` that it has not had; return how many those were."""
-    new = tracks.records(track)[follower.cursor(track) + 1 :]
-    if new:
-        follower.take(track, new)
-    return len(new)
-
-
-def follow_all(
-    world: HasTracks, follower: Follower, time_slice: TimeSlice = SEVERAL_AT_ONCE
-) -> Tick[int]:
-    """Hand the follower what is new of every track that the ledger shows to have moved, in turn.
-
-    done: how many records, by track. One track's trouble is a problem of its own. Raises LedgerError.
-    """
-    rows = world.ledger.query("select track, seq from track_cursors order by track")
-    moved = [row["track"] for row in rows if follower.cursor(row["track"]) < row["seq"]]
-
-    def look(track: str) -> Tick[int]:
-        return Tick(done=(follow(world.tracks, follower, track),))
-
-    return take_turns(moved, look, time_slice)
-
-
-class StoredCursors:
-    """Cursors of a follower whose effect keeps none: an object for each track.
-
-    Moved after the effect: a follower that is killed in between does it again.
-    """
-
-    def __init__(self, store: ObjectStore, name: str) -> None:
-        self._store = store
-        self._name = name
-        self._seqs: dict[str, int] = {}  # as read or moved last; another process may be further
-
-    def get(self, track: str) -> int:
-        """Return the seq of the newest record taken in, -1 before the first."""
-        if track not in self._seqs:
-            stored = self._store.get(self._key(track))
-            self._seqs[track] = -1 if stored is None else int(json.loads(stored)["seq"])
-        return self._seqs[track]
-
-    def move(self, track: str, record: Record) -> None:
-        """Remember `record` as the newest that was taken in."""
-        self._store.put(self._key(track), canonical_json({"seq": record.seq}))
-        self._seqs[track] = record.seq
-
-    def _key(self, track: str) -> str:
-        return f"followers/{self._name}/{track}.json"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,6 @@ from hypothesis import settings
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.time_sums import assert_accounts
 from tracks_dagster.ledger import projection
-from tracks_dagster.ledger.ports import Row
-from tracks_dagster.ledger.projection_accounting import accounting_rows
 from tracks_dagster.track.states.run_state import RunState
 
 if TYPE_CHECKING:
@@ -59,8 +57,9 @@ def store() -> FakeObjectStore:
 def accounted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Every run that a test projects has its account of time checked; what is wrong fails the test."""
     wrong: list[str] = []
+    accounting_rows = projection.accounting_rows
 
-    def checked(state: RunState, before: RunState | None = None) -> dict[str, Sequence[Row]]:
+    def checked(state: RunState, before: RunState | None = None) -> projection.Rows:
         try:
             assert_accounts(state)
         except AssertionError as error:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracks_dagster.ledger.facts.fact import row
+from tracks_dagster.ledger.facts.text import TEXT, TextView
 from tracks_dagster.ledger.ports import Row
-from tracks_dagster.ledger.projection_values import row_of
 from tracks_dagster.ledger.searching import words_of
 from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.track.track import RUNS
@@ -48,7 +49,7 @@ def text_row(track: str, record: Record) -> Row | None:
     run_id = track.removeprefix(RUNS) if track.startswith(RUNS) else body.get("run_id")
     attempt_id = record.attempt_id if record.attempt_id is not None else body.get("attempt_id")
     text = said[:TEXT_CHARACTERS_MAX]
-    return row_of(
+    view = TextView(
         track=track,
         seq=record.seq,
         kind=record.kind.value,
@@ -59,6 +60,7 @@ def text_row(track: str, record: Record) -> Row | None:
         words=" ".join(words_of(text)),
         said_at=record.at,
     )
+    return row(TEXT, view)
 
 
 def _said(record: Record) -> str:

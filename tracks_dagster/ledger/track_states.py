@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
-from tracks_dagster.ledger.projection import Rows, dataset_rows, run_rows
-from tracks_dagster.ledger.projection_lineage import quarantine_rows
-from tracks_dagster.ledger.projection_pools import pool_rows
+from tracks_dagster.ledger.projection import (
+    Rows,
+    dataset_rows,
+    pool_rows,
+    quarantine_rows,
+    run_rows,
+)
 from tracks_dagster.ledger.projection_texts import text_rows
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.records import Record

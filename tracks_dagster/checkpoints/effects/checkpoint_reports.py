@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, partition_key
+from tracks_dagster.ledger.facts.fact import shown
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.track.names import checkpoint_key
 from tracks_dagster.track.records import Json, Record
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
@@ -41,34 +42,19 @@ class CheckpointReports:
         assert isinstance(state, RunState)
         seqs = {record.seq for record in new if record.attempt_id == self.attempt_id}
         for commit in state.checkpoints:
-            if commit.seq in seqs and not self.is_reported(partition_key(commit)):
+            if commit.seq in seqs and not self.is_reported(partition_key(commit.ref)):
                 self.report(_report(commit))
 
 
-def partition_key(checkpoint: CheckpointState) -> str:
-    """Return the checkpoint's partition key in Dagster."""
-    ref = checkpoint.ref
-    return checkpoint_key(ref.run_id, ref.attempt_id, ref.step)
-
-
 def _report(checkpoint: CheckpointState) -> CheckpointReport:
-    ref, body = checkpoint.ref, checkpoint.body
+    ref = checkpoint.ref
     return CheckpointReport(
-        key=partition_key(checkpoint),
+        key=partition_key(ref),
         manifest_sha256=ref.manifest_sha256,
         metadata={
-            "training_run_id": ref.run_id,
-            "attempt_id": ref.attempt_id,
-            "step": ref.step,
-            "samples_consumed": body.cursor,
-            "trigger": body.trigger,
-            "object_prefix": ref.object_prefix,
-            "manifest_sha256": ref.manifest_sha256,
-            "total_bytes": body.total_bytes,
-            "written_bytes": body.written_bytes,
-            "blocking_s": body.blocking_s,
+            **shown(CHECKPOINT, checkpoint),
             "look_up/where_it_comes_from": f"tracks lineage checkpoint:{ref.run_id}@{ref.step}",
             "look_up/what_rests_on_it": f"tracks blast checkpoint:{ref.run_id}@{ref.step}",
-            **{f"metric_{name}": value for name, value in body.metrics.items()},
+            **{f"metric_{name}": value for name, value in checkpoint.body.metrics.items()},
         },
     )

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.ledger.projection_values import time_of
+from tracks_dagster.ledger.time_facts import accelerator_of
 from tracks_dagster.track.bodies import AttemptEnded, AttemptReclassified, RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import LOCAL, attempt_key
@@ -182,13 +183,6 @@ def _devices(view: AttemptView) -> list[str]:
     return [rank.device for rank in view.attempt.placed.ranks] if view.attempt.placed else []
 
 
-def _accelerator(view: AttemptView) -> str:
-    ended, placed = view.attempt.ended, view.attempt.placed
-    seen = ended.accelerator if ended else ""
-    asked = view.attempt.opened.compute.device_class
-    return seen or (placed.ranks[0].accelerator if placed and placed.ranks else asked)
-
-
 def _cursor_to(view: AttemptView) -> int | None:
     ended = view.attempt.ended
     told = ended.cursor_to if ended else None
@@ -283,8 +277,9 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          absent=(NEVER_PLACED,), instead="none", group="where", ui="where/nodes", label="nodes"),
     Fact("devices", Type.NAMES, _devices, "the device of each rank: `cpu` or the GPU's UUID",
          absent=(NEVER_PLACED,), instead="none", group="where", label="devices"),
-    Fact("accelerator", TEXT, _accelerator, "the model of its devices", absent=(OPEN,),
-         instead="what was placed, else asked for", group="cost", ui="cost/accelerator"),
+    Fact("accelerator", TEXT, lambda v: accelerator_of(v.attempt), "the model of its devices",
+         absent=(OPEN,), instead="what was placed, else asked for", group="cost",
+         ui="cost/accelerator"),
     Fact("pool", TEXT, _opened(lambda o: pool_of(o.compute)), "the compute pool it was asked for",
          group="where"),
     Fact("dagster_run_id", TEXT,
@@ -369,7 +364,7 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("gpu_seconds", REAL, _ended(lambda e: e.device_seconds),
          "device seconds, whatever the accelerator: ranks times seconds", absent=(OPEN,),
          json="cost.device_seconds", ui="cost/device_seconds", label="device seconds"),
-    Fact("last_step", INTEGER, _last_step, "the last step that it ran", absent=(NO_STEP,),
+    Fact("last_step", INTEGER, _last_step, "the last step that it ran", absent=(NO_STEP, OPEN),
          group="cost"),
     Fact("kept_steps", INTEGER, lambda v: v.account.kept, "its steps that the run rests on",
          absent=(OPEN,), instead="all of its steps", group="cost", label="steps kept and lost"),

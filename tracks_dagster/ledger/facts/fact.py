@@ -7,7 +7,7 @@ of a record's body and one entry here. Prose is written by hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -17,7 +17,8 @@ from tracks_dagster.ledger.ports import Row
 from tracks_dagster.ledger.projection_values import json_text, row_of
 from tracks_dagster.track.records import Json, format_time
 
-Subject = TypeVar("Subject")  # what facts are known of: a view of an attempt, for example
+# What facts are known of: a view of an attempt, for example.
+Subject = TypeVar("Subject", contravariant=True)
 
 
 class Type(StrEnum):
@@ -94,7 +95,7 @@ class Fact(Generic[Subject]):
         """Where `explain --json` has it, with dots."""
         return self.json or ".".join(filter(None, (self.group, self.name)))
 
-    def absence(self, subject: Subject) -> Absence[Subject] | None:
+    def absence(self, subject: Subject) -> Absence[Any] | None:
         """Return why it is unknown; None where it is known, or nobody knows why it is not."""
         return next((each for each in self.absent if each.holds(subject)), None)
 
@@ -129,8 +130,16 @@ def nested(facts: Sequence[Fact[Subject]], subject: Subject) -> dict[str, Json]:
     return found
 
 
+def shown(facts: Sequence[Fact[Subject]], subject: Subject) -> dict[str, Json]:
+    """Return what Dagster's UI shows of these facts, as JSON."""
+    known = (each for each in facts if each.ui and each.is_recorded(subject))
+    return {each.ui: as_json(each.of(subject)) for each in known}
+
+
 def as_json(value: Any) -> Json:
     """Return a fact's value as JSON."""
     if isinstance(value, datetime):
         return format_time(value)
+    if isinstance(value, Mapping):
+        return dict(value)
     return list(value) if isinstance(value, tuple) else value

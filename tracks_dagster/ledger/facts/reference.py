@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from tracks_dagster.ledger.facts.fact import Fact
-from tracks_dagster.ledger.facts.tables import FACTS
+from tracks_dagster.ledger.facts.tables import EXPLAINED, FACTS
 
 BEGIN = "<!-- columns: written from ledger/facts by `python -m tests.reference` -->"
 END = "<!-- end of columns -->"
@@ -21,21 +21,23 @@ def with_reference(page: str) -> str:
 
 
 def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
+    explained, is_in_ui = EXPLAINED.get(table), any(each.ui for each in facts)
+    heads = ["column", "type", "what it is", "unknown"]
+    heads += [f"`explain --json`{explained}"] if explained is not None else []
+    heads += ["in Dagster's UI"] if is_in_ui else []
     yield f"\n### {table}\n"
-    yield "| column | type | what it is | unknown | `explain --json` | in Dagster's UI |"
-    yield "|---|---|---|---|---|---|"
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
     for each in facts:
-        cells = (
-            f"`{each.column}`" + (" (key)" if each.is_key else "") if each.has_column else "",
-            each.type.value,
-            each.meaning,
-            _unknown(each),
-            f"`{each.json_path}`",
-            f"`{each.ui}`" if each.ui else "",
-        )
+        key = " (key)" if each.is_key else ""
+        column = f"`{each.column}`{key}" if each.has_column else ""
+        cells = [column, each.type.value, each.meaning, _unknown(each)]
+        cells += [f"`{each.json_path}`"] if explained is not None else []
+        cells += [f"`{each.ui}`" if each.ui else ""] if is_in_ui else []
         yield f"| {' | '.join(cells)} |"
     why = {absence.name: absence.sentence for each in facts for absence in each.absent}
-    yield f"\nUnknown: {'; '.join(f'{name}: {sentence}' for name, sentence in why.items())}.\n"
+    if why:
+        yield f"\nUnknown: {'; '.join(f'{name}: {words}' for name, words in why.items())}.\n"
 
 
 def _unknown(fact: Fact[Any]) -> str:

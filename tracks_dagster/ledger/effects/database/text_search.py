@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.engine import Connection, Dialect
 
-from tracks_dagster.ledger.effects.database.text_tables import texts
+from tracks_dagster.ledger.effects.database.tables import texts
 
 # Words hold no ASCII but letters, digits and the space between two of them, and the tokenizer "ascii"
 # takes everything that is not ASCII as part of a word: so it splits at those spaces alone. The index

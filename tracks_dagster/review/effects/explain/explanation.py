@@ -241,7 +241,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptExplanation:
-    """Everything of one attempt. facts: by group, as `explanation_json` has them. missing: what the
+    """Everything of one attempt. facts: as `explanation_json` has them, those of its checkpoints and
+    evals included. missing: what the
     record does not hold, a sentence each.
 
     failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
@@ -286,13 +287,15 @@ class AttemptExplanation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunExplanation:
-    """A run and its newest attempts, oldest first. promotions: a sentence each.
+    """A run and its newest attempts, oldest first. facts: of the run, as `explanation_json` has them.
+    promotions: a sentence each.
 
     history: all of its attempts; left_out: how many older ones are told there only. cost: of all of
     them, without a debit. waits_for: what is late or will not come by itself.
     """
 
     run_id: str
+    facts: Mapping[str, Json]
     state: str
     why: str
     attempts: tuple[AttemptExplanation, ...]
@@ -308,10 +311,10 @@ def explanation_json(told: RunExplanation | AttemptExplanation) -> dict[str, Jso
     """Return an explanation as `tracks explain --json` prints it, every fact in its group."""
     parts = to_json(told)
     if isinstance(told, RunExplanation):
-        return parts | {"attempts": [explanation_json(each) for each in told.attempts]}
+        parts["attempts"] = [explanation_json(each) for each in told.attempts]
     for name, value in parts.pop("facts").items():
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or name not in parts:
             parts[name] = value
-        elif parts.get(name, value) is not None:  # a group is null where nothing of it is known
-            parts[name] = {**parts.get(name, {}), **value}
+        elif parts[name] is not None:  # a group is null where nothing of it is known
+            parts[name] |= value
     return parts

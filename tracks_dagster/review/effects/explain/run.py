@@ -16,7 +16,9 @@ from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import next_start, not_known
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT
+from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
 from tracks_dagster.ledger.facts.fact import nested
+from tracks_dagster.ledger.facts.run import RUN, RunView
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
@@ -55,7 +57,7 @@ from tracks_dagster.track.bodies import RankPlace, TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, attempt_key
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Kind, format_time
+from tracks_dagster.track.records import Json, Kind, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
@@ -154,6 +156,7 @@ def explain_told(
     chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
     return RunExplanation(
         run_id=told.run.state.run_id,
+        facts=nested(RUN, RunView(state=told.run.state, status=told.run.status)),
         state=told.run.status.state,
         why=told.run.status.why,
         attempts=tuple(_explain(tracks.store, told, receipt, around, holds) for receipt in chosen),
@@ -206,7 +209,7 @@ def _explain(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,
-        facts=nested(ATTEMPT, receipt.view),
+        facts=_facts(state, receipt),
         tried=explain_tried(state, attempt),
         data=explain_data(receipt),
         code=state.declared.code,
@@ -235,6 +238,18 @@ def _explain(
         broken=told.read.broken,
         waits_for=around.waits_for(state),
     )
+
+
+def _facts(state: RunState, receipt: Receipt) -> dict[str, Json]:
+    number = receipt.attempt.attempt_id
+    evals = [each for each in state.evals if each.opened.checkpoint.attempt_id == number]
+    return {
+        **nested(ATTEMPT, receipt.view),
+        "checkpoints": [
+            nested(CHECKPOINT, each) for each in state.checkpoints if each.ref.attempt_id == number
+        ],
+        "evals": [nested(EVAL, eval_view(state, each)) for each in evals],
+    }
 
 
 def _quarantined(holds: Holds, state: RunState, attempt: AttemptState) -> Iterator[str]:

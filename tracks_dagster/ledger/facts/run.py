@@ -1,0 +1,215 @@
+"""What may be known of a training run, and of what was said and decided about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tracks_dagster.ledger.facts.checkpoint import partition_key
+from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
+from tracks_dagster.track.bodies import Alert, Note, PromotionDecided
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.lifecycle import RunStatus, run_status
+from tracks_dagster.track.states.run_state import Dated, RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """All that the facts of a run are computed from."""
+
+    state: RunState
+    status: RunStatus
+
+
+def run_view(state: RunState) -> RunView:
+    """Return the view of a run."""
+    return RunView(state=state, status=run_status(state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromotionView:
+    """A decision on a promotion; seq and at are those of its record, once it is appended."""
+
+    run_id: str
+    body: PromotionDecided
+    seq: int | None = None
+    at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoteView:
+    """A note or an alert of a run."""
+
+    run_id: str
+    note: Dated[Note] | Dated[Alert]
+
+
+NO_CHECKOUT: Absence[RunView] = Absence(
+    "no_checkout",
+    "the run was declared outside of a git checkout",
+    lambda v: v.state.declared.code.git_commit is None,
+)
+NO_BRANCH: Absence[RunView] = Absence(
+    "no_branch", "HEAD was detached", lambda v: v.state.declared.code.branch is None
+)
+NO_SOURCE: Absence[RunView] = Absence(
+    "no_source",
+    "the run began at step 0, as no branch of another",
+    lambda v: v.state.declared.branched_from is None,
+)
+NO_STEPS_NAMED: Absence[RunView] = Absence(
+    "no_steps_named",
+    "its config names no number of steps",
+    lambda v: v.state.declared.config.get("steps") is None,
+)
+NOT_FINISHED: Absence[RunView] = Absence(
+    "not_finished", "the run is not finished", lambda v: v.state.finished is None
+)
+NOTHING_SAVED: Absence[RunView] = Absence(
+    "nothing_saved",
+    "the run finished without a checkpoint",
+    lambda v: v.state.finished is not None and v.state.finished.final is None,
+)
+NOT_MEASURED: Absence[PromotionView] = Absence(
+    "not_measured",
+    "the eval did not measure that metric",
+    lambda v: v.body.metric not in v.body.metrics,
+)
+OF_THE_RUN: Absence[NoteView] = Absence(
+    "of_the_run", "it concerns no single attempt", lambda v: v.note.attempt_id is None
+)
+
+
+def _branched(read: Callable[[CheckpointRef], Any]) -> Callable[[RunView], Any]:
+    def of(view: RunView) -> Any:
+        source = view.state.declared.branched_from
+        return read(source) if source else None
+
+    return of
+
+
+def _final(read: Callable[[CheckpointRef], Any]) -> Callable[[RunView], Any]:
+    def of(view: RunView) -> Any:
+        finished = view.state.finished
+        return read(finished.final) if finished and finished.final else None
+
+    return of
+
+
+def _device_seconds(view: RunView) -> float:
+    ends = [attempt.ended for attempt in view.state.attempts if attempt.ended]
+    return sum((ended.device_seconds for ended in ends), start=0.0)
+
+
+TEXT, INTEGER, REAL, TRUTH, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TRUTH, Type.TIME
+
+# Tables, to be read by the line:
+# fmt: off
+RUN: tuple[Fact[RunView], ...] = (
+    Fact("run_id", TEXT, lambda v: v.state.run_id, "the training run", is_key=True),
+    Fact("model_family", TEXT, lambda v: v.state.declared.model_family, "which trainer and model"),
+    Fact("stage", TEXT, lambda v: v.state.declared.stage, "smoke, canary or full"),
+    Fact("owner", TEXT, lambda v: v.state.declared.owner, "whose run it is"),
+    Fact("team", TEXT, lambda v: v.state.declared.team, "of the owner"),
+    Fact("intent", TEXT, lambda v: v.state.declared.intent, "what it is for, in a sentence"),
+    Fact("dataset", TEXT, lambda v: v.state.declared.snapshot.dataset, "the dataset it trains on"),
+    Fact("snapshot_id", TEXT, lambda v: v.state.declared.snapshot.snapshot_id,
+         "the snapshot it was declared with"),
+    Fact("git_commit", TEXT, lambda v: v.state.declared.code.git_commit, "where the code stood",
+         absent=(NO_CHECKOUT,)),
+    Fact("git_branch", TEXT, lambda v: v.state.declared.code.branch, "of the checkout",
+         absent=(NO_CHECKOUT, NO_BRANCH)),
+    Fact("git_dirty", TRUTH, lambda v: v.state.declared.code.dirty,
+         "whether the checkout had local changes", absent=(NO_CHECKOUT,)),
+    Fact("package_version", TEXT, lambda v: v.state.declared.code.package_version,
+         "of this program"),
+    Fact("trainer", TEXT, lambda v: v.state.declared.trainer,
+         "`family`, or the key of the stored script"),
+    Fact("launcher", TEXT, lambda v: v.state.declared.compute.launcher, "local or kubernetes"),
+    Fact("ranks", INTEGER, lambda v: v.state.declared.compute.ranks,
+         "processes of a gang, one device each"),
+    Fact("device_class", TEXT, lambda v: v.state.declared.compute.device_class,
+         "the class of device it asked for"),
+    Fact("max_steps", INTEGER, lambda v: v.state.declared.config.get("steps"),
+         "how many steps it is to have", absent=(NO_STEPS_NAMED,)),
+    Fact("config", Type.MAPPING, lambda v: v.state.declared.config,
+         "its whole config, as declared"),
+    Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,
+         "device seconds of an undisturbed run, as declared"),
+    Fact("state", TEXT, lambda v: v.status.state,
+         "running, waiting, succeeded, refused or cancelled"),
+    Fact("state_why", TEXT, lambda v: v.status.why, "the same in a sentence", json="why"),
+    Fact("declared_at", TIME, lambda v: v.state.declared_at, "recorded"),
+    Fact("finished_at", TIME, lambda v: v.state.finished_at, "recorded", absent=(NOT_FINISHED,)),
+    Fact("stop_cause", TEXT, lambda v: v.state.finished.stop_cause if v.state.finished else None,
+         "converged, step_budget, early_stop, cost_stop or user", absent=(NOT_FINISHED,)),
+    Fact("attempt_count", INTEGER, lambda v: len(v.state.attempts),
+         "attempts, an open one included"),
+    Fact("device_seconds", REAL, _device_seconds, "of the attempts that have ended"),
+    Fact("final_step", INTEGER, _final(lambda c: c.step), "the step of its final checkpoint",
+         absent=(NOT_FINISHED, NOTHING_SAVED)),
+    Fact("final_manifest_sha256", TEXT, _final(lambda c: c.manifest_sha256),
+         "the manifest of its final checkpoint", absent=(NOT_FINISHED, NOTHING_SAVED)),
+    Fact("branched_from_run_id", TEXT, _branched(lambda c: c.run_id), "the run it goes on from",
+         absent=(NO_SOURCE,)),
+    Fact("branched_from_step", INTEGER, _branched(lambda c: c.step), "the step it goes on from",
+         absent=(NO_SOURCE,)),
+    Fact("branched_from_manifest_sha256", TEXT, _branched(lambda c: c.manifest_sha256),
+         "the manifest of that checkpoint", absent=(NO_SOURCE,)),
+)
+
+PROMOTION: tuple[Fact[PromotionView], ...] = (
+    Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True, ui="training_run_id"),
+    Fact("seq", INTEGER, lambda v: v.seq, "of the record that decided", is_key=True),
+    Fact("alias", TEXT, lambda v: v.body.alias, "the name that is given", ui="alias"),
+    Fact("promoted", TRUTH, lambda v: v.body.promoted, "false is a refusal, recorded all the same",
+         ui="promoted"),
+    Fact("attempt_id", INTEGER, lambda v: v.body.checkpoint.attempt_id, "of the checkpoint"),
+    Fact("step", INTEGER, lambda v: v.body.checkpoint.step, "of the checkpoint"),
+    Fact("checkpoint", TEXT, lambda v: partition_key(v.body.checkpoint), "its partition in Dagster",
+         has_column=False, ui="checkpoint"),
+    Fact("manifest_sha256", TEXT, lambda v: v.body.checkpoint.manifest_sha256, "of the checkpoint",
+         ui="manifest_sha256"),
+    Fact("eval_id", TEXT, lambda v: v.body.eval_id, "the eval it rests on"),
+    Fact("eval", TEXT, lambda v: f"{v.run_id}/{v.body.eval_id}", "the eval's partition in Dagster",
+         has_column=False, ui="eval"),
+    Fact("eval_number", INTEGER, lambda v: v.body.eval_number, "which try at that eval"),
+    Fact("suite", TEXT, lambda v: v.body.suite, "of the eval", ui="suite"),
+    Fact("suite_version", TEXT, lambda v: v.body.suite_version, "of the eval", ui="suite_version"),
+    Fact("dataset", TEXT, lambda v: v.body.snapshot.dataset, "that was evaluated on"),
+    Fact("snapshot_id", TEXT, lambda v: v.body.snapshot.snapshot_id, "that was evaluated on",
+         ui="snapshot_id"),
+    Fact("seed", INTEGER, lambda v: v.body.seed, "of the eval", ui="seed"),
+    Fact("environment_sha256", TEXT, lambda v: v.body.environment_sha256,
+         "of the versions that evaluated", ui="environment_sha256"),
+    Fact("metric", TEXT, lambda v: v.body.metric, "the metric that decides", ui="metric"),
+    Fact("value", REAL, lambda v: v.body.metrics.get(v.body.metric), "its value",
+         absent=(NOT_MEASURED,)),
+    Fact("direction", TEXT, lambda v: v.body.direction, "min: at most the threshold; max: at least",
+         ui="direction"),
+    Fact("threshold", REAL, lambda v: v.body.threshold, "of the rule", ui="threshold"),
+    Fact("metrics", Type.MAPPING, lambda v: v.body.metrics, "all metrics of the eval"),
+    Fact("decided_by", TEXT, lambda v: v.body.decided_by, "the sensor or person", ui="decided_by"),
+    Fact("why", TEXT, lambda v: v.body.why, "in words", ui="why"),
+    Fact("decided_at", TIME, lambda v: v.at, "recorded"),
+    Fact("is_withheld", TRUTH, lambda v: v.body.is_withheld,
+         "refused while a source was in quarantine"),
+)
+
+NOTE: tuple[Fact[NoteView], ...] = (
+    Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True),
+    Fact("seq", INTEGER, lambda v: v.note.seq, "of the record", is_key=True),
+    Fact("kind", TEXT, lambda v: "note" if isinstance(v.note.body, Note) else "alert",
+         "note or alert"),
+    Fact("attempt_id", INTEGER, lambda v: v.note.attempt_id, "the attempt it concerns",
+         absent=(OF_THE_RUN,)),
+    Fact("author", TEXT,
+         lambda v: v.note.body.by if isinstance(v.note.body, Note) else v.note.body.rule,
+         "who wrote the note, or the rule that raised the alert"),
+    Fact("text", TEXT, lambda v: v.note.body.text, "what it says"),
+    Fact("data", Type.MAPPING, lambda v: v.note.body.data, "what a program may want of it"),
+    Fact("noted_at", TIME, lambda v: v.note.at, "recorded"),
+)
+# fmt: on

@@ -1,0 +1,202 @@
+"""What may be known of what runs are made from: data, nodes, the attempts before, and what is held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
+from tracks_dagster.track.placement import nodes_of
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState
+from tracks_dagster.track.states.pool_state import Quarantine, Strike
+from tracks_dagster.track.states.quarantine_state import SourceQuarantine
+from tracks_dagster.track.states.run_state import AttemptState
+
+ASKED, RESTORED = "asked", "restored"  # how it is known what an attempt resumes from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """A node that an attempt was placed on."""
+
+    run_id: str
+    attempt_id: int
+    node: str
+    placed_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResumeView:
+    """What an attempt resumes from, as known from `since` until `until`."""
+
+    run_id: str
+    attempt_id: int
+    known_as: str
+    source: CheckpointRef
+    since: datetime
+    until: datetime | None
+
+
+def node_views(run_id: str, attempt: AttemptState) -> Iterator[NodeView]:
+    """Yield each node that the attempt was placed on."""
+    if attempt.placed is not None:
+        for node in nodes_of(attempt.placed):
+            yield NodeView(
+                run_id=run_id,
+                attempt_id=attempt.attempt_id,
+                node=node,
+                placed_at=attempt.placed_at,
+            )
+
+
+def resume_views(run_id: str, attempt: AttemptState) -> Iterator[ResumeView]:
+    """Yield what the attempt was opened to resume from, and what it restored, each with its time.
+
+    The first holds until the second is known, which may be another (a fallback), or nothing.
+    """
+    asked, restored = attempt.opened.resume, attempt.restored
+    if asked is not None:
+        yield ResumeView(
+            run_id=run_id,
+            attempt_id=attempt.attempt_id,
+            known_as=ASKED,
+            source=asked,
+            since=attempt.opened_at,
+            until=attempt.restored_at,
+        )
+    if restored is not None and restored.checkpoint is not None and attempt.restored_at is not None:
+        yield ResumeView(
+            run_id=run_id,
+            attempt_id=attempt.attempt_id,
+            known_as=RESTORED,
+            source=restored.checkpoint,
+            since=attempt.restored_at,
+            until=None,
+        )
+
+
+def _released(read: Callable[[Any], Any]) -> Callable[[Quarantine | SourceQuarantine], Any]:
+    return lambda q: read(q.release) if q.release else None
+
+
+STILL_HOLDS: Absence[ResumeView] = Absence(
+    "still_holds", "nothing else is known", lambda v: v.until is None
+)
+NONE_USABLE: Absence[DatasetState] = Absence(
+    "none_usable", "it has no usable snapshot", lambda d: d.newest_usable is None
+)
+USABLE: Absence[SnapshotState] = Absence("usable", "it may be used", lambda s: s.quarantine is None)
+NO_DAGSTER_RUN: Absence[SnapshotState] = Absence(
+    "no_dagster_run", "no Dagster run made it", lambda s: s.body.dagster_run_id is None
+)
+NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
+    "not_released", "nobody has released it", lambda q: q.release is None
+)
+
+TEXT, INTEGER, REAL, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TIME
+
+# Tables, to be read by the line:
+# fmt: off
+ATTEMPT_NODE: tuple[Fact[NodeView], ...] = (
+    Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True),
+    Fact("attempt_id", INTEGER, lambda v: v.attempt_id, "the attempt", is_key=True),
+    Fact("node", TEXT, lambda v: v.node, "a node that it was placed on", is_key=True),
+    Fact("placed_at", TIME, lambda v: v.placed_at, "recorded"),
+)
+
+ATTEMPT_RESUME: tuple[Fact[ResumeView], ...] = (
+    Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True),
+    Fact("attempt_id", INTEGER, lambda v: v.attempt_id, "the attempt", is_key=True),
+    Fact("known_as", TEXT, lambda v: v.known_as,
+         "asked: what it was opened with; restored: what it really took", is_key=True),
+    Fact("source_run_id", TEXT, lambda v: v.source.run_id, "the run of the checkpoint"),
+    Fact("source_attempt_id", INTEGER, lambda v: v.source.attempt_id, "the attempt that made it"),
+    Fact("source_step", INTEGER, lambda v: v.source.step, "its step"),
+    Fact("source_manifest_sha256", TEXT, lambda v: v.source.manifest_sha256, "its manifest"),
+    Fact("since_at", TIME, lambda v: v.since, "known from then on"),
+    Fact("until_at", TIME, lambda v: v.until, "until it was known what was restored",
+         absent=(STILL_HOLDS,)),
+)
+
+DATASET: tuple[Fact[DatasetState], ...] = (
+    Fact("dataset", TEXT, lambda d: d.declared.dataset, "its name", is_key=True),
+    Fact("kind", TEXT, lambda d: d.declared.kind, "what kind of data it is"),
+    Fact("description", TEXT, lambda d: d.declared.description, "what it holds"),
+    Fact("declared_at", TIME, lambda d: d.declared_at, "recorded"),
+    Fact("snapshot_count", INTEGER, lambda d: len(d.snapshots),
+         "snapshots, quarantined ones included"),
+    Fact("newest_usable_snapshot_id", TEXT,
+         lambda d: d.newest_usable.body.snapshot_id if d.newest_usable else None,
+         "the newest snapshot that is not in quarantine", absent=(NONE_USABLE,)),
+)
+
+SNAPSHOT: tuple[Fact[SnapshotState], ...] = (
+    Fact("dataset", TEXT, lambda s: s.body.dataset, "its dataset", is_key=True),
+    Fact("snapshot_id", TEXT, lambda s: s.body.snapshot_id, "the sha256 of its manifest",
+         is_key=True),
+    Fact("status", TEXT, lambda s: "usable" if s.quarantined_why is None else "quarantined",
+         "usable or quarantined"),
+    Fact("quarantined_why", TEXT, lambda s: s.quarantined_why, "in words", absent=(USABLE,)),
+    Fact("manifest_key", TEXT, lambda s: s.body.manifest_key,
+         "where its manifest lies in the store"),
+    Fact("logical_sha256", TEXT, lambda s: s.body.logical_sha256, "of the rows' values in order"),
+    Fact("row_count", INTEGER, lambda s: s.body.row_count, "rows"),
+    Fact("shard_count", INTEGER, lambda s: s.body.shard_count, "files"),
+    Fact("total_bytes", INTEGER, lambda s: s.body.total_bytes, "of its files"),
+    Fact("source", TEXT, lambda s: s.body.source, "where the data came from"),
+    Fact("checks", Type.NAMES, lambda s: s.body.checks, "the checks that it passed"),
+    Fact("dagster_run_id", TEXT, lambda s: s.body.dagster_run_id, "the Dagster run that made it",
+         absent=(NO_DAGSTER_RUN,)),
+    Fact("committed_at", TIME, lambda s: s.at, "recorded"),
+    Fact("quarantined_at", TIME, lambda s: s.quarantine.at if s.quarantine else None,
+         "in quarantine from then on", absent=(USABLE,)),
+)
+
+NODE_STRIKE: tuple[Fact[Strike], ...] = (
+    Fact("pool", TEXT, lambda s: s.body.pool, "the compute pool", is_key=True),
+    Fact("seq", INTEGER, lambda s: s.seq, "of the record", is_key=True),
+    Fact("node", TEXT, lambda s: s.body.node, "the node"),
+    Fact("run_id", TEXT, lambda s: s.body.run_id, "whose attempt failed there"),
+    Fact("attempt_id", INTEGER, lambda s: s.body.attempt_id, "the attempt that failed there"),
+    Fact("reason", TEXT, lambda s: s.body.reason, "why it ended"),
+    Fact("why", TEXT, lambda s: s.body.why, "in words"),
+    Fact("decided_by", TEXT, lambda s: s.body.by, "the sensor"),
+    Fact("exposure_s", REAL, lambda s: s.body.exposure_s,
+         "attempts had run on the node, inside the policy's window"),
+    Fact("pool_exposure_s", REAL, lambda s: s.body.pool_exposure_s, "the same over all its nodes"),
+    Fact("pool_node_count", INTEGER, lambda s: s.body.pool_node_count, "how many nodes these were"),
+    Fact("struck_at", TIME, lambda s: s.struck_at, "the attempt ended"),
+)
+
+# Of a node the newest row counts: it replaces one that holds.
+NODE_QUARANTINE: tuple[Fact[Quarantine], ...] = (
+    Fact("pool", TEXT, lambda q: q.body.pool, "the compute pool", is_key=True),
+    Fact("seq", INTEGER, lambda q: q.seq, "of the record", is_key=True),
+    Fact("node", TEXT, lambda q: q.body.node, "the node"),
+    Fact("decided_by", TEXT, lambda q: q.body.by, "the sensor or person"),
+    Fact("why", TEXT, lambda q: q.body.why, "in words"),
+    Fact("strike_count", INTEGER, lambda q: len(q.body.counted_seqs),
+         "strikes that a rule counted; 0: a person decided"),
+    Fact("quarantined_at", TIME, lambda q: q.at, "recorded"),
+    Fact("until_at", TIME, lambda q: q.until_at, "it ends then by itself"),
+    Fact("released_at", TIME, _released(lambda r: r.at), "recorded", absent=(NOT_RELEASED,)),
+    Fact("released_by", TEXT, _released(lambda r: r.body.by), "the person", absent=(NOT_RELEASED,)),
+    Fact("released_why", TEXT, _released(lambda r: r.body.why), "in words", absent=(NOT_RELEASED,)),
+)
+
+SOURCE_QUARANTINE: tuple[Fact[SourceQuarantine], ...] = (
+    Fact("seq", INTEGER, lambda q: q.seq, "of the record", is_key=True),
+    Fact("source", TEXT, lambda q: q.body.source,
+         "checkpoint:SHA256, attempt:RUN/aNN, node:NAME or code:COMMIT"),
+    Fact("called", TEXT, lambda q: q.body.called, "the same as people name it"),
+    Fact("decided_by", TEXT, lambda q: q.body.by, "the person"),
+    Fact("why", TEXT, lambda q: q.body.why, "in words"),
+    Fact("quarantined_at", TIME, lambda q: q.at, "recorded"),
+    Fact("released_at", TIME, _released(lambda r: r.at), "recorded", absent=(NOT_RELEASED,)),
+    Fact("released_by", TEXT, _released(lambda r: r.body.by), "the person", absent=(NOT_RELEASED,)),
+    Fact("released_why", TEXT, _released(lambda r: r.body.why), "in words", absent=(NOT_RELEASED,)),
+)
+# fmt: on

@@ -135,7 +135,9 @@ def test_a_pool_never_loses_more_than_its_share(nodes: int, allowed: int) -> Non
         assert found is not None
         history.quarantine(found.node, seqs=found.counted_seqs)
     assert due(history) is None
-    held = [health.held_by for health in healths(history.state, RULE, history.at) if health.is_due]
+    held = [
+        health.spared_by for health in healths(history.state, RULE, history.at) if health.is_due
+    ]
     assert len(held) == 1
     assert f"{allowed} may be" in (held[0] or "")
 

@@ -26,8 +26,7 @@ from tracks_dagster.track.states.accounting import cursor_from
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 
-Mark = TypeVar("Mark")
-Marks = Mapping[str, Mark]  # by the source that they come from
+Mark = TypeVar("Mark")  # of a source; always by the name of that
 
 PREFIX_CHARACTERS_MIN = 6  # of a shortened sha256; git's own shortest is 4
 COMMIT_CHARACTERS_MIN = 4
@@ -204,24 +203,24 @@ def ran_a_step(state: RunState, attempt: AttemptState) -> bool:
 def carried(
     state: RunState,
     *,
-    by_attempt: Callable[[AttemptState], Marks[Mark]],
-    by_checkpoint: Callable[[CheckpointState], Marks[Mark]],
-    from_elsewhere: Callable[[CheckpointRef], Marks[Mark]],
-) -> tuple[dict[int, Marks[Mark]], dict[str, Marks[Mark]]]:
+    by_attempt: Callable[[AttemptState], Mapping[str, Mark]],
+    by_checkpoint: Callable[[CheckpointState], Mapping[str, Mark]],
+    from_elsewhere: Callable[[CheckpointRef], Mapping[str, Mark]],
+) -> tuple[dict[int, Mapping[str, Mark]], dict[str, Mapping[str, Mark]]]:
     """Return the marks of every attempt, by id, and of every checkpoint, by its manifest's sha256.
 
     by_attempt, by_checkpoint: the marks that one sets by itself. from_elsewhere: those of another run's
     checkpoint, which an attempt resumed from. Of two marks of one source the nearer one stays.
     """
-    attempts: dict[int, Marks[Mark]] = {}
-    checkpoints: dict[str, Marks[Mark]] = {}
+    attempts: dict[int, Mapping[str, Mark]] = {}
+    checkpoints: dict[str, Mapping[str, Mark]] = {}
     commits: dict[int, list[CheckpointState]] = {}
     for checkpoint in state.checkpoints:
         commits.setdefault(checkpoint.ref.attempt_id, []).append(checkpoint)
     for attempt in state.attempts:
         number, source = attempt.attempt_id, attempt.resumed_from
         if source is None:
-            restored: Marks[Mark] = {}
+            restored: Mapping[str, Mark] = {}
         elif source.run_id == state.run_id:
             restored = checkpoints.get(source.manifest_sha256, {})
         else:
@@ -235,7 +234,7 @@ def carried(
     return attempts, checkpoints
 
 
-def _merged(older: Marks[Mark], newer: Marks[Mark]) -> Marks[Mark]:
+def _merged(older: Mapping[str, Mark], newer: Mapping[str, Mark]) -> Mapping[str, Mark]:
     """Return both; the same object where one is empty: most runs carry nothing, or all the same."""
     if not newer:
         return older

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.limits import Limit
 from tracks_dagster.retry.remediation import LEARNING_RATES, Remedied
-from tracks_dagster.retry.rollback import Quarantine, Rollback
+from tracks_dagster.retry.rollback import CheckpointQuarantine, Rollback
 from tracks_dagster.track.bodies import (
     AttemptOpened,
     CheckpointCadence,
@@ -50,7 +50,7 @@ class Retry:
     counted_seqs: tuple[int, ...]
     allows_environment_change: bool
     cadence: CheckpointCadence | None = None
-    quarantine: tuple[Quarantine, ...] = ()
+    quarantine: tuple[CheckpointQuarantine, ...] = ()
     collects_first: bool = False
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
     trainer: str | None = None
@@ -89,7 +89,7 @@ class Refuse:
     decision: str
     what_to_do: str
     counted_seqs: tuple[int, ...]
-    quarantine: tuple[Quarantine, ...] = ()
+    quarantine: tuple[CheckpointQuarantine, ...] = ()
     quarantines_snapshot: SnapshotRef | None = None
 
     def refused(self, *, decided_by: str, policy_version: str = "") -> RetryRefused:
@@ -115,7 +115,7 @@ class Finish:
     stop_cause: str
     why: str
     final: CheckpointRef | None
-    quarantine: tuple[Quarantine, ...] = ()
+    quarantine: tuple[CheckpointQuarantine, ...] = ()
 
 
 Decision = Retry | Wait | Refuse | Finish

@@ -80,7 +80,7 @@ class Health:
     """How one node stands at a time. strikes: those that count; others_strikes: of the other nodes.
 
     expected: how many strikes the node would have at the rate of the others. is_due: it is to be
-    quarantined; why: that, or why not. held_by: what keeps a node that is due out of quarantine.
+    quarantined; why: that, or why not. spared_by: what keeps a node that is due out of quarantine.
     """
 
     node: str
@@ -90,7 +90,7 @@ class Health:
     expected: float
     is_due: bool
     why: str
-    held_by: str | None = None
+    spared_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ def due_quarantine(state: PoolState, rule: NodeRule, now: datetime) -> DueQuaran
     """
     for health in healths(state, rule, now):
         node = state.node(health.node)
-        if node is None or not health.is_due or health.held_by is not None:
+        if node is None or not health.is_due or health.spared_by is not None:
             continue
         number = 1 + _earlier_count(node, rule, now)
         length_s = quarantine_length_s(rule, number)
@@ -127,11 +127,11 @@ def due_quarantine(state: PoolState, rule: NodeRule, now: datetime) -> DueQuaran
 
 def healths(state: PoolState, rule: NodeRule, now: datetime) -> list[Health]:
     """Return how every node that a record names stands, the one struck or named first first."""
-    held_by = _held_by(state, rule, now)
+    spared_by = _held_by(state, rule, now)
     counted = [_counted(node, rule, now) for node in state.nodes]
     total = sum(len(strikes) for strikes in counted)
     return [
-        _health(node, strikes, total - len(strikes), rule, now, held_by)
+        _health(node, strikes, total - len(strikes), rule, now, spared_by)
         for node, strikes in zip(state.nodes, counted, strict=True)
     ]
 
@@ -160,7 +160,7 @@ def _health(
     others: int,
     rule: NodeRule,
     now: datetime,
-    held_by: str | None,
+    spared_by: str | None,
 ) -> Health:
     exposure_s = counted[-1].body.exposure_s if counted else 0.0
     expected = _expected(counted[-1], others) if counted else 0.0
@@ -175,7 +175,7 @@ def _health(
         expected=expected,
         is_due=is_due,
         why=due or "",
-        held_by=held_by if is_due else None,
+        spared_by=spared_by if is_due else None,
     )
 
 

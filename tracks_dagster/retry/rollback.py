@@ -27,7 +27,7 @@ _REMEDIES = frozenset({Remedy.ROLL_BACK, Remedy.ROLL_BACK_ELSEWHERE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
+class CheckpointQuarantine:
     """A checkpoint that the run may not resume from any more, and why.
 
     is_passed_over: nothing is known to be wrong with it; a run that branched from it may go on.
@@ -128,25 +128,25 @@ def quarantines(
     onset: int | None,
     resume: CheckpointRef | None,
     passed_over: Iterable[CheckpointState],
-) -> tuple[Quarantine, ...]:
+) -> tuple[CheckpointQuarantine, ...]:
     """Return what is still to be quarantined of `passed_over`, each with its why."""
     where = "the beginning" if resume is None else checkpoint_at(resume)
     ended = f"Attempt {failed.attempt_id} ended as {failed.reason}"
 
-    def quarantine(checkpoint: CheckpointState) -> Quarantine:
+    def quarantine(checkpoint: CheckpointState) -> CheckpointQuarantine:
         if onset is not None and checkpoint.ref.step >= onset:
             why = f"{ended}: its numbers went wrong at step {onset}, and this was saved after it."
-            return Quarantine(ref=checkpoint.ref, why=why, is_passed_over=False)
+            return CheckpointQuarantine(ref=checkpoint.ref, why=why, is_passed_over=False)
         why = f"{ended}: the rollback to {where} passes over it."
         # Bytes that turned bad at a step that nobody knows may be these.
-        return Quarantine(ref=checkpoint.ref, why=why, is_passed_over=onset is not None)
+        return CheckpointQuarantine(ref=checkpoint.ref, why=why, is_passed_over=onset is not None)
 
     return tuple(quarantine(c) for c in passed_over if c.is_resumable)
 
 
 def from_onset_on(
     state: RunState, failed: AttemptState, policy: RetryPolicy
-) -> tuple[Quarantine, ...]:
+) -> tuple[CheckpointQuarantine, ...]:
     """Return what no attempt may resume from, whoever opens it: saved after the numbers went wrong."""
     rule = policy.rule(failed.reason or TerminationReason.UNKNOWN)
     onset = onset_of(failed, rule) if failed.reason and rolls_back(rule) else None

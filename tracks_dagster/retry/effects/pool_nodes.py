@@ -108,7 +108,7 @@ def _lines(state: PoolState, work: PoolWork, rule: NodeRule, now: datetime) -> I
             quarantined_until=format_time(holding.until_at) if holding else None,
             why=holding.body.why if holding else None,
             by=holding.body.by if holding else None,
-            note=_note(node, holding, health.held_by),
+            note=_note(node, holding, health.spared_by),
         )
 
 
@@ -127,9 +127,9 @@ def _unstruck(node: str, exposure_s: float) -> NodeLine:
     )
 
 
-def _note(node: NodeState, holding: Quarantine | None, held_by: str | None) -> str | None:
-    if held_by is not None:
-        return f"due for a quarantine, but {held_by}"
+def _note(node: NodeState, holding: Quarantine | None, spared_by: str | None) -> str | None:
+    if spared_by is not None:
+        return f"due for a quarantine, but {spared_by}"
     if holding is not None or not node.quarantines:
         return None
     newest = node.quarantines[-1]

@@ -17,7 +17,7 @@ from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.quarantines import consumers, quarantine_snapshot, short_id
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.rollback import Quarantine
+from tracks_dagster.retry.rollback import CheckpointQuarantine
 from tracks_dagster.track.bodies import CheckpointDecision, SnapshotRef
 from tracks_dagster.track.errors import LedgerError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key
@@ -84,7 +84,7 @@ def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
 
 
 def quarantine_all(
-    tracks: Tracks, state: RunState, quarantines: Sequence[Quarantine], *, by: str
+    tracks: Tracks, state: RunState, quarantines: Sequence[CheckpointQuarantine], *, by: str
 ) -> bool:
     """Append what was decided on `state`, a record each; whether that was all of it.
 

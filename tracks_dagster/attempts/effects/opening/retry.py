@@ -27,7 +27,7 @@ from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, too_l
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import reasons_of
-from tracks_dagster.retry.rollback import Quarantine
+from tracks_dagster.retry.rollback import CheckpointQuarantine
 from tracks_dagster.track.bodies import RunFinished, SnapshotRef
 from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.names import WATCH_ATTEMPTS
@@ -133,7 +133,7 @@ class Retries:
         return partial(self._decide, work=do())
 
     def _quarantine(
-        self, state: RunState, world: World, quarantines: Sequence[Quarantine]
+        self, state: RunState, world: World, quarantines: Sequence[CheckpointQuarantine]
     ) -> Callable[[RunState, World], Answer] | None:
         quarantine_all(world.tracks, state, quarantines, by=self.name)
         if len(quarantines) <= QUARANTINES_MAX:

@@ -16,13 +16,12 @@ from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
 from tracks_dagster.attempts.effects.local.code_version import read_code_version
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
-from tracks_dagster.cli.common import person, print_table, text_width
+from tracks_dagster.cli.common import person, text_width
 from tracks_dagster.cli.night.report import write_report
 from tracks_dagster.cli.printing import visible_output
 from tracks_dagster.cli.start.driving import drive
-from tracks_dagster.cli.start.run import WAIT_S, problem_of
+from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
 from tracks_dagster.cli.start.snapshots import ensure_snapshots
-from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.review.effects.explain.run import Around, explain_attempt
 from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
@@ -94,7 +93,7 @@ def _tell(app: App, outcome: Json) -> None:
     """Print the attempts, why the one that ran out of memory ended, and where the report lies."""
     run_id = outcome["run_id"]
     click.echo()
-    print_table(attempts_table(outcome))
+    print_attempts(outcome)
     for attempt in outcome["attempts"]:
         if attempt["termination_reason"] == TerminationReason.GPU_OOM:
             attempt_id = attempt["attempt_id"]

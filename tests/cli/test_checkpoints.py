@@ -12,7 +12,7 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import History
 from tests.stories import RUN_ID, Story
 from tracks_dagster.checkpoints.effects.verification import Verified
-from tracks_dagster.cli.sources import checkpoint_verify
+from tracks_dagster.cli.sources import checkpoint_upkeep
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
@@ -158,7 +158,7 @@ def test_a_run_that_is_broken_is_told_and_stops_no_other(
 def test_verify_prints_each_checkpoint_before_it_reads_the_next(
     long_story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, calls = checkpoint_verify.verify, []
+    real, calls = checkpoint_upkeep.verify, []
 
     def killed_in_the_third(*given: Any, **more: Any) -> Verified:
         calls.append(given)
@@ -166,7 +166,7 @@ def test_verify_prints_each_checkpoint_before_it_reads_the_next(
             raise SystemExit(130)
         return real(*given, **more)
 
-    monkeypatch.setattr(checkpoint_verify, "verify", killed_in_the_third)
+    monkeypatch.setattr(checkpoint_upkeep, "verify", killed_in_the_third)
     told = call("checkpoints", "verify", RUN_ID)
     assert [line.split()[0] for line in told.stdout.splitlines()] == ["verified", "verified"]
 
@@ -177,7 +177,7 @@ def test_verify_says_of_a_checkpoint_that_was_deleted_meanwhile_that_it_is_delet
     def gone(tracks: object, reader: object, ref: CheckpointRef, *, by: str) -> Verified:
         return Verified(ref=ref, total_bytes=None, problem=None, fallback=None, seq=None)
 
-    monkeypatch.setattr(checkpoint_verify, "verify", gone)
+    monkeypatch.setattr(checkpoint_upkeep, "verify", gone)
     told = call("checkpoints", "verify", RUN_ID, "--step", "10", "--json")
     assert told.exit_code == 0
     assert [row["status"] for row in json.loads(told.stdout)] == ["deleted"]

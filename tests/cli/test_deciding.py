@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli import in_time
+from tracks_dagster.cli.runs import stop
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.wiring import build
@@ -63,10 +62,9 @@ def test_a_decision_is_answered_as_json(
 def test_a_decision_that_does_not_get_through_ends_in_time_and_says_what_it_waited_for(
     command: str, open_story: Story, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module(f"tracks_dagster.cli.runs.{command}")
-    monkeypatch.setattr(module, "request_stop", lambda *_, **__: time.sleep(600))
-    monkeypatch.setattr(in_time, "NOTICE_S", 0.02)
-    monkeypatch.setattr(in_time, "ANSWER_S_MAX", 0.05)
+    monkeypatch.setattr(stop, "request_stop", lambda *_, **__: time.sleep(600))
+    monkeypatch.setattr(stop, "NOTICE_S", 0.02)
+    monkeypatch.setattr(stop, "ANSWER_S_MAX", 0.05)
     result = call(command, RUN_ID, "--why", "make room")
     assert result.exit_code == 1
     assert f"Cannot {command} {RUN_ID} within 0.05 s: waited for " in result.stderr
@@ -77,8 +75,8 @@ def test_a_decision_that_does_not_get_through_ends_in_time_and_says_what_it_wait
 def test_what_a_command_waits_for_is_the_room_that_its_process_is_in() -> None:
     inside = {"__name__": "tracks_dagster.ledger.effects.database.sql_ledger", "sys": sys}
     exec("def where(): return sys._getframe()", inside)
-    assert in_time._waits_for(inside["where"]()) == "the ledger's database"  # type: ignore[operator]
-    assert in_time._waits_for(sys._getframe()).startswith("this machine")
+    assert stop._waits_for(inside["where"]()) == "the ledger's database"  # type: ignore[operator]
+    assert stop._waits_for(sys._getframe()).startswith("this machine")
 
 
 def test_a_retry_and_a_note_answer_where_they_stand(refused_story: Story, call: Call) -> None:

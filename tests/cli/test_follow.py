@@ -12,11 +12,10 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import fail
-from tracks_dagster.cli.interrupts import Interrupts
 from tracks_dagster.cli.start import follow
 from tracks_dagster.cli.start.driving import drive, going_on
-from tracks_dagster.cli.start.follow import Followed, Follower
-from tracks_dagster.cli.views import LineView
+from tracks_dagster.cli.start.follow import Followed, Follower, Interrupts
+from tracks_dagster.cli.start.views import LineView
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind

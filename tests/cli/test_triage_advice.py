@@ -15,7 +15,7 @@ from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.effects.launch import PendingLaunch
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.cli.night.triage_text import tell_what_to_do
+from tracks_dagster.cli.night.triage_text import print_steps
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
@@ -57,7 +57,7 @@ def advised(
         if sensors is not None:
             beat = {"at": format_time(MORNING), "sensors": sensors}
             store.put("daemon/heartbeat.json", canonical_json(beat))
-        tell_what_to_do(triage(sources, asked), options="")
+        print_steps(triage(sources, asked), options="")
         return capsys.readouterr().out
 
     return told

@@ -217,7 +217,7 @@ def test_up_on_a_cluster_refuses_what_pods_cannot_reach(
     for name in ("TRACKS_STORE", "TRACKS_POSTGRES_URL", "TRACKS_KUBERNETES"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(SettingsError) as refused:
-        CliRunner().invoke(up.command, ["--kubernetes"], catch_exceptions=False)
+        CliRunner().invoke(up.up_command, ["--kubernetes"], catch_exceptions=False)
     assert f"The store {home / 'store'} is a folder of this machine" in str(refused.value)
     assert "set TRACKS_POSTGRES_URL=" in str(refused.value)
     assert "env_secrets" in str(refused.value)
@@ -230,7 +230,7 @@ def test_up_on_a_cluster_without_its_settings_says_where_they_would_lie(
     monkeypatch.setenv("TRACKS_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("TRACKS_KUBERNETES", raising=False)
     with pytest.raises(SettingsError, match=r"kubernetes\.yaml"):
-        CliRunner().invoke(up.command, ["--kubernetes"], catch_exceptions=False)
+        CliRunner().invoke(up.up_command, ["--kubernetes"], catch_exceptions=False)
 
 
 def test_the_command_in_the_pod_finds_dagsters_tables_by_the_secrets_url(

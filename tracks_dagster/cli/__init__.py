@@ -43,7 +43,7 @@ class LazyGroup(click.Group):
         """Return the command of that name, or None."""
         if cmd_name not in SUMMARIES:
             return None
-        return take_words(importlib.import_module(module_of(cmd_name)).command)
+        return take_words(_load(cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the catalog."""
@@ -69,6 +69,11 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except TracksError as error:
             ctx.exit(fail(error))
+
+
+def _load(name: str) -> click.Command:
+    command: click.Command = getattr(importlib.import_module(module_of(name)), f"{name}_command")
+    return command
 
 
 def fail(error: TracksError) -> int:

@@ -1,7 +1,7 @@
 """The subcommands of `tracks`, as `tracks --help` lists them: by what somebody is about to do.
 
-Each with what it does, short enough for a line of 80 columns: nothing is imported to tell it. A
-command `x` is `command` in module `x` of its group's folder, where MODULES does not say otherwise.
+Each with what it does, short enough for a line of 80 columns: nothing is imported to show it. Command
+`x` is `x_command` in module `x` of its group's folder, or in the module that MODULES names.
 """
 
 from __future__ import annotations
@@ -69,11 +69,25 @@ FOLDERS = {
     "Reasons and retries": "policies",
     "Machines and upkeep": "machines",
 }
-MODULES = {"snapshots": "snapshot_decisions"}
+MODULES = {
+    "search": "night.logbook",
+    "note": "night.logbook",
+    "drain": "runs.stop",
+    "eval": "runs.evals",
+    "waive": "runs.evals",
+    "promote": "runs.evals",
+    "blast": "sources.lineage",
+    "quarantine": "sources.lineage",
+    "release": "sources.lineage",
+    "goodput": "compare.ledger",
+    "sql": "compare.ledger",
+    "reclassify": "policies.classify",
+    "reindex": "machines.fsck",
+}
 SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}
 
 
 def module_of(name: str) -> str:
     """Return the module of a subcommand."""
     folder = next(FOLDERS[title] for title, group in GROUPS.items() if name in group)
-    return f"tracks_dagster.cli.{folder}.{MODULES.get(name, name)}"
+    return f"tracks_dagster.cli.{MODULES.get(name, f'{folder}.{name}')}"

@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Literal, TypeVar
 
 import click
 
@@ -25,13 +25,11 @@ from tracks_dagster.track.records import Json, Record, format_time
 from tracks_dagster.track.text.safe_text import visible_json
 from tracks_dagster.wiring import App, build
 
-if TYPE_CHECKING:
-    from rich.table import Table  # what prints no table need not load it
-
 Command = TypeVar("Command", bound=Callable[..., object])
 
 TEXT_WIDTH = 100  # of sentences that go into a file or another program
 FILE_WIDTH = 200  # of a table that goes into a file or another program
+SUMMARY_CHARACTERS_MAX = 1000  # click cuts at what fits in the line; a summary is one sentence
 
 _STEP_SUFFIX = re.compile(r"(?P<run_id>.+)@(?P<step>\d+)")
 
@@ -51,8 +49,8 @@ def person() -> str:
 
 def print_json(value: Json) -> None:
     """Print one JSON value on stdout, over several lines; a time in it as records have it."""
-    told = json.dumps(value, indent=2, ensure_ascii=False, default=_time_text)
-    click.echo(visible_json(told))
+    text = json.dumps(value, indent=2, ensure_ascii=False, default=_time_text)
+    click.echo(visible_json(text))
 
 
 def print_json_line(value: Json) -> None:
@@ -89,10 +87,23 @@ def text_width() -> int:
     return shutil.get_terminal_size((TEXT_WIDTH, 0)).columns
 
 
-def print_table(table: Table) -> None:
-    """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs."""
-    is_told = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    width = None if is_told else FILE_WIDTH
+def print_table(
+    titles: Iterable[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
+) -> None:
+    """Print a table on stdout: as wide as COLUMNS or the terminal, else as any row needs.
+
+    right: titles of columns of numbers.
+    """
+    from rich.table import Table  # what prints no table need not load it
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        align: Literal["left", "right"] = "right" if title in right else "left"
+        table.add_column(title, justify=align, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    is_given = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    width = None if is_given else FILE_WIDTH
     console(sys.stdout, width=width).print(visible_table(table))
 
 
@@ -118,6 +129,15 @@ def settings_for(archive: Path | None) -> Settings:
     return replace(given, store_url=str(archive.absolute()), postgres_url=None)
 
 
+def as_of_option(command: Command) -> Command:
+    """Add `--as-of` to a reading command."""
+    return click.option(
+        "--as-of",
+        metavar="TIME",
+        help="Count only what was recorded by then, e.g. 2026-01-31T02:00; UTC without a zone.",
+    )(command)
+
+
 def run_argument(command: Command) -> Command:
     """Add the run that a command is about."""
     return click.argument("run_id", metavar="RUN")(command)
@@ -141,6 +161,11 @@ def by_option(command: Command) -> Command:
     )(command)
 
 
+def deciding_options(command: Command) -> Command:
+    """Add `--why`, `--by` and `--json`, in which all deciding commands are alike."""
+    return why_option(by_option(as_json(command)))
+
+
 def attempt_option(command: Command) -> Command:
     """Add `--attempt`, which of several attempts committed the step of a RUN@STEP."""
     return click.option(
@@ -161,6 +186,19 @@ def parse_run_and_step(text: str) -> tuple[str, int | None]:
     if match is None:
         return check_run_id(text), None
     return check_run_id(match["run_id"]), int(match["step"])
+
+
+def parse_as_of(text: str | None) -> datetime | None:
+    """Return the time in UTC, or None where none is given; raises InvalidInput."""
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError) as error:  # in UTC it may lie outside of the years 1 to 9999
+        raise InvalidInput(
+            f"--as-of {text!r} is no time; write it as 2026-01-31T02:00 or 2026-01-31."
+        ) from error
 
 
 def parse_settings(pairs: tuple[str, ...]) -> dict[str, Json]:
@@ -189,3 +227,17 @@ def _value(text: str) -> Json:
         return text
     except RecursionError as error:
         raise InvalidInput(f"{text[:40]}… is nested too deeply to be read as JSON.") from error
+
+
+class WholeGroup(click.Group):
+    """A group that lists each subcommand with its whole first sentence."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the subcommands and what each does."""
+        rows = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None:
+                rows.append((name, command.get_short_help_str(SUMMARY_CHARACTERS_MAX)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

@@ -44,7 +44,7 @@ _CLUSTER = {
 }
 _FIELDS = ("launcher", *_CLUSTER)
 
-# field of a RunRequest → what it is where nothing is said
+# field of a RunRequest → what it is where nothing is given
 _DEFAULTS: Mapping[str, Any] = {"launcher": names.LOCAL, "ranks_per_node": 1, "device_class": "cpu"}
 
 _OPTIONS = (

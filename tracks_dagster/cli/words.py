@@ -1,8 +1,8 @@
 """The words of a person: every argument of a command but the name of a file is made valid text.
 
 Bytes that are no UTF-8 (a latin-1 terminal, a paste) would stay in a record for ever, and so would a
-password. They are replaced and the person is told; a file's name stays as it is, or the file would not
-be found.
+password. They are replaced, and the person sees a warning; a file's name stays as it is, or the file
+would not be found.
 """
 
 from __future__ import annotations

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import archive_option, as_json, print_json, print_table, settings_for
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.comparing import Comparison, Difference
+from tracks_dagster.review.comparing import Comparison
 from tracks_dagster.review.comparing_scores import Measured, MetricLine
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.track.body_json import to_json
@@ -26,7 +25,7 @@ from tracks_dagster.track.states.checkpoints import checkpoint_at
 @archive_option
 @as_json
 @click.pass_context
-def command(
+def diff_command(
     ctx: click.Context, a: str, b: str, force: bool, archive: Path | None, as_json: bool
 ) -> None:
     """Compare two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256).
@@ -36,64 +35,59 @@ def command(
     """
     settings = settings_for(archive)
     tracks = open_tracks_to_read(settings)
-    told = compare_named(tracks, lambda: open_ledger_to_read(settings), a, b, is_forced=force)
-    print_json(to_json(told)) if as_json else _print(told)
-    ctx.exit(BAD_NEWS if told.refused else 0)
+    found = compare_named(tracks, lambda: open_ledger_to_read(settings), a, b, is_forced=force)
+    print_json(to_json(found)) if as_json else _print(found)
+    ctx.exit(BAD_NEWS if found.refused else 0)
 
 
-def _print(told: Comparison) -> None:
-    click.echo(f"A  {told.a}\nB  {told.b}\n\n{_descent(told)}\n{_data(told)}\n")
-    print_table(_differences(told))
-    if told.evals:
+def _print(found: Comparison) -> None:
+    click.echo(f"A  {found.a}\nB  {found.b}\n\n{_descent(found)}\n{_data(found)}\n")
+    print_table(("", "what", "A", "B"), _differences(found))
+    if found.evals:
         click.echo("")
-        print_table(_evals(told.evals))
-    for refused in told.refused:
+        titles = ("eval", "metric", "A", "B", "B − A", "remark")
+        print_table(titles, map(_eval_cells, found.evals))
+    for refused in found.refused:
         click.echo(f"\n{refused} --force shows the values all the same, labelled.")
 
 
-def _descent(told: Comparison) -> str:
-    ancestor = told.descent.ancestor
+def _descent(found: Comparison) -> str:
+    ancestor = found.descent.ancestor
     if ancestor is None:
         return "They descend from no common checkpoint."
-    beyond = f"A went {told.descent.a_steps} steps beyond it, B {told.descent.b_steps}"
+    beyond = f"A went {found.descent.a_steps} steps beyond it, B {found.descent.b_steps}"
     at = f"{checkpoint_at(ancestor)} (attempt {ancestor.attempt_id})"
     return f"Both descend from {at}: {beyond}."
 
 
-def _data(told: Comparison) -> str:
-    return f"Samples that both consumed alike: {told.shared_data.samples} ({told.shared_data.why})."
+def _data(found: Comparison) -> str:
+    return (
+        f"Samples that both consumed alike: {found.shared_data.samples} ({found.shared_data.why})."
+    )
 
 
-def _differences(told: Comparison) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "what", "A", "B"):
-        table.add_column(title, overflow="fold")
-    sections = {"steps": told.steps, "data": told.data, "config": told.config, "code": told.code}
-    sections |= {"environment": told.environment, "placement": told.placement}
+def _differences(found: Comparison) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of each section; one without a difference is the same on both sides."""
+    sections = {
+        "steps": found.steps,
+        "data": found.data,
+        "config": found.config,
+        "code": found.code,
+        "environment": found.environment,
+        "placement": found.placement,
+    }
     for title, lines in sections.items():
-        _add(table, title, lines)
-    return table
+        if not lines:
+            yield title, "the same"
+        for index, line in enumerate(lines):
+            b = "the same" if line.is_equal and line.a is not None else _value(line.b)
+            yield "" if index else title, line.name, _value(line.a), b
 
 
-def _add(table: Table, title: str, lines: Sequence[Difference]) -> None:
-    """Add a section; one without a line is the same on both sides."""
-    if not lines:
-        table.add_row(title, "the same")
-    for index, line in enumerate(lines):
-        b = "the same" if line.is_equal and line.a is not None else _value(line.b)
-        table.add_row("" if index else title, line.name, _value(line.a), b)
-
-
-def _evals(lines: Iterable[MetricLine]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("eval", "metric", "A", "B", "B − A", "remark"):
-        table.add_column(title, overflow="fold")
-    for line in lines:
-        difference = "–" if line.difference is None else f"{line.difference:+.6g}"
-        table.add_row(
-            line.suite, line.metric, _measured(line.a), _measured(line.b), difference, _remark(line)
-        )
-    return table
+def _eval_cells(line: MetricLine) -> tuple[str, ...]:
+    difference = "–" if line.difference is None else f"{line.difference:+.6g}"
+    a, b = _measured(line.a), _measured(line.b)
+    return line.suite, line.metric, a, b, difference, _remark(line)
 
 
 def _measured(measured: Measured | None) -> str:

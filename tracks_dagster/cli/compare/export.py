@@ -29,7 +29,9 @@ LEFT_OUT_NAMED_MAX = 10  # the manifest in the archive names all
 @click.option("--with-chunks", is_flag=True, help="And the weights: every checkpoint, whole.")
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 @as_json
-def command(run_id: str, path: Path | None, with_chunks: bool, force: bool, as_json: bool) -> None:
+def export_command(
+    run_id: str, path: Path | None, with_chunks: bool, force: bool, as_json: bool
+) -> None:
     """Write RUN's track, evidence, journals and manifests to FILE (RUN.tar.gz by default).
 
     `tracks explain --archive FILE RUN` reads it on any machine. The same records give the same bytes.
@@ -50,8 +52,14 @@ def command(run_id: str, path: Path | None, with_chunks: bool, force: bool, as_j
         )
     sha256 = _sha256_of(file)
     if as_json:
-        told = to_json(exported)
-        print_json({"path": str(file), "sha256": sha256, "size_bytes": file.stat().st_size, **told})
+        print_json(
+            {
+                "path": str(file),
+                "sha256": sha256,
+                "size_bytes": file.stat().st_size,
+                **to_json(exported),
+            }
+        )
     else:
         click.echo(_text(file, sha256, exported))
 

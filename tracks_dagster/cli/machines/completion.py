@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.command("completion")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
-def command(context: click.Context, shell: str) -> None:
+def completion_command(context: click.Context, shell: str) -> None:
     """Print the completion script of SHELL.
 
     bash, zsh: eval "$(tracks completion bash)" in ~/.bashrc or ~/.zshrc. fish: tracks completion fish

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
@@ -27,13 +26,13 @@ from tracks_dagster.track.errors import GangError, SettingsError, StoreError
 )
 @as_json
 @click.pass_context
-def command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
+def doctor_command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
     """Check what a run needs: the store, and on a cluster all that gangs need there.
 
     Starts nothing and makes no store. A random key is put into the store twice, to see that it keeps
     the first, and removed; of a store that is a folder, the empty folders `probe` and `~partial` stay.
     No value of a Secret is read. Exit code 1 when something is
-    missing; what this account may not look at is unknown, and told so.
+    missing; what this account may not look at is reported as unknown.
     """
     settings = Settings.from_environment()
     cluster = load_cluster(settings) if on_cluster else None
@@ -44,7 +43,8 @@ def command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
     if as_json:
         print_json({"is_ready": is_ready, "findings": [to_json(each) for each in findings]})
     else:
-        print_table(_table(findings))
+        rows = ((each.check, each.health.value, each.words) for each in findings)
+        print_table(("check", "", "found"), rows)
         click.echo(_summary(findings, find_cluster_file(settings) if on_cluster else None))
     ctx.exit(0 if is_ready else BAD_NEWS)
 
@@ -107,17 +107,8 @@ def _cluster(cluster: ClusterSettings) -> list[Finding]:
     return [Finding(check=check, health=Health.OK, words=words), *check_cluster(facts, cluster)]
 
 
-def _table(findings: Sequence[Finding]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("check", "", "found"):
-        table.add_column(title, overflow="fold")
-    for finding in findings:
-        table.add_row(finding.check, finding.health.value, finding.words)
-    return table
-
-
 def _summary(findings: Sequence[Finding], path: Path | None) -> str:
     count = Counter(finding.health for finding in findings)
     source = f"; the cluster's settings are {path}" if path is not None else ""
-    told = ", ".join(f"{count[health]} {health.value}" for health in Health if count[health])
-    return f"{told}{source}"
+    counts = ", ".join(f"{count[health]} {health.value}" for health in Health if count[health])
+    return f"{counts}{source}"

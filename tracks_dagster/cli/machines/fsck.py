@@ -1,4 +1,4 @@
-"""`tracks fsck`: does everything that the records name still hold?"""
+"""`tracks fsck` and `reindex`: check everything that the records name, and rebuild the ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import archive_option, as_json, print_json, settings_for
+from tracks_dagster.cli.common import (
+    archive_option,
+    as_json,
+    print_answer,
+    print_json,
+    settings_for,
+)
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
 from tracks_dagster.recovery.effects.fsck.archive import check_archive, is_left_out, no_store
@@ -21,17 +27,19 @@ from tracks_dagster.track.errors import LedgerError, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.saves.verifying import read_manifest, verify_checkpoint
+from tracks_dagster.wiring import reindex
 
 NOTHING_CHECKED = Checked(
     track_count=0, record_count=0, checkpoint_count=0, snapshot_count=0, findings=()
 )
+PROBLEMS_NAMED_MAX = 100  # tracks that a rebuild names
 
 
 @click.command("fsck")
 @archive_option
 @as_json
 @click.pass_context
-def command(ctx: click.Context, archive: Path | None, as_json: bool) -> None:
+def fsck_command(ctx: click.Context, archive: Path | None, as_json: bool) -> None:
     """Check every track, checkpoint, snapshot and the ledger; exit with 1 when something is wrong.
 
     Reads every byte that a record names by hash, and repairs nothing. With --archive it checks an
@@ -88,3 +96,34 @@ def _text(checked: Checked) -> str:
     for finding in checked.findings:
         lines += ["", finding.where, f"  {finding.meaning}", f"  To do: {finding.to_do}"]
     return "\n".join(lines)
+
+
+@click.command("reindex")
+@click.option(
+    "--forget-lost",
+    "forgets_lost",
+    is_flag=True,
+    help="Let go of what the ledger remembers of records that the store does not hold any more.",
+)
+@as_json
+@click.pass_context
+def reindex_command(ctx: click.Context, forgets_lost: bool, as_json: bool) -> None:
+    """Rebuild the ledger from the tracks; safe at any time, also while runs go on.
+
+    Readers find the old ledger until the new one is whole. A track that cannot be taken in whole is
+    named, all others are rebuilt, and the exit code is 1.
+    """
+    done = reindex(Settings.from_environment(), forgets_lost=forgets_lost)
+    print_answer(
+        f"Rebuilt the ledger from {done.track_count} tracks.",
+        {"track_count": done.track_count, "problems": list(done.problems)},
+        as_json=as_json,
+    )
+    for problem in done.problems[:PROBLEMS_NAMED_MAX]:
+        click.echo(problem, err=True)
+    if len(done.problems) > PROBLEMS_NAMED_MAX:
+        click.echo(
+            f"And {len(done.problems) - PROBLEMS_NAMED_MAX} more; `tracks fsck` tells all.",
+            err=True,
+        )
+    ctx.exit(BAD_NEWS if done.problems else 0)

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import click
-from rich.table import Table
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
+    WholeGroup,
     as_json,
-    by_option,
+    deciding_options,
     open_app,
     print_answer,
     print_json,
     print_table,
     recorded,
     seq_of,
-    why_option,
 )
-from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.retry.effects.pool_nodes import (
     PoolLine,
@@ -47,11 +47,11 @@ class ShownByDefault(WholeGroup):
 
 
 @click.group("pool", cls=ShownByDefault)
-def command() -> None:
+def pool_command() -> None:
     """Show the nodes of compute pools (`tracks pool [NAME]`), quarantine and release them."""
 
 
-@command.command("show")
+@pool_command.command("show")
 @click.argument("name", required=False)
 @as_json
 @click.pass_context
@@ -65,7 +65,7 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     if as_json:
         print_json([to_json(pool) for pool in pools])
     elif any(pool.nodes for pool in pools):
-        print_table(_table(pools))
+        print_table(_TITLES, _rows(pools), right=_NUMBERS)
     elif not problems:
         click.echo("No attempt has ended on a node of late, and no record names one.")
     for problem in problems:
@@ -73,13 +73,11 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
     ctx.exit(BAD_NEWS if problems else 0)
 
 
-@command.command("quarantine")
+@pool_command.command("quarantine")
 @click.argument("pool")
 @click.argument("node")
 @click.option("--for", "length", default="24h", show_default=True, help="How long: 90min, 24h, 7d.")
-@why_option
-@by_option
-@as_json
+@deciding_options
 def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bool) -> None:
     """Open no attempt onto NODE of POOL for a while. Attempts that run there go on.
 
@@ -98,12 +96,10 @@ def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bo
     )
 
 
-@command.command("release")
+@pool_command.command("release")
 @click.argument("pool")
 @click.argument("node")
-@why_option
-@by_option
-@as_json
+@deciding_options
 def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
     """Let attempts onto NODE of POOL again, and forgive its strikes."""
     app = open_app()
@@ -124,13 +120,10 @@ def parse_length(text: str) -> float:
         raise InvalidInput(f"--for: {error}") from error
 
 
-def _table(pools: list[PoolLine]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in _TITLES:
-        table.add_column(title, justify="right" if title in _NUMBERS else "left", overflow="fold")
+def _rows(pools: list[PoolLine]) -> Iterator[tuple[str, ...]]:
     for pool in pools:
         for node in pool.nodes:
-            table.add_row(
+            yield (
                 pool.pool,
                 node.node,
                 str(node.strikes),
@@ -139,4 +132,3 @@ def _table(pools: list[PoolLine]) -> Table:
                 (node.quarantined_until or "–")[:16],
                 node.why if node.why is not None else node.note or ", ".join(node.reasons),
             )
-    return table

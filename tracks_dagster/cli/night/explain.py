@@ -76,7 +76,7 @@ IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 @archive_option
 @as_json
 @click.pass_context
-def command(
+def explain_command(
     context: click.Context,
     target: str | None,
     html: str | None,

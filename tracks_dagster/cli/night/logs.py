@@ -42,7 +42,7 @@ T = TypeVar("T")
 @archive_option
 @as_json
 @click.pass_context
-def command(
+def logs_command(
     context: click.Context,
     target: str,
     rank: int | None,

@@ -26,7 +26,7 @@ from tracks_dagster.wiring import App
     help="The file to write.",
 )
 @as_json
-def command(run_id: str, out: Path | None, as_json: bool) -> None:
+def report_command(run_id: str, out: Path | None, as_json: bool) -> None:
     """Write the report of RUN, one file without a network, and print its path."""
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)

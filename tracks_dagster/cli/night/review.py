@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.review.effects.review.day import review_day
 from tracks_dagster.review.review import Review, parse_day
-from tracks_dagster.review.review_text import Section, headline, numbers, sections
+from tracks_dagster.review.review_text import headline, numbers, sections
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
@@ -27,7 +26,7 @@ from tracks_dagster.wiring import utc_now
 )
 @as_json
 @click.pass_context
-def command(ctx: click.Context, day: str, as_json: bool) -> None:
+def review_command(ctx: click.Context, day: str, as_json: bool) -> None:
     """Show what ended on a day, what it cost, and what needs a person.
 
     Exit code 1 while a failed attempt of the day has no verdict, or a promoted checkpoint no eval.
@@ -37,7 +36,7 @@ def command(ctx: click.Context, day: str, as_json: bool) -> None:
     settings = Settings.from_environment()
     ledger, prices = open_ledger_to_read(settings), load_prices(settings)
     review = review_day(ledger, asked, now=now, prices=prices)
-    print_json(_json(review)) if as_json else _tell(review)
+    print_json(_json(review)) if as_json else _print(review)
     ctx.exit(BAD_NEWS if review.is_bad_news else 0)
 
 
@@ -50,21 +49,12 @@ def _json(review: Review) -> Json:
     }
 
 
-def _tell(review: Review) -> None:
+def _print(review: Review) -> None:
     click.echo(headline(review))
     if review.is_over and not review.attempt_count:
         click.echo("`tracks review --day today` shows the running day so far.")
     for section in sections(review):
         click.echo(f"\n{section.title.upper()}  {section.intro}")
-        print_table(_table(section))
+        print_table(section.columns, section.rows)
         if section.left_out:
             click.echo(f"{section.left_out:,} more are not shown.")
-
-
-def _table(section: Section) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in section.columns:
-        table.add_column(column, overflow="fold")
-    for row in section.rows:
-        table.add_row(*row)
-    return table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
@@ -16,7 +15,7 @@ from tracks_dagster.track.errors import NothingYet
 @click.command("status")
 @click.argument("run_id", metavar="[RUN]", required=False)
 @as_json
-def command(run_id: str | None, as_json: bool) -> None:
+def status_command(run_id: str | None, as_json: bool) -> None:
     """Show RUN, or the newest runs: state, attempt, step, and what they wait for."""
     lines = _read(run_id)
     if as_json:
@@ -28,7 +27,8 @@ def command(run_id: str | None, as_json: bool) -> None:
     elif run_id is not None:
         click.echo(_sentences(lines[0]))
     else:
-        print_table(_table(lines))
+        titles = ("run", "state", "attempt", "step", "what now")
+        print_table(titles, map(_cells, lines))
 
 
 def _read(run_id: str | None) -> list[RunLine]:
@@ -44,35 +44,30 @@ def _read(run_id: str | None) -> list[RunLine]:
 
 def _sentences(line: RunLine) -> str:
     loss = f", loss {line.loss:.4f}" if line.loss is not None else ""
-    told = [
+    sentences = [
         f"{line.run_id}: {line.state}. {_why(line)}",
         f"attempt {line.attempt_id or '–'}, step {line.step or 0} of {line.steps}{loss}",
     ]
     if line.branched_from:
-        told.append(f"a branch of {line.branched_from}")
+        sentences.append(f"a branch of {line.branched_from}")
     if line.waiting_for:
-        told.append(line.waiting_for)
+        sentences.append(line.waiting_for)
     if line.promoted_to:
-        told.append(f"promoted to {line.promoted_to}")
-    told += line.quarantined
-    return "\n".join(told)
+        sentences.append(f"promoted to {line.promoted_to}")
+    sentences += line.quarantined
+    return "\n".join(sentences)
 
 
 def _why(line: RunLine) -> str:
     return f"{line.why} {line.silence}" if line.silence else line.why
 
 
-def _table(lines: list[RunLine]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("run", "state", "attempt", "step", "what now"):
-        table.add_column(title, overflow="fold")
-    for line in lines:
-        branch = f"a branch of {line.branched_from}; " if line.branched_from else ""
-        table.add_row(
-            line.run_id,
-            line.state,
-            str(line.attempt_id or "–"),
-            f"{line.step or 0}/{line.steps}",
-            f"{branch}{line.waiting_for or _why(line)}",
-        )
-    return table
+def _cells(line: RunLine) -> tuple[str, ...]:
+    branch = f"a branch of {line.branched_from}; " if line.branched_from else ""
+    return (
+        line.run_id,
+        line.state,
+        str(line.attempt_id or "–"),
+        f"{line.step or 0}/{line.steps}",
+        f"{branch}{line.waiting_for or _why(line)}",
+    )

@@ -10,7 +10,7 @@ import click
 
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
-from tracks_dagster.cli.night.triage_text import tell, tell_acts, tell_what_to_do
+from tracks_dagster.cli.night.triage_text import print_acts, print_steps, print_triage
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.home.dagster_instance import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage
@@ -52,7 +52,7 @@ WHY = "after an incident"
 @by_option
 @as_json
 @click.pass_context
-def command(
+def triage_command(
     ctx: click.Context,
     run_ids: tuple[str, ...],
     family: str | None,
@@ -79,11 +79,11 @@ def command(
     if as_json:
         print_json({**to_json(found), "acts": [to_json(act) for act in acts]})
     else:
-        tell(found)
+        print_triage(found)
         if applies:
-            tell_acts(found, acts)
+            print_acts(found, acts)
         else:
-            tell_what_to_do(found, options=_options(run_ids, family, devices, device_memory))
+            print_steps(found, options=_options(run_ids, family, devices, device_memory))
     ctx.exit(_code(found, acts, applies=applies))
 
 

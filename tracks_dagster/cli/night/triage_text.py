@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
 
 from tracks_dagster.attempts.machine import size_words
 from tracks_dagster.attempts.pace import Span, about, told
@@ -25,21 +24,25 @@ if TYPE_CHECKING:
     from tracks_dagster.recovery.effects.triage.apply import Act
 
 
-EVIDENCE_RUNS_MAX = 20  # whose evidence is told in full; that of all is in --json
+EVIDENCE_RUNS_MAX = 20  # whose evidence is shown in full; that of all is in --json
 SECTION_LINES_MAX = 40
 CODE_RUNS_MAX = 10  # that share one code position, by name
 DONE, RUNNING, QUEUED = "done", "running", "queued"
+_TITLES = ("run", "stands", "progress", "epoch", "commit", "time left")
+NAMES_MAX = 6  # of the runs in one sentence
+_CLOSABLE = frozenset(verdict.word for verdict in CLOSABLE)
+_WITHOUT_GANG = _CLOSABLE | {Verdict.ENDED.word, Verdict.NOT_STARTED.word}
 
 
-def tell(found: Triage) -> None:
-    """Print how everything stands, what that rests on, and last the order of the restart."""
+def print_triage(found: Triage) -> None:
+    """Print the state of every run, the evidence for it, and last the order of the restart."""
     click.echo(_head(found))
     if not found.lines:
         click.echo(
             "No training run is open; `tracks triage --family NAME` shows those that are over."
         )
     else:
-        print_table(_table(found.lines))
+        print_table(_TITLES, map(_cells, found.lines))
     for title, lines in (
         ("Why:", list(_whys(found.lines))),
         ("Metrics, which are not progress:", list(_metrics(found.lines))),
@@ -63,7 +66,7 @@ def tell(found: Triage) -> None:
 
 
 def _unseen(found: Triage) -> Iterator[str]:
-    """Tell which runs were not looked at, for there are more than that."""
+    """Yield which runs were not looked at, where there are more than RUNS_MAX."""
     if found.more:
         yield f"These are {RUNS_MAX} runs, and there are more: name those that you mean."
     if found.unfinished_more and found.plan:
@@ -81,7 +84,7 @@ def _bounded(lines: list[str]) -> list[str]:
     return [*lines[:SECTION_LINES_MAX], f"  and {more} more, which --json has"]
 
 
-def tell_acts(found: Triage, acts: Sequence[Act]) -> None:
+def print_acts(found: Triage, acts: Sequence[Act]) -> None:
     """Print what was done, and what happens to the rest."""
     click.echo("\nWhat was done:" if acts else "\nThere was nothing to do.")
     for act in acts:
@@ -97,32 +100,25 @@ def tell_acts(found: Triage, acts: Sequence[Act]) -> None:
         " The next `tracks triage --apply` opens that too, and what was left for want of room, if "
         "there is some."
     )
-    click.echo(f"\n{' '.join([words, *unkept_told(found)])}")
+    click.echo(f"\n{' '.join([words, *unkept_sentences(found)])}")
 
 
 def _head(found: Triage) -> str:
     booted = f", booted {found.booted_at[:16]}Z" if found.booted_at else ""
-    counts = Counter(_stands(line).replace(", ", " and ") for line in found.lines)
-    told = ", ".join(f"{count} {standing}" for standing, count in counts.items())
+    counts = Counter(_standing(line).replace(", ", " and ") for line in found.lines)
+    standings = ", ".join(f"{count} {standing}" for standing, count in counts.items())
     word = "run" if len(found.lines) == 1 else "runs"
-    runs = f"\n{len(found.lines)} {word}: {told}." if found.lines else ""
-    return f"{found.at[:16]}Z on {found.node}{booted}; {daemon_told(found)}.{runs}"
+    runs = f"\n{len(found.lines)} {word}: {standings}." if found.lines else ""
+    return f"{found.at[:16]}Z on {found.node}{booted}; {describe_daemon(found)}.{runs}"
 
 
-def _table(lines: Sequence[Line]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("run", "stands", "progress", "epoch", "commit", "time left"):
-        table.add_column(title, overflow="fold")
-    for line in lines:
-        epoch = f"{line.epoch or 0}/{line.epochs}" if line.epochs is not None else "–"
-        table.add_row(
-            line.run_id, _stands(line), _progress(line), epoch, _commit(line), _left(line)
-        )
-    return table
+def _cells(line: Line) -> tuple[str, ...]:
+    epoch = f"{line.epoch or 0}/{line.epochs}" if line.epochs is not None else "–"
+    return line.run_id, _standing(line), _progress(line), epoch, _commit(line), _left(line)
 
 
-def _stands(line: Line) -> str:
-    """Tell the standing, and the verdict where that says more."""
+def _standing(line: Line) -> str:
+    """Return the standing, with the verdict where that says more."""
     is_plain = line.standing in (DONE, QUEUED, line.verdict)
     return line.standing if is_plain else f"{line.standing}, {line.verdict}"
 
@@ -134,7 +130,7 @@ def _progress(line: Line) -> str:
 
 
 def _commit(line: Line) -> str:
-    """Tell what a restart goes on from, and what was run since: lost, unless it runs on."""
+    """Return the step that a restart resumes from, and what ran since: lost, unless it still runs."""
     if line.lost_steps == 0:
         return str(line.committed_step) if line.committed_at is not None else "–"
     seconds = f", {about(line.lost_s)}" if line.lost_s is not None else ""
@@ -152,7 +148,7 @@ def _left(line: Line) -> str:
 
 
 def _code(lines: Sequence[Line]) -> Iterator[str]:
-    """Tell where the code stood, once for all runs that share it."""
+    """Yield each code version once, with the runs that share it."""
     runs: dict[str, list[str]] = {}
     for line in lines:
         runs.setdefault(line.code, []).append(line.run_id)
@@ -166,8 +162,10 @@ def _code(lines: Sequence[Line]) -> Iterator[str]:
 def _metrics(lines: Sequence[Line]) -> Iterator[str]:
     for line in lines:
         if line.metrics and line.standing != DONE:
-            told = ", ".join(f"{name} {value:.6g}" for name, value in sorted(line.metrics.items()))
-            yield f"  {line.run_id}: {told} (step {line.metrics_step})"
+            metrics = ", ".join(
+                f"{name} {value:.6g}" for name, value in sorted(line.metrics.items())
+            )
+            yield f"  {line.run_id}: {metrics} (step {line.metrics_step})"
 
 
 def _whys(lines: Sequence[Line]) -> Iterator[str]:
@@ -228,27 +226,18 @@ def _sign(sign: Sign) -> str:
     return f"{sign.cell}: {sign.words} [{sign.source}]"
 
 
-# --- triage advice --------------------------------------------------------------------------------
-#
-# What a person does after `tracks triage`, first things first.
-
-NAMES_MAX = 6  # of the runs in one sentence
-_CLOSABLE = frozenset(verdict.word for verdict in CLOSABLE)
-_WITHOUT_GANG = _CLOSABLE | {Verdict.ENDED.word, Verdict.NOT_STARTED.word}
-
-
-def tell_what_to_do(found: Triage, *, options: str) -> None:
+def print_steps(found: Triage, *, options: str) -> None:
     """Print the steps in their order. options: that this answer was asked with."""
     steps = list(_steps(found, options))
     if not steps:
         click.echo("\nThere is nothing to do.")
         return
-    told = [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]
-    click.echo("\n".join(["", "What to do:", *told]))
+    numbered = [f"  {number}. {step}" for number, step in enumerate(steps, start=1)]
+    click.echo("\n".join(["", "What to do:", *numbered]))
 
 
-def daemon_told(found: Triage) -> str:
-    """Say when the daemon ticked last: one that was lost just now is not known to be."""
+def describe_daemon(found: Triage) -> str:
+    """Return when the daemon ticked last; one that died a moment ago still looks alive."""
     daemon = found.daemon
     if daemon.at is None:
         return "no daemon ever ticked on this store"
@@ -258,8 +247,8 @@ def daemon_told(found: Triage) -> str:
     return f"the daemon ticked {about(age_s)} ago"
 
 
-def unkept_told(found: Triage) -> Iterator[str]:
-    """Say which part of the order nobody keeps beside a daemon, if there is one."""
+def unkept_sentences(found: Triage) -> Iterator[str]:
+    """Yield which part of the restart order a running daemon does not respect."""
     queued = [e for e in found.unkept if found.line(e).verdict == Verdict.QUEUED.word]
     if queued:
         yield (
@@ -297,12 +286,12 @@ def _steps(found: Triage, options: str) -> Iterator[str]:
     followed = [e.run_id for e in found.lines if _is_followed(e)]
     waiting = list(dict.fromkeys((*adopted, *queued, *opens, *followed)))
     if waiting and not found.daemon.ticks:
-        yield " ".join([f"`tracks up` goes on with {_names(waiting)}.", *unkept_told(found)])
+        yield " ".join([f"`tracks up` goes on with {_names(waiting)}.", *unkept_sentences(found)])
     else:
         if adopted:
             words = f"The daemon adopts {_names(adopted)} within seconds"
             yield f"{words}; if nothing happens, it is gone: `tracks up` starts another."
-        yield from unkept_told(found)
+        yield from unkept_sentences(found)
     shown = {e.run_id for e in found.lines}
     late = {
         key: words for key, words in found.daemon.late.items() if key.partition("/")[0] in shown

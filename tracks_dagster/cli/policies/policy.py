@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -20,6 +19,8 @@ from tracks_dagster.settings import (
 )
 from tracks_dagster.track.body_json import to_json
 
+_TITLES = ("", "reason", "retries", "refund by progress", "backoff", "remedy", "sensor")
+
 
 @click.command("policy")
 @click.option(
@@ -29,7 +30,7 @@ from tracks_dagster.track.body_json import to_json
     help="Show what would hold with FILE; exit code 2 and every error with its line if it is wrong.",
 )
 @as_json
-def command(check: Path | None, as_json: bool) -> None:
+def policy_command(check: Path | None, as_json: bool) -> None:
     """Show how often, how soon and with which change each kind of failure is retried."""
     settings = Settings.from_environment()
     path = check or find_policy_file(settings)
@@ -40,28 +41,16 @@ def command(check: Path | None, as_json: bool) -> None:
         head = {"version": policy.version, "file": str(path) if path else None}
         print_json({**head, "changed_reasons": changed, **to_json(policy)})
         return
-    print_table(_table(lines))
+    print_table(_TITLES, map(_cells, lines))
     click.echo()
     for line in limit_lines(policy):
         click.echo(line)
     click.echo(_source(policy, path, settings))
 
 
-def _table(lines: list[RuleLine]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("", "reason", "retries", "refund by progress", "backoff", "remedy", "sensor"):
-        table.add_column(title, overflow="fold")
-    for line in lines:
-        table.add_row(
-            "*" if line.is_changed else "",
-            line.reason,
-            line.budget,
-            line.refund,
-            line.backoff,
-            line.remedy,
-            line.sensor,
-        )
-    return table
+def _cells(line: RuleLine) -> tuple[str, ...]:
+    mark = "*" if line.is_changed else ""
+    return mark, line.reason, line.budget, line.refund, line.backoff, line.remedy, line.sensor
 
 
 def _source(policy: RetryPolicy, path: Path | None, settings: Settings) -> str:

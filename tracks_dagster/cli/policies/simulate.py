@@ -9,7 +9,6 @@ from datetime import timedelta
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
@@ -67,7 +66,7 @@ MEANING_OF_BEST = (
 @click.option("--every", multiple=True, help="A fixed checkpoint interval to compare; repeatable.")
 @click.option("--seed", default=0, show_default=True, help="Of what --llama3 draws.")
 @as_json
-def command(
+def simulate_command(
     trace: Path | None,
     is_llama3: bool,
     last: str,
@@ -89,9 +88,9 @@ def command(
     settings = Settings.from_environment()
     chosen = load_policy(settings) if policy is None else read_policy_file(policy)
     every_s = [_positive("--every", text) for text in every] or list(EVERY_S)
-    told = (save, restart, grace, nodes, person_after)
+    made_up = (save, restart, grace, nodes, person_after)
     if trace is None and not is_llama3:
-        if any(value is not None for value in told):
+        if any(value is not None for value in made_up):
             raise InvalidInput(
                 "--save, --restart, --grace, --nodes and --person-after describe a world that is made "
                 "up; the ledger's history has its own. Give them with --trace FILE or --llama3."
@@ -188,7 +187,7 @@ def _print_replay(found: Replayed, policy: RetryPolicy, *, since: str, as_json: 
         )
         return
     click.echo(f"{found.run_count} runs with attempts that ended since {since}")
-    print_table(_table(found.rows))
+    _print_table(found.rows)
     click.echo()
     for line in (*_meanings(found.rows), *_savings(found)):
         click.echo(line)
@@ -235,7 +234,7 @@ def _print_made_up(
         print_json({**head, **best, "rows": [row_json(row) for row in rows]})
         return
     click.echo(", ".join(f"{name} {value}" for name, value in given.items() if value is not None))
-    print_table(_table(rows))
+    _print_table(rows)
     click.echo()
     for line in _meanings(rows):
         click.echo(line)
@@ -257,28 +256,27 @@ def _meanings(rows: Sequence[Row]) -> Iterator[str]:
     yield f"ours refused {len(refused)} times: {named}"
 
 
-def _table(rows: Sequence[Row]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("policy")
-    table.add_column("saves every")
+def _print_table(rows: Sequence[Row]) -> None:
     has_best = any(row.best_shares for row in rows)
     best = ("of the best", "worst") if has_best else ()
-    for title in ("ETTR", *best, "attempts", "refused", "wasted device-h"):
-        table.add_column(title, justify="right")
-    table.add_column("most of it")
-    for row in rows:
-        shares = (_share(row.best_share_median), _share(row.best_share_worst)) if has_best else ()
-        table.add_row(
-            row.policy,
-            row.cadence,
-            f"{row.outcome.ettr:.4f}",
-            *shares,
-            str(row.outcome.attempts),
-            str(len(row.outcome.refused)),
-            f"{row.outcome.wasted_device_s / HOUR_S:.2f}",
-            _most(row),
-        )
-    return table
+    numbers = ("ETTR", *best, "attempts", "refused", "wasted device-h")
+    titles = ("policy", "saves every", *numbers, "most of it")
+    cells = (_cells(row, has_best=has_best) for row in rows)
+    print_table(titles, cells, right=numbers)
+
+
+def _cells(row: Row, *, has_best: bool) -> tuple[str, ...]:
+    shares = (_share(row.best_share_median), _share(row.best_share_worst)) if has_best else ()
+    return (
+        row.policy,
+        row.cadence,
+        f"{row.outcome.ettr:.4f}",
+        *shares,
+        str(row.outcome.attempts),
+        str(len(row.outcome.refused)),
+        f"{row.outcome.wasted_device_s / HOUR_S:.2f}",
+        _most(row),
+    )
 
 
 def _most(row: Row) -> str:

@@ -53,7 +53,7 @@ from tracks_dagster.wiring import build
 @click.option("--force", is_flag=True, help="Even where nothing changed that the end depends on.")
 @compute_changes
 @as_json
-def command(
+def retry_command(
     run_id: str,
     why: str,
     by: str,

@@ -1,39 +1,58 @@
-"""`tracks checkpoints`: what a run has committed, what became of it, and what is done about it."""
+"""`tracks checkpoints`: list what a run has committed; save, pin and export checkpoints by hand."""
 
 from __future__ import annotations
 
-import click
-from rich.table import Table
+from pathlib import Path
 
+import click
+
+from tracks_dagster.attempts.effects.on_demand import ask_to_save, wait_for_save, why_not_saved
+from tracks_dagster.checkpoints.effects.pins import find_held, hold_of, pin, unpin
 from tracks_dagster.checkpoints.retention import judge
-from tracks_dagster.cli.common import as_json, print_json, print_table, run_argument
-from tracks_dagster.cli.groups import WholeGroup
-from tracks_dagster.cli.sources import (
-    checkpoint_advice,
-    checkpoint_export,
-    checkpoint_gc,
-    checkpoint_pins,
-    checkpoint_save,
-    checkpoint_verify,
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import (
+    WholeGroup,
+    as_json,
+    attempt_option,
+    deciding_options,
+    open_app,
+    print_answer,
+    print_json,
+    print_table,
+    recorded,
+    run_argument,
+    seq_of,
+)
+from tracks_dagster.cli.sources.checkpoint_upkeep import (
+    advise_on_cadence,
+    collect_checkpoints,
+    verify_checkpoints,
 )
 from tracks_dagster.holds.effects.holds import BySource, Holds
 from tracks_dagster.holds.effects.starts import describe_sources, next_start
-from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.reading import open_store_to_read, open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.errors import InvalidInput, TrackBroken
 from tracks_dagster.track.names import check_run_id
-from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.records import Json, Record, format_time
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.protection import RESUMES, pins_of
-from tracks_dagster.track.states.run_state import CheckpointState
+from tracks_dagster.track.states.run_state import CheckpointState, find_at
+from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.training.saves.export import export_weights
+
+_TITLES = ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest", "why")
+WAIT_S = 300.0
+WAIT_S_MAX = 24 * 3600.0
 
 
 @click.group("checkpoints", cls=WholeGroup)
-def command() -> None:
+def checkpoints_command() -> None:
     """List, save, verify, collect and pin the checkpoints of a run."""
 
 
-@command.command("list")
+@checkpoints_command.command("list")
 @run_argument
 @as_json
 def list_checkpoints(run_id: str, as_json: bool) -> None:
@@ -61,7 +80,7 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
     elif not rows:
         click.echo(f"Training run {run_id} has committed no checkpoint yet.")
     else:
-        print_table(_table(rows))
+        print_table(_TITLES, map(_cells, rows))
     if not as_json:
         for sentence in describe_sources(holds, state):
             click.echo(sentence)
@@ -104,26 +123,116 @@ def _row(
     }
 
 
-def _table(rows: list[dict[str, Json]]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest", "why"):
-        table.add_column(title)
-    for row in rows:
-        table.add_row(
-            str(row["attempt_id"]),
-            str(row["step"]),
-            row["status"],
-            row["committed_at"][:19],
-            str(row["total_bytes"]),
-            "yes" if row["verified_at"] else "not yet",
-            row["ref"]["manifest_sha256"][:12],
-            "; ".join(row["why"]),
+def _cells(row: dict[str, Json]) -> tuple[str, ...]:
+    return (
+        str(row["attempt_id"]),
+        str(row["step"]),
+        row["status"],
+        row["committed_at"][:19],
+        str(row["total_bytes"]),
+        "yes" if row["verified_at"] else "not yet",
+        row["ref"]["manifest_sha256"][:12],
+        "; ".join(row["why"]),
+    )
+
+
+@checkpoints_command.command("save")
+@run_argument
+@click.option("--wait", "wait_s", type=float, default=WAIT_S, show_default=True, help="Seconds.")
+@as_json
+@click.pass_context
+def save_checkpoint(ctx: click.Context, run_id: str, wait_s: float, as_json: bool) -> None:
+    """Ask the gang of RUN, on this machine or on the cluster, to save at the end of its running step.
+
+    Waits until the checkpoint is committed and says which it is; exit with 1 when none came.
+    """
+    if not 0 < wait_s <= WAIT_S_MAX:
+        raise InvalidInput(f"--wait is {wait_s:g}; use more than 0 and at most {WAIT_S_MAX:g} s.")
+    open_store_to_read(Settings.from_environment())  # an empty home is an error, it is not made
+    app = open_app()
+    asked = ask_to_save(app.tracks, app.launcher_of, check_run_id(run_id))
+    found = wait_for_save(app.tracks, asked, wait_s=wait_s)
+    why_not = "" if found is not None else why_not_saved(app.tracks.run(run_id), asked)
+    if as_json:
+        print_json({"ref": to_json(found.ref) if found else None, "problem": why_not or None})
+    elif found is not None:
+        click.echo(
+            f"Step {found.ref.step} of {run_id}, attempt {found.ref.attempt_id}, committed "
+            f"({found.body.trigger}): record {found.seq}, manifest {found.ref.manifest_sha256}."
         )
-    return table
+    else:
+        click.echo(why_not)
+    ctx.exit(0 if found is not None else BAD_NEWS)
 
 
-for each in (checkpoint_verify.command, checkpoint_gc.command, *checkpoint_pins.COMMANDS):
-    command.add_command(each)
-command.add_command(checkpoint_save.command)
-command.add_command(checkpoint_advice.command)
-command.add_command(checkpoint_export.command)
+@checkpoints_command.command("pin")
+@click.argument("at", metavar="RUN@STEP")
+@attempt_option
+@deciding_options
+def pin_checkpoint(at: str, attempt: int | None, why: str, by: str, as_json: bool) -> None:
+    """Hold the checkpoint RUN@STEP: it is neither superseded nor deleted until it is unpinned."""
+    check_words({"why": why, "by": by})
+    run_id, step = parse_at(at)
+    tracks = open_app().tracks
+    ref = find_at(tracks.run(run_id), step, attempt_id=attempt).ref
+    record = pin(tracks, ref, holder=hold_of(by), by=by, why=why)
+    _print_pin("pinned", ref, hold_of(by), record, as_json=as_json)
+
+
+@checkpoints_command.command("unpin")
+@click.argument("at", metavar="RUN@STEP")
+@attempt_option
+@click.option(
+    "--holder", help="Whose pin, as `tracks checkpoints list` shows it; yours by default."
+)
+@deciding_options
+def unpin_checkpoint(
+    at: str, attempt: int | None, holder: str | None, why: str, by: str, as_json: bool
+) -> None:
+    """Let go of a pin on the checkpoint RUN@STEP; retention decides about it again."""
+    check_words({"why": why, "by": by})
+    run_id, step = parse_at(at)
+    tracks = open_app().tracks
+    name = holder or hold_of(by)
+    ref = find_held(tracks.run(run_id), step, holder=name, attempt_id=attempt)
+    _print_pin(
+        "unpinned", ref, name, unpin(tracks, ref, holder=name, by=by, why=why), as_json=as_json
+    )
+
+
+def _print_pin(
+    verb: str, ref: CheckpointRef, holder: str, record: Record | None, *, as_json: bool
+) -> None:
+    print_answer(
+        f"Step {ref.step} of {ref.run_id}, attempt {ref.attempt_id}, {verb} by {holder}: "
+        f"{recorded(record)}.",
+        {"ref": to_json(ref), "pin": holder, "status": verb, "seq": seq_of(record)},
+        as_json=as_json,
+    )
+
+
+@checkpoints_command.command("export")
+@click.argument("target", metavar="RUN@STEP")
+@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@attempt_option
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@as_json
+def export_checkpoint(
+    target: str, path: Path, attempt: int | None, force: bool, as_json: bool
+) -> None:
+    """Write the weights of RUN@STEP to FILE (safetensors), every byte verified as it is read."""
+    run_id, step = parse_at(target)
+    tracks = open_tracks_to_read(Settings.from_environment())
+    checkpoint = find_at(tracks.run(run_id), step, attempt_id=attempt)
+    exported = export_weights(tracks.store, checkpoint.ref, path, overwrite=force)
+    if as_json:
+        print_json(to_json(exported))
+        return
+    click.echo(
+        f"{exported.path}: {exported.tensor_count} tensors, {exported.total_bytes} bytes, of attempt "
+        f"{checkpoint.ref.attempt_id}; weights_sha256 {exported.metadata['weights_sha256']}"
+    )
+
+
+for each in (verify_checkpoints, collect_checkpoints, advise_on_cadence):
+    checkpoints_command.add_command(each)

@@ -1,14 +1,30 @@
-"""`tracks lineage`: what a thing rests on, and what came of it."""
+"""`tracks lineage`, `blast`, `quarantine` and `release`: what a source led to, and its quarantine."""
 
 from __future__ import annotations
 
 import click
 
-from tracks_dagster.cli.common import as_json, print_json
-from tracks_dagster.cli.times import as_of_option, parse_as_of
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import (
+    as_json,
+    as_of_option,
+    deciding_options,
+    open_app,
+    parse_as_of,
+    print_answer,
+    print_json,
+    recorded,
+    seq_of,
+)
+from tracks_dagster.holds.effects.blast import blast
 from tracks_dagster.holds.effects.descent import ancestors, descendants
 from tracks_dagster.holds.effects.holds import quarantined_sources
-from tracks_dagster.holds.effects.lineage_text import ancestors_lines, descendants_lines
+from tracks_dagster.holds.effects.lineage_text import (
+    ancestors_lines,
+    blast_lines,
+    descendants_lines,
+)
+from tracks_dagster.holds.effects.quarantines import quarantine_source, release_source
 from tracks_dagster.holds.effects.things import find_exact
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
@@ -23,7 +39,7 @@ SOURCE_KEYS = ("source", "by", "why", "at", "track", "seq", "through")  # of one
 @click.argument("thing", metavar="KIND:NAME")
 @as_of_option
 @as_json
-def command(thing: str, as_of: str | None, as_json: bool) -> None:
+def lineage_command(thing: str, as_of: str | None, as_json: bool) -> None:
     """Show what a thing rests on, attempt by attempt, and what came of it.
 
     \b
@@ -51,3 +67,64 @@ def command(thing: str, as_of: str | None, as_json: bool) -> None:
         click.echo(line)
     below = list(descendants_lines(down, of_archive=settings.is_archive))
     click.echo("\n".join(("what came of it:", *below)) if below else "nothing came of it.")
+
+
+@click.command("blast")
+@click.argument("source", metavar="KIND:NAME")
+@as_of_option
+@as_json
+@click.pass_context
+def blast_command(ctx: click.Context, source: str, as_of: str | None, as_json: bool) -> None:
+    """Show what descends from a source, and what of it is in use now.
+
+    \b
+    snapshot:DATASET@ID     what used samples of it
+    checkpoint:RUN@STEP     what resumed from it
+    node:NAME               what ran on it
+    code:COMMIT             what ran it; also a version or an environment
+    attempt:RUN/aNN         what it worked on
+
+    Ids may be shortened. Exit code 1 when anything promoted descends from it.
+    """
+    thing, until = parse_thing(source), parse_as_of(as_of)
+    settings = Settings.from_environment()
+    tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
+    found = blast(tracks, ledger, thing, as_of=until)
+    if as_json:
+        print_json(to_json(found))
+    else:
+        click.echo("\n".join(blast_lines(found, of_archive=settings.is_archive)))
+    ctx.exit(BAD_NEWS if found.is_promoted else 0)
+
+
+@click.command("quarantine")
+@click.argument("source", metavar="KIND:NAME")
+@deciding_options
+def quarantine_command(source: str, why: str, by: str, as_json: bool) -> None:
+    """Let nothing new start from a source: snapshot, checkpoint, node, code or attempt.
+
+    No attempt is opened on what descends from it, no eval, no branch, no promotion; a retry goes back
+    to the newest checkpoint that does not. Attempts that run go on. `tracks release` undoes it.
+    """
+    thing = parse_thing(source)
+    app = open_app()
+    decided = quarantine_source(app.tracks, app.ledger, thing, by=by, why=why)
+    found = blast(app.tracks, app.ledger, thing)
+    source_name, record = decided.source.called, decided.record
+    lines = (f"{source_name} is in quarantine: {recorded(record)}.", *blast_lines(found))
+    facts = {"source": source_name, "seq": seq_of(record), "blast": to_json(found)}
+    print_answer("\n".join(lines), facts, as_json=as_json)
+
+
+@click.command("release")
+@click.argument("source", metavar="KIND:NAME")
+@deciding_options
+def release_command(source: str, why: str, by: str, as_json: bool) -> None:
+    """End the quarantine of a source; a run whose retry was refused needs `tracks retry` as well."""
+    app = open_app()
+    decided = release_source(app.tracks, app.ledger, parse_thing(source), by=by, why=why)
+    name, record = decided.source.called, decided.record
+    sentence = f"{name} was not in quarantine; nothing was written."
+    if record is not None:
+        sentence = f"{name} is released: {recorded(record)}."
+    print_answer(sentence, {"source": name, "seq": seq_of(record)}, as_json=as_json)

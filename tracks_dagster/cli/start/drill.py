@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from tracks_dagster.attempts.drills import parse_drill
 from tracks_dagster.attempts.effects.local.code_version import read_code_version
@@ -46,6 +45,8 @@ COLUMNS = (
     "end to the first new step, or to the next supervisor's claim."
 )
 DATASET, SUITE = find_family(FAMILY).dataset, find_family(FAMILY).suite
+# Steps of these take long enough that somebody outside comes to it while training goes on.
+_SLOW: dict[str, Json] = {"steps": 300, "global_batch": 48, "context": 64, "d_model": 64}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +60,6 @@ class Rehearsal:
     config: dict[str, Json] = field(default_factory=dict)
 
 
-# Steps of these take long enough that somebody outside comes to it while training goes on.
-_SLOW: dict[str, Json] = {"steps": 300, "global_batch": 48, "context": 64, "d_model": 64}
 REHEARSALS: dict[str, Rehearsal] = {
     "preempt": Rehearsal(drill="preempt@13,grace=0"),
     "sigkill": Rehearsal(drill="sigkill@13"),
@@ -93,7 +92,7 @@ REHEARSALS: dict[str, Rehearsal] = {
 )
 @as_json
 @click.pass_context
-def command(
+def drill_command(
     ctx: click.Context, plays_all: bool, only: tuple[str, ...], home: Path | None, as_json: bool
 ) -> None:
     """Play faults on the embedded default, and score reason, action, lost steps and times.
@@ -110,7 +109,7 @@ def command(
         found = [{**asdict(row), "right": row.is_right} for row in rows]
         print_json_line(found)
     else:
-        print_table(_table(rows))
+        _print_table(rows)
         right = sum(row.is_right for row in rows)
         click.echo(f"{right} of {len(rows)} right. {COLUMNS}")
     if home is None and is_right:
@@ -248,25 +247,23 @@ def _own_snapshot(app: App, home: DagsterHome, run_id: str) -> str:
     return snapshot_id
 
 
-def _table(rows: Sequence[DrillRow]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("drill", "reason", "action"):
-        table.add_column(title)
-    for title in ("lost steps", "detected s", "decided s", "recovered s"):
-        table.add_column(title, justify="right")
-    table.add_column("verdict")
-    for row in rows:
-        table.add_row(
-            row.drill,
-            _expected(row.expected_reason, row.found_reason),
-            _expected(row.expected_action, row.found_action),
-            str(row.lost_steps),
-            _or_dash(row.detection_s),
-            _or_dash(row.decision_s),
-            _or_dash(row.recovery_s),
-            _verdict(row),
-        )
-    return table
+def _print_table(rows: Sequence[DrillRow]) -> None:
+    numbers = ("lost steps", "detected s", "decided s", "recovered s")
+    titles = ("drill", "reason", "action", *numbers, "verdict")
+    print_table(titles, map(_cells, rows), right=numbers)
+
+
+def _cells(row: DrillRow) -> tuple[str, ...]:
+    return (
+        row.drill,
+        _expected(row.expected_reason, row.found_reason),
+        _expected(row.expected_action, row.found_action),
+        str(row.lost_steps),
+        _or_dash(row.detection_s),
+        _or_dash(row.decision_s),
+        _or_dash(row.recovery_s),
+        _verdict(row),
+    )
 
 
 def _expected(expected: str, found: str) -> str:

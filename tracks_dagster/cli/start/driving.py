@@ -15,9 +15,8 @@ import click
 
 from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill, steps_done
-from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Follower
-from tracks_dagster.cli.views import View, open_view
+from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Follower, Interrupts
+from tracks_dagster.cli.start.views import View, open_view
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -42,16 +41,16 @@ def take_up(app: App, run_id: str, *, by: str, intent: str) -> RunState | None:
 
 
 def drive(
-    app: App, home: DagsterHome, run_id: str, *, wait_s: float, by: str, told: int = 0
+    app: App, home: DagsterHome, run_id: str, *, wait_s: float, by: str, shown: int = 0
 ) -> Followed:
     """Follow the run until it is over, drained, or has not changed for `wait_s`.
 
     Uses the daemon of this home; one that had to be started is stopped at the end. Says on stderr
-    how to go on where the run is not over. told: records that were there before, not to be shown.
+    how to go on where the run is not over. shown: how many records were there before and need no line.
     Raises what the store, the ledger or Dagster fail with for good, with how to go on as a note.
     """
     with going_on(run_id):
-        return _drive(app, home, run_id, wait_s=wait_s, by=by, told=told)
+        return _drive(app, home, run_id, wait_s=wait_s, by=by, shown=shown)
 
 
 @contextmanager
@@ -73,7 +72,7 @@ def going_on(run_id: str) -> Iterator[None]:
 
 
 def _drive(
-    app: App, home: DagsterHome, run_id: str, *, wait_s: float, by: str, told: int
+    app: App, home: DagsterHome, run_id: str, *, wait_s: float, by: str, shown: int
 ) -> Followed:
     state = run_status(app.tracks.run(run_id)).state
     if state != RunLifecycle.RUNNING:
@@ -88,7 +87,7 @@ def _drive(
                 interrupts,
                 wait_s=wait_s,
                 by=by,
-                told=told,
+                shown=shown,
                 check=lambda: _look_after_daemon(app, home, run_id, keeper),
             )
             try:

@@ -1,4 +1,4 @@
-"""Follow a training run to its end: show what its track and journals tell, drain it on Ctrl-C.
+"""Follow a training run to its end: show its records and steps, drain it on Ctrl-C.
 
 It only watches: sensors decide and launch, whoever looks. Killing it loses nothing. A store or a
 ledger that does not answer is waited for: the gang trains on without it, as it does without this.
@@ -6,13 +6,15 @@ ledger that does not answer is waited for: the gang trains on without it, as it 
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType, TracebackType
+from typing import Self
 
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
-from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.cli.views import View
+from tracks_dagster.cli.start.views import View
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -32,47 +34,16 @@ from tracks_dagster.track.states.promotion import promotion_is_settled
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
 
-# --- daemon keeper --------------------------------------------------------------------------------
-#
-# Keeps Dagster's daemon alive while a command uses it.
-
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
 RESTART_S_MAX = 60.0
-
-
-class DaemonKeeper:
-    """Starts the daemon again should it have died: a run is not lost with it.
-
-    One that dies again and again is started less and less often.
-    """
-
-    def __init__(self, home: DagsterHome, tell: Callable[[str], None]) -> None:
-        self._home = home
-        self._tell = tell
-        self._pause_s = RESTART_S
-        self._next_at = 0.0
-
-    def keep(self) -> None:
-        """Start the daemon if none lives and it is time to."""
-        now = time.monotonic()
-        if now < self._next_at:
-            return
-        if not self._home.ensure_daemon():
-            self._pause_s = RESTART_S
-            return
-        self._tell(self._home.why_daemon_ended())
-        self._next_at = now + self._pause_s
-        self._pause_s = min(self._pause_s * 2, RESTART_S_MAX)
-
-
 POLL_S = 0.5
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
 PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
 AWAY_S_MAX = (
     900.0  # for a store or ledger that does not answer; a clock or a server is mended by then
 )
-
 _AWAY = (StoreUnavailable, OutcomeUnknown, LedgerError)
+HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +59,7 @@ class Followed:
 
 
 class Follower:
-    """Follows one run. told: the oldest records, not to be shown; check: called at every look."""
+    """Follows one run. shown: how many records need no line any more; check: called at every look."""
 
     def __init__(
         self,
@@ -99,7 +70,7 @@ class Follower:
         *,
         wait_s: float,
         by: str,
-        told: int = 0,
+        shown: int = 0,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._tracks = tracks
@@ -109,7 +80,7 @@ class Follower:
         self._wait_s = wait_s
         self._by = by
         self._check = check
-        self._told = told
+        self._shown = shown
         self._newest: tuple[int, int] | None = None  # (attempt_id, step)
         self._changed_at = time.monotonic()
         self._drained_at: float | None = None
@@ -128,7 +99,7 @@ class Follower:
             except _AWAY as error:
                 self._wait_for(error)
             else:
-                self._tell_return()
+                self._report_return()
                 if followed is not None:
                     return followed
             time.sleep(POLL_S)
@@ -165,7 +136,7 @@ class Follower:
                 "to save and end is asked for as soon as it answers; Ctrl-C again ends this command"
             )
 
-    def _tell_return(self) -> None:
+    def _report_return(self) -> None:
         if self._away_at is None:
             return
         away_s = self._away_s()
@@ -182,10 +153,10 @@ class Follower:
         """Show what is new and return the state."""
         state = self._tracks.run(self._run_id)
         records: list[Record] = self._tracks.records(run_track(self._run_id))
-        for record in records[self._told :]:
+        for record in records[self._shown :]:
             self._view.event(sentence(record))
-        if len(records) > self._told:
-            self._told = len(records)
+        if len(records) > self._shown:
+            self._shown = len(records)
             self._changed_at = time.monotonic()
         self._show_step(state)
         return state
@@ -239,3 +210,53 @@ class Follower:
             is_drained=self._drained_at is not None,
             waited_for=waiting_for(state, heartbeat, self._tracks.now()),
         )
+
+
+class Interrupts:
+    """Counts SIGINT and SIGTERM while it is entered. The second one raises KeyboardInterrupt."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._on_interrupt) for number in HANDLED}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 1:
+            raise KeyboardInterrupt
+
+
+class DaemonKeeper:
+    """Starts the daemon again should it have died: a run is not lost with it.
+
+    One that dies again and again is started less and less often.
+    """
+
+    def __init__(self, home: DagsterHome, tell: Callable[[str], None]) -> None:
+        self._home = home
+        self._tell = tell
+        self._pause_s = RESTART_S
+        self._next_at = 0.0
+
+    def keep(self) -> None:
+        """Start the daemon if none lives and it is time to."""
+        now = time.monotonic()
+        if now < self._next_at:
+            return
+        if not self._home.ensure_daemon():
+            self._pause_s = RESTART_S
+            return
+        self._tell(self._home.why_daemon_ended())
+        self._next_at = now + self._pause_s
+        self._pause_s = min(self._pause_s * 2, RESTART_S_MAX)

@@ -33,18 +33,17 @@ from tracks_dagster.cli.compute_options import (
     read_trainer,
 )
 from tracks_dagster.cli.start.driving import drive, going_on, take_up
-from tracks_dagster.cli.start.intents import intent_of
 from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
-from tracks_dagster.cli.tables import attempts_table
 from tracks_dagster.cli.words import RECORDED
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.bodies import RetentionRule
-from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.errors import InvalidInput, NothingYet
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.saves.verifying import weights_sha256
 from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
@@ -53,6 +52,9 @@ WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
 OFF = "off"
 FAMILY = "gpt"  # where neither --family nor --from names one
+EXAMPLE = '--intent "Does a wider model learn faster?"'
+_TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
+_NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 
 
 @click.command("run")
@@ -124,7 +126,7 @@ FAMILY = "gpt"  # where neither --family nor --from names one
 @compute_options
 @as_json
 @click.pass_context
-def command(
+def run_command(
     ctx: click.Context,
     family: str | None,
     branch_at: str | None,
@@ -205,8 +207,8 @@ def command(
     # Of a run that exists, only what a killed command left undone.
     with going_on(request.run_id):
         declare(app.tracks, request, check_gang=gang_check_of(given))
-        told = before.head.seq + 1 if before is not None else 0
-        followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, told=told)
+        shown = before.head.seq + 1 if before is not None else 0
+        followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, shown=shown)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=owner)
     result: dict[str, Json] = {**read, "state": followed.state}
     _print(result, as_json=as_json)
@@ -298,8 +300,67 @@ def _print(result: dict[str, Json], *, as_json: bool) -> None:
         print_json_line(result)
         return
     click.echo(f"{result['run_id']}: {result['state']}")
-    print_table(attempts_table(result))
+    print_attempts(result)
     if (problem := problem_of(result)) is not None:
         click.echo(
             f"The final checkpoint, step {result['final']['step']}, cannot be used: {problem}"
         )
+
+
+def intent_of(
+    given: Settings, intent: str | None, *, run_id: str | None, drills: tuple[str, ...]
+) -> str:
+    """Return the intent that was given; else that of the run there is, or what a drill is for.
+
+    Raises InvalidInput where a run would be declared that says nothing.
+    """
+    if intent is not None:
+        return intent
+    existing = None if run_id is None else _find_run(given, run_id)
+    if existing is not None:
+        return existing.declared.intent
+    if drills:
+        return f"Play the drill {', '.join(drills)}."
+    raise InvalidInput(
+        f"--intent is missing: say in a sentence what the run is for, for example {EXAMPLE}. It "
+        "stands in the record, and `tracks search` finds it."
+    )
+
+
+def _find_run(given: Settings, run_id: str) -> RunState | None:
+    try:
+        return open_tracks_to_read(given).find_run(run_id)
+    except NothingYet:
+        return None
+
+
+def print_attempts(outcome: Json) -> None:
+    """Print the attempts of an outcome (`review.effects.outcome`), a row each."""
+    print_table(_TITLES, map(_cells, outcome["attempts"]), right=_NUMBERS)
+
+
+def _cells(attempt: Json) -> tuple[str, ...]:
+    return (
+        str(attempt["attempt_id"]),
+        attempt["termination_reason"] or "open",
+        str(attempt["resumed_from_step"] or 0),
+        _or_dash(attempt["last_step"]),
+        str(attempt["kept_steps"]),
+        str(attempt["lost_steps"]),
+        "–" if attempt["gpu_seconds"] is None else f"{attempt['gpu_seconds']:.1f}",
+        _continuity(attempt["continuity"]),
+    )
+
+
+def _continuity(found: Json) -> str:
+    if found is None:
+        return "–"
+    if found["agree"] is None:
+        return f"not compared: {found['reason']}"
+    if found["agree"]:
+        return f"same losses over {found['steps_compared']} steps"
+    return f"differs from step {found['first_difference']} on"
+
+
+def _or_dash(value: int | None) -> str:
+    return "–" if value is None else str(value)

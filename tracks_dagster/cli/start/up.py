@@ -7,8 +7,7 @@ import threading
 import click
 
 from tracks_dagster.attempts.effects.local.launcher import living_gangs
-from tracks_dagster.cli.interrupts import Interrupts
-from tracks_dagster.cli.start.follow import DaemonKeeper
+from tracks_dagster.cli.start.follow import DaemonKeeper, Interrupts
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.home.home_folder import how_open
 from tracks_dagster.settings import Settings
@@ -23,7 +22,7 @@ LOOK_EVERY_S = 2.0
 @click.option(
     "--kubernetes", "on_kubernetes", is_flag=True, help="Start every Dagster run as a pod."
 )
-def command(port: int, on_kubernetes: bool) -> None:
+def up_command(port: int, on_kubernetes: bool) -> None:
     """Serve the UI, keep the daemon running, and print the address; Ctrl-C stops both.
 
     Gangs go on without them and are adopted by the next daemon. With --kubernetes the runs are pods
@@ -32,7 +31,7 @@ def command(port: int, on_kubernetes: bool) -> None:
     What a command that was killed has left is ended first; what else runs of this home is named.
     """
     settings = Settings.from_environment()
-    # What cannot be used is told before anything is started.
+    # Wrong settings are an error before anything is started.
     home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
     _tell_what_runs(build(settings), home)
     with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:

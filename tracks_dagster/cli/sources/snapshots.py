@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import click
-from rich.table import Table
 
 from tracks_dagster.cli.common import (
+    WholeGroup,
     as_json,
-    by_option,
+    deciding_options,
     open_app,
     print_answer,
     print_json,
     print_table,
     recorded,
     seq_of,
-    why_option,
 )
-from tracks_dagster.cli.groups import WholeGroup
 from tracks_dagster.holds.effects.quarantines import (
     consumers,
     find_any_snapshot,
@@ -32,13 +30,15 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import did_you_mean
 from tracks_dagster.track.text.safe_text import check_words
 
+_TITLES = ("dataset", "snapshot", "status", "rows", "bytes", "committed", "from", "why")
+
 
 @click.group("snapshots", cls=WholeGroup)
-def command() -> None:
+def snapshots_command() -> None:
     """List the snapshots of datasets, quarantine and release them."""
 
 
-@command.command("list")
+@snapshots_command.command("list")
 @click.argument("dataset", required=False)
 @as_json
 def list_snapshots(dataset: str | None, as_json: bool) -> None:
@@ -55,7 +55,7 @@ def list_snapshots(dataset: str | None, as_json: bool) -> None:
     elif not rows:
         click.echo(_none(ledger, dataset))
     else:
-        print_table(_table(rows))
+        print_table(_TITLES, map(_cells, rows), right=("rows", "bytes"))
 
 
 def _none(ledger: Ledger, dataset: str | None) -> str:
@@ -66,12 +66,10 @@ def _none(ledger: Ledger, dataset: str | None) -> str:
     return f"There is no snapshot of dataset {dataset} yet; {hint.rstrip()}"
 
 
-@command.command("quarantine")
+@snapshots_command.command("quarantine")
 @click.argument("dataset")
 @click.argument("snapshot")
-@why_option
-@by_option
-@as_json
+@deciding_options
 def quarantine(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> None:
     """Refuse every new attempt on SNAPSHOT of DATASET, and name what has used it.
 
@@ -90,12 +88,10 @@ def quarantine(dataset: str, snapshot: str, why: str, by: str, as_json: bool) ->
     )
 
 
-@command.command("release")
+@snapshots_command.command("release")
 @click.argument("dataset")
 @click.argument("snapshot")
-@why_option
-@by_option
-@as_json
+@deciding_options
 def release(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> None:
     """Let attempts train on SNAPSHOT of DATASET again; a refused run needs `tracks retry` as well."""
     check_words({"why": why, "by": by})
@@ -109,19 +105,14 @@ def release(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> No
     )
 
 
-def _table(rows: list[dict[str, Json]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for title in ("dataset", "snapshot", "status", "rows", "bytes", "committed", "from", "why"):
-        table.add_column(title, justify="right" if title in ("rows", "bytes") else "left")
-    for row in rows:
-        table.add_row(
-            row["dataset"],
-            row["snapshot_id"][:12],
-            row["status"],
-            str(row["row_count"]),
-            str(row["total_bytes"]),
-            str(row["committed_at"])[:19],
-            row["source"],
-            row["quarantined_why"] or "",
-        )
-    return table
+def _cells(row: dict[str, Json]) -> tuple[str, ...]:
+    return (
+        row["dataset"],
+        row["snapshot_id"][:12],
+        row["status"],
+        str(row["row_count"]),
+        str(row["total_bytes"]),
+        str(row["committed_at"])[:19],
+        row["source"],
+        row["quarantined_why"] or "",
+    )

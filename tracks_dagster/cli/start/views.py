@@ -1,6 +1,6 @@
 """How a run that is being followed shows on stderr: a progress bar, or plain lines without a terminal.
 
-Shows what it is told and knows nothing of tracks; stdout stays free for the outcome.
+Shows what it is given and knows nothing of tracks; stdout stays free for the outcome.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`tracks search`: who said what, in all records."""
+"""`tracks note` and `tracks search`: the logbook, kept in the runs' own tracks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,17 @@ from datetime import datetime, timedelta
 
 import click
 
+from tracks_dagster.attempts.effects.noting import note
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.common import as_json, parse_target, print_json
+from tracks_dagster.cli.common import (
+    as_json,
+    by_option,
+    open_app,
+    parse_target,
+    print_answer,
+    print_json,
+)
+from tracks_dagster.cli.words import RECORDED_TEXT
 from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.search import (
@@ -24,7 +33,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.text import units
-from tracks_dagster.track.text.safe_text import one_line
+from tracks_dagster.track.text.safe_text import check_words, one_line
 from tracks_dagster.wiring import utc_now
 
 HITS = 50
@@ -44,7 +53,7 @@ HITS = 50
 )
 @as_json
 @click.pass_context
-def command(
+def search_command(
     ctx: click.Context,
     text: tuple[str, ...],
     last: str | None,
@@ -66,7 +75,7 @@ def command(
     else:
         found = search(ledger, question, scope)
     if not found.hits and scope.run_id is not None:
-        tracks.run(scope.run_id)  # one that is not there is told, with the nearest
+        tracks.run(scope.run_id)  # raises for an unknown run, with the nearest id
     print_json(to_json(found)) if as_json else click.echo(_text(found, deep=deep))
     ctx.exit(0 if found.hits else BAD_NEWS)
 
@@ -93,7 +102,7 @@ def _since(last: str | None) -> datetime | None:
 
 
 def _text(found: Found, *, deep: bool) -> str:
-    lines = [line for hit in found.hits for line in (*_told(hit), "")]
+    lines = [line for hit in found.hits for line in (*_hit_lines(hit), "")]
     if not found.hits:
         lines.append("Nothing was said in these words.")
         if not deep:
@@ -112,10 +121,31 @@ def _text(found: Found, *, deep: bool) -> str:
     return "\n".join(lines).rstrip("\n")
 
 
-def _told(hit: Hit) -> tuple[str, ...]:
+def _hit_lines(hit: Hit) -> tuple[str, ...]:
     record = hit.kind if hit.seq is None else f"record {hit.seq} ({hit.kind})"
     of = hit.where if hit.run_id is None else hit.run_id
     if hit.run_id is not None and hit.attempt_id is not None:
         of = attempt_key(hit.run_id, hit.attempt_id)
     by = f" by {hit.author}" if hit.author else ""
     return (f"{hit.at[:19]}Z  {of}  {record}{by}", f"  {one_line(hit.excerpt)}", f"  {hit.more}")
+
+
+@click.command("note")
+@click.argument("target", metavar="RUN[/aNN]")
+@click.argument("text", type=RECORDED_TEXT)
+@by_option
+@as_json
+def note_command(target: str, text: str, by: str, as_json: bool) -> None:
+    """Add TEXT to the track of RUN, of the run as a whole or of one attempt.
+
+    `tracks explain` shows it and `tracks search` finds it. What looks like a password is hidden.
+    """
+    run_id, attempt_id = parse_target(target)
+    check_words({"note": text, "by": by})
+    app = open_app()
+    record = note(app.tracks, run_id, attempt_id=attempt_id, by=by, text=text)
+    print_answer(
+        f"Noted as record {record.seq} of {target}.",
+        {"run_id": run_id, "attempt_id": attempt_id, "seq": record.seq},
+        as_json=as_json,
+    )

@@ -1,0 +1,106 @@
+"""`tracks goodput` and `tracks sql`: where the device hours went, and one SELECT over the ledger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import click
+
+from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
+from tracks_dagster.ledger.effects.sql.sql_query import run_sql
+from tracks_dagster.reading import open_ledger_to_read
+from tracks_dagster.review.effects.goodput.read import KEYS, read_goodput
+from tracks_dagster.review.effects.goodput.text import goodput_text
+from tracks_dagster.settings import Settings, load_prices
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.text import units
+
+
+@click.command("goodput")
+@click.option(
+    "--by", type=click.Choice(list(KEYS)), default="reason", show_default=True, help="Group by."
+)
+@click.option(
+    "--last", metavar="7d", help=f"Attempts that ended in so much time: {units.DURATION_WORDS}."
+)
+@as_of_option
+@click.option("--family", help="Of this model family only.")
+@as_json
+def goodput_command(
+    by: str, last: str | None, as_of: str | None, family: str | None, as_json: bool
+) -> None:
+    """Show where the device hours went: by bucket, by reason the worst waste first, retries that came
+    to nothing, how often training was interrupted and how fast it came back.
+
+    With a price table (prices.yaml in TRACKS_HOME, or the file that TRACKS_PRICES names) in money too.
+    """
+    settings = Settings.from_environment()
+    goodput = read_goodput(
+        open_ledger_to_read(settings),
+        as_of=_moment(as_of, datetime.now(UTC)),
+        last=_last(last),
+        by=by,
+        family=family,
+        prices=load_prices(settings),
+    )
+    print_json(to_json(goodput)) if as_json else click.echo(goodput_text(goodput))
+
+
+def _last(text: str | None) -> timedelta | None:
+    try:
+        return None if text is None else timedelta(seconds=units.duration_s(text))
+    except ValueError as error:
+        raise InvalidInput(f"--last: {error}") from error
+
+
+def _moment(text: str | None, now: datetime) -> datetime:
+    """Return the time that a person wrote, or now; raises InvalidInput for one that has not come."""
+    at = parse_as_of(text) or now
+    if at > now:
+        raise InvalidInput(
+            f"--as-of {text!r} has not come yet; leave it out for what is known now."
+        )
+    return at
+
+
+@click.command("sql")
+@click.argument("query")
+@as_json
+def sql_command(query: str, as_json: bool) -> None:
+    """Run QUERY, one SELECT over the ledger's tables and views, and print what it gives.
+
+    The tables: training_runs, training_attempts, checkpoints, evals, promotions, datasets,
+    snapshots, notes. The views: attempt_time, run_time, waste_by_reason, dead_retries, budget_burn,
+    interruptions, eval_lag. The same text runs on Postgres as it stands. Functions are those that
+    only compute; an error about another one lists them.
+    """
+    settings = Settings.from_environment()
+    open_ledger_to_read(settings)  # says what to do where there is none, or one of another version
+    columns, rows = run_sql(
+        settings.ledger_url, query, warn=lambda warning: click.echo(warning, err=True)
+    )
+    plain = [[_plain(value) for value in row] for row in rows]
+    if as_json:
+        _check_names(columns)
+        print_json([dict(zip(columns, row, strict=True)) for row in plain])
+        return
+    cells = (["" if value is None else str(value) for value in row] for row in plain)
+    print_table(columns, cells)
+
+
+def _check_names(columns: list[str]) -> None:
+    """Raise InvalidInput where two columns have one name, of which an object of JSON keeps one."""
+    twice = ", ".join(sorted(name for name, count in Counter(columns).items() if count > 1))
+    if twice:
+        raise InvalidInput(
+            f"Two columns are named {twice}, and JSON can hold one of each: name them apart with `as`."
+        )
+
+
+def _plain(value: Json) -> Json:
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return format_time(value)
+    return value.isoformat() if isinstance(value, datetime) else value

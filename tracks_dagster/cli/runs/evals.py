@@ -1,0 +1,125 @@
+"""`tracks eval`, `waive` and `promote`: evals of a checkpoint, and the alias that they earn it."""
+
+from __future__ import annotations
+
+import click
+
+from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
+from tracks_dagster.attempts.effects.opening.runs import PROMOTION_ALIAS
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import (
+    as_json,
+    attempt_option,
+    by_option,
+    deciding_options,
+    open_app,
+    parse_run_and_step,
+    print_answer,
+    print_json,
+    run_argument,
+)
+from tracks_dagster.data.effects.evals import Asked, ask_for_evals, waive
+from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at, resume_target
+from tracks_dagster.track.states.run_state import RunState, find_at
+from tracks_dagster.track.text.safe_text import check_words
+
+
+@click.command("eval")
+@click.argument("at", metavar="RUN@STEP")
+@click.option("--suite", help="Only this suite; by default each that the run requires.")
+@click.option("--seed", type=click.IntRange(min=0), help="Another seed than the run requires.")
+@attempt_option
+@click.option("--why", default="", help="In words; it stands in the record.")
+@by_option
+@as_json
+def eval_command(
+    at: str,
+    suite: str | None,
+    seed: int | None,
+    attempt: int | None,
+    why: str,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Ask for an eval of the checkpoint RUN@STEP; the daemon's run_evals runs it.
+
+    One that is under way, or done with that seed, is shown as it stands and not asked for again. With
+    evals of several seeds `tracks diff` shows what the seed alone makes.
+    """
+    check_words({"by": by, **({"why": why} if why else {})})
+    run_id, step = parse_at(at)
+    tracks = open_app().tracks
+    ref = find_at(tracks.run(run_id), step, attempt_id=attempt).ref
+    asked = ask_for_evals(tracks, ref, by=by, why=why, suite=suite, seed=seed)
+    nobody = describe_age(read_heartbeat(tracks.store), tracks.now())
+    if as_json:
+        print_json([to_json(each) for each in asked])
+        return
+    for each in asked:
+        click.echo(_describe_eval(run_id, each))
+    if nobody is not None and any(each.ended is None for each in asked):
+        click.echo(f"It waits: {nobody}.", err=True)
+
+
+def _describe_eval(run_id: str, asked: Asked) -> str:
+    opened = asked.opened
+    name = f"{opened.eval_id} of {run_id}, seed {opened.seed}"
+    if asked.is_new:
+        shown = f"`tracks explain {run_id} --full` shows what it measures"
+        return f"Asked for {name}: attempt {opened.number}; {shown}."
+    if asked.ended is None:
+        return f"{name} is under way: attempt {opened.number}. Nothing was written."
+    metrics = ", ".join(
+        f"{metric} {value:.6g}" for metric, value in sorted(asked.ended.metrics.items())
+    )
+    return f"{name} is done: {metrics}. Nothing was written; --seed N measures with another seed."
+
+
+@click.command("waive")
+@run_argument
+@click.argument("suite")
+@deciding_options
+def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> None:
+    """Let the eval SUITE of RUN go, so that the run can finish without it."""
+    check_words({"why": why, "by": by})
+    waived = waive(open_app().tracks, check_run_id(run_id), suite, by=by, why=why)
+    print_answer(
+        f"{run_id} may finish without {waived.suite}; it cannot be promoted on it.",
+        {"run_id": run_id, **to_json(waived)},
+        as_json=as_json,
+    )
+
+
+@click.command("promote")
+@click.argument("target", metavar="RUN[@STEP]")
+@click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The name to give.")
+@deciding_options
+@click.pass_context
+def promote_command(
+    ctx: click.Context, target: str, alias: str, why: str, by: str, as_json: bool
+) -> None:
+    """Promote the final checkpoint of RUN, or the newest one of STEP."""
+    check_words({"alias": alias, "why": why, "by": by})
+    run_id, step = parse_run_and_step(target)
+    tracks = open_app().tracks
+    ref = _find_checkpoint(tracks.run(run_id), step)
+    decided = promote(tracks, ref, alias=alias, by=by, why=why)
+    verb = "Promoted" if decided.promoted else "Did not promote"
+    sentence = f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}"
+    print_answer(sentence, to_json(decided), as_json=as_json)
+    ctx.exit(0 if decided.promoted else BAD_NEWS)
+
+
+def _find_checkpoint(state: RunState, step: int | None) -> CheckpointRef:
+    candidates = [ref for ref in state.resumable if step is None or ref.step == step]
+    if not candidates:
+        steps = ", ".join(str(ref.step) for ref in state.resumable) or "none"
+        raise InvalidInput(
+            f"Training run {state.run_id} has no committed checkpoint of step {step}; "
+            f"it has: {steps}."
+        )
+    return resume_target(candidates)

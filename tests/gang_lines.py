@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.kubernetes.gangs.fold import GangFold, conditions, rank_ends
+from tracks_dagster.kubernetes.gangs.ends import conditions, rank_ends
+from tracks_dagster.kubernetes.gangs.fold import GangFold
 from tracks_dagster.kubernetes.gangs.sightings import (
     INDEX,
     GangSeen,

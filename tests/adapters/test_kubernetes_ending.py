@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes import FakeClock
 from tracks_dagster.kubernetes.effects.api.kube_requests import Object
-from tracks_dagster.kubernetes.effects.ending import KILL_S_MAX, Ending
+from tracks_dagster.kubernetes.effects.lifecycle import KILL_S_MAX, Ending
 from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S
 from tracks_dagster.track.errors import GangError
 

@@ -17,7 +17,7 @@ from tests.gang_lines import (
     status,
     text_at,
 )
-from tracks_dagster.kubernetes.gangs.fold import conditions
+from tracks_dagster.kubernetes.gangs.ends import conditions
 from tracks_dagster.kubernetes.gangs.sightings import GangSeen, gone_line
 from tracks_dagster.reasons.evidence import Condition
 

@@ -25,18 +25,20 @@ from tests.gang_lines import (
     text_at,
 )
 from tests.kube.telling import recorded
-from tracks_dagster.kubernetes.gangs.fold import (
+from tracks_dagster.kubernetes.gangs.ends import (
     ALIKE_MAX,
+    LOG_BYTES_MIN,
+    conditions,
+    deciding_pod,
+    rank_ends,
+)
+from tracks_dagster.kubernetes.gangs.fold import (
     EVENTS_OF_ONE_MAX,
     FIRST_STATUSES,
     GAPS_MAX,
     LAST_STATUSES,
-    LOG_BYTES_MIN,
     PODS_MAX,
     GangFold,
-    conditions,
-    deciding_pod,
-    rank_ends,
 )
 from tracks_dagster.kubernetes.gangs.sightings import (
     Line,

@@ -17,8 +17,8 @@ from tests.kube.gangs import until
 from tests.kube.launching import Clock, asked, is_gone, launcher_on, pods_of, running, seen, spec
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.ports import GangPhase
+from tracks_dagster.kubernetes.effects.gang_job import BOARD_S
 from tracks_dagster.kubernetes.effects.glances import NEVER_S
-from tracks_dagster.kubernetes.effects.job_board import BOARD_S
 from tracks_dagster.kubernetes.effects.launcher import DRAIN_AGAIN_S
 from tracks_dagster.kubernetes.objects.job_names import job_name
 from tracks_dagster.kubernetes.objects.manifests import gang_objects

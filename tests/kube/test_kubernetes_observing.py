@@ -21,8 +21,12 @@ from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.effects import watched_gang
-from tracks_dagster.kubernetes.effects.asks import STACKS_S_MAX
-from tracks_dagster.kubernetes.effects.gang_files import BEAT_READ_S, HEARD_S, UNHEARD_S_MAX
+from tracks_dagster.kubernetes.effects.gang_files import (
+    BEAT_READ_S,
+    HEARD_S,
+    STACKS_S_MAX,
+    UNHEARD_S_MAX,
+)
 from tracks_dagster.kubernetes.effects.launcher import IDLE_S
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S

@@ -11,7 +11,7 @@ from tests.fakes import FakeObjectStore
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.faults import Misbehaviour
 from tests.kube.launching import launcher_on, pods_of, running, spec
-from tracks_dagster.kubernetes.settings.node_taints import TAINT_KEY
+from tracks_dagster.kubernetes.objects.taints import TAINT_KEY
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import Json
 

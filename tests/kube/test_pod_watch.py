@@ -19,8 +19,7 @@ from tests.kube.furniture import NAMESPACE
 from tests.kube.gangs import SLEEPS, job, running, until
 from tracks_dagster.kubernetes.effects.api.change_stream import Backoff
 from tracks_dagster.kubernetes.effects.pod_evidence import TAILS, read_evidence
-from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
-from tracks_dagster.kubernetes.effects.watch_pace import Pace
+from tracks_dagster.kubernetes.effects.pod_watch import Pace, PodWatch
 from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
 
 PREFIX = "runs/r/attempts/1"

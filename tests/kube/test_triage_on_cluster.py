@@ -14,7 +14,7 @@ from tests.histories import History
 from tests.kube.double import KubeDouble, kube_double
 from tests.kube.launching import Clock, launcher_on, running, spec
 from tests.six_variants import sources_of
-from tracks_dagster.kubernetes.effects.job_board import BOARD_S
+from tracks_dagster.kubernetes.effects.gang_job import BOARD_S
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger

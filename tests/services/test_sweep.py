@@ -11,7 +11,7 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.kubernetes.effects.sweep import RUNS_MAX, sweep
+from tracks_dagster.kubernetes.effects.cluster_upkeep import RUNS_MAX, sweep
 from tracks_dagster.kubernetes.gangs.orphans import (
     ENDED_GRACE,
     SERVICE,

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.pools import POOL, PoolHistory
-from tracks_dagster.kubernetes.effects.tainting import keep_taints
+from tracks_dagster.kubernetes.effects.cluster_upkeep import keep_taints
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

@@ -11,7 +11,7 @@ import pytest
 
 from tests.bodies import BEGIN
 from tracks_dagster.attempts.effects.ui_partitions import PRUNE_EVERY
-from tracks_dagster.kubernetes.effects.sweep import SWEEP_EVERY
+from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     SEVERAL_AT_ONCE,

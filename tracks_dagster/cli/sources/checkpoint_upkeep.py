@@ -298,7 +298,7 @@ class Result:
 
 
 def of_every_run(store: ObjectStore, one: Callable[[str], Iterable[Result]]) -> Iterator[Result]:
-    """Yield what `one` tells of each run of the store; where it raises, that is results as a result."""
+    """Yield what `one` tells of each run of the store; an error becomes a result, too."""
     for run_id in store.folders("runs/"):
         try:
             yield from one(run_id)

@@ -11,29 +11,47 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.pod_files import (
+    ASK_EVERY_S,
+    SAVE,
+    STACKS,
+    Ask,
     PodBeat,
     PodEnd,
+    SaveAnswer,
+    ask_key,
     beat_key,
     decode_beat,
     decode_end,
+    decode_save,
+    decode_stacks,
+    encode_ask,
     end_key,
     gang_prefix,
+    save_key,
+    stacks_key,
 )
+from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json
+from tracks_dagster.track.text.redact import Redact
 
 BEAT_READ_S = 5.0  # as often as pods write them
 HEARD_S = 45.0  # beyond that a pod, which puts a beat every ALIVE_EVERY_S, may not reach the store
 UNHEARD_S_MAX = 300.0  # and beyond that it counts as one that stands still
 READERS_MAX = 8  # objects read at once
 _STARTED = "started.json"
+# Pods look every ASK_EVERY_S, dump within 5 s, and put what they have.
+STACKS_S_MAX = ASK_EVERY_S + 10.0
+SAVE_S_MAX = ASK_EVERY_S + 10.0  # for the pod's word that rank 0 was asked; not for the save
+POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +170,7 @@ class GangFiles:
 
     @property
     def ends(self) -> dict[str, PodEnd]:
-        """Pod uid → how its ranks ended, as far as it told."""
+        """Pod uid → how its ranks ended, as far as the pod stored it."""
         with self._lock:
             return dict(self._ends)
 
@@ -174,3 +192,65 @@ def _read_all(store: ObjectStore, keys: Collection[str]) -> dict[str, bytes | No
         return dict(map(read, keys))
     with ThreadPoolExecutor(max_workers=min(READERS_MAX, len(keys))) as readers:
         return dict(readers.map(read, keys))
+
+
+def ask_to_save(
+    store: ObjectStore,
+    run_id: str,
+    attempt_id: int,
+    pod_uid: str,
+    *,
+    sleep: Callable[[float], None] = time.sleep,
+    seconds: Callable[[], float] = time.monotonic,
+) -> SaveAnswer | None:
+    """Ask for a save, and return what the pod that holds rank 0 says to it; None when it said nothing
+    within SAVE_S_MAX: it may still find the wish."""
+    ask = Ask(uid=uuid.uuid4().hex, what=SAVE)
+    store.put(ask_key(run_id, attempt_id), encode_ask(ask))
+    answer_at = save_key(run_id, attempt_id, pod_uid, ask.uid)
+    give_up_at = seconds() + SAVE_S_MAX
+    while (answer := decode_save(store.get(answer_at))) is None and seconds() < give_up_at:
+        sleep(POLL_S)
+    return answer
+
+
+def ask_for_stacks(
+    store: ObjectStore,
+    run_id: str,
+    attempt_id: int,
+    pods: Mapping[str, tuple[int, str]],
+    ranks_per_node: int,
+    *,
+    clean: Redact,
+    sleep: Callable[[float], None] = time.sleep,
+    seconds: Callable[[], float] = time.monotonic,
+) -> tuple[StackDump, ...]:
+    """Return the dump of every rank, or why there is none; waits at most STACKS_S_MAX.
+
+    pods: those that live, uid → (index, name).
+    """
+    ask = Ask(uid=uuid.uuid4().hex, what=STACKS)
+    store.put(ask_key(run_id, attempt_id), encode_ask(ask))
+    answers: dict[str, tuple[StackDump, ...]] = {}
+    give_up_at = seconds() + STACKS_S_MAX
+    while True:
+        for uid in pods.keys() - answers.keys():
+            dumps = decode_stacks(store.get(stacks_key(run_id, attempt_id, uid, ask.uid)))
+            if dumps is not None:
+                answers[uid] = dumps
+        if len(answers) == len(pods) or seconds() >= give_up_at:
+            break
+        sleep(POLL_S)
+    found = [dump for dumps in answers.values() for dump in dumps]
+    known = {dump.rank for dump in found}
+    for uid, (index, name) in pods.items():
+        if uid not in answers:
+            ranks = range(index * ranks_per_node, (index + 1) * ranks_per_node)
+            found += [_silent(rank, name) for rank in ranks if rank not in known]
+    cleaned = [StackDump(rank=d.rank, text=clean(d.text), problem=d.problem) for d in found]
+    return tuple(sorted(cleaned, key=lambda dump: dump.rank))
+
+
+def _silent(rank: int, pod: str) -> StackDump:
+    problem = f"its pod {pod} did not answer through the store within {STACKS_S_MAX:g} s"
+    return StackDump(rank=rank, text="", problem=problem)

@@ -1,26 +1,97 @@
-"""The Job of one gang: whether there is one, and what its start left in the store.
+"""The Job of a gang: whether it is there, and what its start left in the store.
 
 A gang that was started has a mark in the store, which outlives its Job. Where the mark is missing (its
-launcher died between the two) the Job itself tells, as long as it stands, and is marked late.
+launcher died between the two) the Job itself tells, as long as it stands, and is marked late. All gangs
+of a process share one list of Jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
+from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, attempt_of
 from tracks_dagster.kubernetes.effects.api.kube_requests import Object
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.kubernetes.effects.homes import Place, variables_of
-from tracks_dagster.kubernetes.effects.job_board import JobState, state_of
 from tracks_dagster.kubernetes.gangs.sightings import JobStory
 from tracks_dagster.kubernetes.settings.cluster import JOB
+from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track import names
+from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import Clock, ObjectStore
-from tracks_dagster.track.records import format_time
+from tracks_dagster.track.records import Json, format_time
 
+BOARD_S = 4.0  # how old an answer may be; a sensor ticks every 5 s
+_FINAL = frozenset({"Complete", "Completed", "Failed"})  # of a Job, and of a JobSet
 JOB_LOOK_S = 5.0  # while no watch shows the Job: it has just begun, or may not see any
+
+
+class JobState(Enum):
+    """How a gang's Job stands."""
+
+    ABSENT = "there is none"
+    STANDING = "it waits, runs, or its pods are still ending"
+    FINISHED = "it is complete or has failed, and no pod of it runs"
+
+
+def state_of(job: Mapping[str, Json] | None) -> JobState:
+    """Return the state of a Job or JobSet."""
+    if job is None:
+        return JobState.ABSENT
+    status = mapping(job.get("status"))
+    conditions = mappings(status.get("conditions"))
+    is_final = any(c.get("type") in _FINAL and c.get("status") == "True" for c in conditions)
+    # Before 1.31 a Job was final while its pods were still ending.
+    if not is_final or status.get("active") or status.get("terminating"):
+        return JobState.STANDING
+    return JobState.FINISHED
+
+
+class JobBoard:
+    """Answers from the last list of Jobs. seconds: a steady clock."""
+
+    def __init__(self, api: GangApi, *, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._api, self._seconds = api, seconds
+        self._lock = threading.Lock()  # who waits for it wants the same list
+        self._states: dict[str, JobState] = {}
+        self._read_at_s: float | None = None
+        self._failure: tuple[GangError, float] | None = None  # and when it was met
+
+    def look(self, run_id: str, attempt_id: int) -> JobState:
+        """Return how the gang's Job stood at most `BOARD_S` ago.
+
+        Raises GangError; so long after it the same one at once: of many gangs only one waits for a
+        server that cannot be reached.
+        """
+        with self._lock:
+            if self._read_at_s is None or self._seconds() - self._read_at_s > BOARD_S:
+                self._read()
+            return self._states.get(attempt_key(run_id, attempt_id), JobState.ABSENT)
+
+    def forget(self) -> None:
+        """List anew at the next look: this process has just started or ended a gang."""
+        with self._lock:
+            self._read_at_s = None
+            self._failure = None
+
+    def _read(self) -> None:
+        began_s = self._seconds()
+        if self._failure is not None and began_s - self._failure[1] <= BOARD_S:
+            raise GangError(str(self._failure[0])) from self._failure[0]
+        try:
+            self._states = _states(self._api.jobs())
+        except GangError as error:
+            self._failure = (error, self._seconds())
+            raise
+        self._read_at_s, self._failure = began_s, None
+
+
+def _states(jobs: list[Object]) -> dict[str, JobState]:
+    return {attempt_of(job): state_of(job) for job in jobs}
 
 
 class GangJob:
@@ -91,12 +162,12 @@ class GangJob:
             self._found(is_ended=False)
 
     def mark(self, job: Object) -> None:
-        """Leave what tells later that this gang was started; once, by whoever comes first."""
-        told = variables_of(job)
+        """Store that this gang was started, and how; once, by whoever comes first."""
+        variables = variables_of(job)
         started = Started(
             kind=str(job.get("kind") or self._configured),
-            nodes=int(told.get(names.ENV_NODES, "1")),
-            ranks_per_node=int(told.get(names.ENV_RANKS_PER_NODE, "1")),
+            nodes=int(variables.get(names.ENV_NODES, "1")),
+            ranks_per_node=int(variables.get(names.ENV_RANKS_PER_NODE, "1")),
             at=format_time(self._now()),
             namespace=self._place.namespace,
             server=self._place.server,

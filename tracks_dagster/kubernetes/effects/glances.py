@@ -15,8 +15,8 @@ from collections.abc import Callable
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles
+from tracks_dagster.kubernetes.effects.gang_job import JobBoard, JobState, state_of
 from tracks_dagster.kubernetes.effects.homes import Place
-from tracks_dagster.kubernetes.effects.job_board import JobBoard, JobState, state_of
 from tracks_dagster.kubernetes.objects.pod_lives import life_of, unreachable
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.names import attempt_key

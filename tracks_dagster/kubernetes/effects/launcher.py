@@ -34,13 +34,11 @@ from kubernetes.client import ApiClient
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.api.kube_requests import HURRIED, KubeRequests
-from tracks_dagster.kubernetes.effects.asks import SAVE_S_MAX, ask_for_stacks, ask_to_save
-from tracks_dagster.kubernetes.effects.ending import Ending
+from tracks_dagster.kubernetes.effects.gang_files import SAVE_S_MAX, ask_for_stacks, ask_to_save
 from tracks_dagster.kubernetes.effects.glances import Glances
 from tracks_dagster.kubernetes.effects.homes import Home
-from tracks_dagster.kubernetes.effects.node_tainting import NodeTainting
-from tracks_dagster.kubernetes.effects.starting import start_gang
-from tracks_dagster.kubernetes.effects.sweeping import Sweeping
+from tracks_dagster.kubernetes.effects.lifecycle import Ending, start_gang
+from tracks_dagster.kubernetes.effects.sweeping import NodeTainting, Sweeping
 from tracks_dagster.kubernetes.effects.watched_gang import Tools, WatchedGang
 from tracks_dagster.kubernetes.gangs.orphans import StandingGang
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
@@ -60,7 +58,7 @@ IDLE_S = 600.0  # without a look: then it is watched no more, until the next one
 
 class KubernetesLauncher:
     """Implements `ports.GangLauncher` in one namespace, `orphans.StandingGangs` for its sweeper, and
-    `node_taints.NodeTaints`.
+    `taints.NodeTaints`.
 
     seconds: a steady clock.
     """
@@ -124,7 +122,7 @@ class KubernetesLauncher:
             return self._glances.look(run_id, attempt_id)
 
     def observe(self, run_id: str, attempt_id: int) -> GangReport:
-        """Begin to watch at the first call, and tell what the watch and the pods themselves told."""
+        """Report what the watch saw and the pods stored; the first call starts the watch."""
         with _Translated(f"observe {attempt_key(run_id, attempt_id)}"):
             return self._gang(run_id, attempt_id).report()
 
@@ -143,7 +141,7 @@ class KubernetesLauncher:
 
     def kill(self, run_id: str, attempt_id: int) -> None:
         """Delete the Job and its pods, once what they can tell was read, and see the pods gone. A pod
-        whose node is lost counts as unreachable, and is told of in the reports."""
+        whose node is lost counts as unreachable, and stands in the reports."""
         with _Translated(f"end {attempt_key(run_id, attempt_id)}"):
             gang = self._gang(run_id, attempt_id)
             gang.check_place()
@@ -170,16 +168,16 @@ class KubernetesLauncher:
             if uid is None:
                 return False
             tools = self._tools
-            told = ask_to_save(
+            answer = ask_to_save(
                 tools.store, run_id, attempt_id, uid, sleep=tools.sleep, seconds=tools.seconds
             )
-            if told is None:
+            if answer is None:
                 raise GangError(
                     f"Cannot tell whether {attempt_key(run_id, attempt_id)} was asked to save: pod "
                     f"{place.pod} did not answer through the store within {SAVE_S_MAX:g} s, and may "
                     f"still do so; `tracks checkpoints list {run_id}` shows what was committed."
                 )
-            return told.is_asked
+            return answer.is_asked
 
     def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
         """Ask every pod that runs through the store, and wait a few seconds for the answers."""

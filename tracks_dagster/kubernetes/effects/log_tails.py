@@ -6,7 +6,7 @@ turns at LOG_READS_PER_S a gang costs 2 requests a second however large it is; o
 read every 32 s, of up to 10 every 5 s.
 
 A kubelet that cannot read a log says so in its place, with status 200. Its words have no time, so
-every line without one is told as trouble, and none is kept as the container's.
+every line without one is reported as trouble, and none is kept as the container's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Protocol
 
 from tracks_dagster.kubernetes.effects.api.change_stream import REFUSED
 from tracks_dagster.kubernetes.effects.api.reads import LOGS, ReadFailed, Reads
-from tracks_dagster.kubernetes.gangs.fold import tail
+from tracks_dagster.kubernetes.gangs.sightings import tail
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.text.redact import Redact
 

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from uuid import uuid4
 
 from kubernetes.client import ApiClient
 
-from tracks_dagster.kubernetes.effects.api.change_stream import ChangeStream, LastingThread
+from tracks_dagster.kubernetes.effects.api.change_stream import Backoff, ChangeStream, LastingThread
 from tracks_dagster.kubernetes.effects.api.reads import EVENTS, JOBS, PODS, Listed, Reads, Wanted
-from tracks_dagster.kubernetes.effects.log_tails import LogTails
-from tracks_dagster.kubernetes.effects.pod_evidence import EvidenceWriter, read_lines
-from tracks_dagster.kubernetes.effects.watch_pace import Pace
+from tracks_dagster.kubernetes.effects.log_tails import LOG_EVERY_S, LOG_READS_PER_S, LogTails
+from tracks_dagster.kubernetes.effects.pod_evidence import TAILS_EVERY_S, EvidenceWriter, read_lines
 from tracks_dagster.kubernetes.gangs.fold import PODS_MAX, GangFold
 from tracks_dagster.kubernetes.gangs.sightings import (
     GangSeen,
@@ -39,7 +41,6 @@ from tracks_dagster.kubernetes.gangs.sightings import (
     problem_line,
     same_sight,
 )
-from tracks_dagster.kubernetes.objects.event_sieve import EVENT_FIELDS, EventSieve
 from tracks_dagster.reasons.kube_json import mapping, text, version_order
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import Clock, ObjectStore
@@ -50,7 +51,21 @@ STOP_S_MAX = 10.0
 LAST_LOGS_S = 3.0  # at a stop, for logs of pods that have just ended
 RECALL_AGAIN_S = 2.0
 WATCHER = "watcher"  # whose trouble is this process's own
+STORED = "stored"  # what earlier watchers put into the store
 _log = logging.getLogger(__name__)
+EVENTS_WAITING_MAX = 256  # about what is not known yet: an event may come before its pod does
+# What every start says and statuses tell as well.
+_ROUTINE = (
+    "Scheduled",
+    "Pulling",
+    "Pulled",
+    "Created",
+    "Started",
+    "Killing",
+    "SuccessfulCreate",
+    "SuccessfulDelete",
+)
+EVENT_FIELDS = ",".join(("involvedObject.kind!=Node", *(f"reason!={each}" for each in _ROUTINE)))
 
 
 class PodWatch:
@@ -75,25 +90,23 @@ class PodWatch:
     ) -> None:
         pace = pace or Pace()
         self.uid = uuid4().hex
-        self._store, self._prefix, self._now, self._clean = store, prefix.rstrip("/"), now, clean
-        self._reads = Reads(client, namespace)
+        self._now, self._clean = now, clean
+        self._read_stored = partial(read_lines, store, prefix)
+        self._lock = threading.RLock()  # of the five that follow
         self._fold = GangFold()
-        self._last: dict[str, Line] = {}  # each object's newest line
-        self._present: dict[str, set[str]] = {}  # what the newest LIST had, and came since
-        self._listed_at: dict[str, tuple[int, str]] = {}  # of which version that LIST was
-        self._heard_at: dict[str, str] = {}
-        self._troubles: dict[str, str] = {}
+        self._newest = _NewestLines()
         self._sieve = EventSieve()
-        self._tailed: dict[str, Line] = {}  # of the pods that run: the newest log line
-        self._tails_changed = False
-        self._lock = threading.RLock()
-        self._stop = threading.Event()
-        self._listed = {each: threading.Event() for each in (PODS, JOBS, EVENTS)}
-        self._recalled = threading.Event()
-        folder = f"{self._prefix}/pods/{self.uid}"
+        self._resources = {each: _Resource() for each in (PODS, JOBS, EVENTS)}
+        self._troubles: dict[str, str] = {}
+        self._tails = _Tails()
+        self._answers = _Answers()
         self._writer = EvidenceWriter(
-            store, folder, tails=self._tails, tails_every_s=pace.tails_every_s
+            store,
+            f"{prefix.rstrip('/')}/pods/{self.uid}",
+            tails=self._tails.take,
+            tails_every_s=pace.tails_every_s,
         )
+        self._reads = Reads(client, namespace)
         self._logs = LogTails(
             self._reads,
             self._took_log,
@@ -102,43 +115,39 @@ class PodWatch:
             reads_per_s=pace.log_reads_per_s,
             every_s=pace.log_every_s,
         )
+        self._threads = _Threads(self._broke)
+        self._streams = self._make_streams(selector, pace.backoff)
+
+    def _make_streams(self, selector: str, backoff: Backoff) -> tuple[ChangeStream, ...]:
+        """Return a stream for each resource; they run once the watch is started."""
         wanted = (
             Wanted(resource=PODS, labels=selector),
             Wanted(resource=JOBS, labels=selector),
             Wanted(resource=EVENTS, fields=EVENT_FIELDS),
         )
-        self._streams = [
+        return tuple(
             ChangeStream(
                 self._reads,
                 each,
                 self,
-                stop=self._stop,
-                backoff=pace.backoff,
+                stop=self._threads.stop,
+                backoff=backoff,
                 has_bookmarks=each.resource != EVENTS,
             )
             for each in wanted
-        ]
-        self._threads: list[LastingThread] = []
+        )
 
     def start(self) -> None:
-        """Begin to watch, and return at once; does nothing the second time."""
-        with self._lock:
-            if self._threads or self._stop.is_set():
-                return
-            runs = [self._recall, self._writer.run, *(stream.run for stream in self._streams)]
-            self._threads = [
-                LastingThread(run, "pod-watch", self._stop, self._broke) for run in runs
-            ]
-        for thread in self._threads:
-            thread.start()
+        """Start to watch, and return at once; does nothing the second time."""
+        streams = (stream.run for stream in self._streams)
+        self._threads.start((self._recall, self._writer.run, *streams))
 
     def wait_until_listed(self, timeout_s: float) -> bool:
         """Wait until `seen` holds what there is now, and what earlier watchers stored.
 
-        False when the API server or the store did not tell by then; what is refused counts as told.
+        False when the API server or the store has not answered by then; a refusal is an answer.
         """
-        waits = (self._recalled, *self._listed.values())
-        return all(told.wait(timeout_s) for told in waits)
+        return self._answers.wait(timeout_s)
 
     def seen(self) -> GangSeen:
         """Return what was seen so far. Cheap when nothing changed since the last call."""
@@ -151,23 +160,22 @@ class PodWatch:
 
     def stop(self) -> None:
         """Stop watching; what was seen is put into the store first. Bounded, in a few seconds."""
-        self._stop.set()
+        self._threads.stop.set()
         self._logs.close(LAST_LOGS_S)
         self._reads.cut()
         self._writer.close()
-        for thread in self._threads:
-            thread.join(STOP_S_MAX / len(self._threads))
+        self._threads.join(STOP_S_MAX)
 
     def listed(self, resource: str, listed: Listed, gap: str) -> None:
         """Take everything there is, on the stream's thread; after a gap say what went unseen."""
         uids = {text(mapping(item.get("metadata")).get("uid")) for item in listed.items}
         with self._lock:
-            self._present[resource] = uids
-            self._listed_at[resource] = version_order(listed.version)
+            self._resources[resource].present = uids
+            self._resources[resource].listed_at = version_order(listed.version)
             self._miss(resource, gap)
             for item in listed.items:
                 self.changed(resource, "LISTED", item)
-            self._listed[resource].set()
+            self._answers.add(resource)
 
     def changed(self, resource: str, change: str, item: Json) -> None:
         """Take one change of a pod, a Job or an event; one that cannot be read keeps back no other."""
@@ -180,7 +188,7 @@ class PodWatch:
     def _take_change(self, resource: str, change: str, item: Json) -> None:
         at = self._at()
         with self._lock:
-            self._heard_at[resource] = at
+            self._resources[resource].changed_at = at
             if resource == EVENTS:
                 event = event_line(item, at=at, clean=self._clean)
                 if change != "DELETED" and self._sieve.passes(event):  # deleted: it became old
@@ -188,13 +196,10 @@ class PodWatch:
                 return
             make = pod_line if resource == PODS else job_line
             line = make(change, item, at=at, clean=self._clean)
-            before = self._last.get(line["uid"])
-            if len(self._last) >= 2 * PODS_MAX and before is None:
+            before = self._newest.find(line["uid"])
+            if not self._newest.put(line):
                 return
-            if same_sight(line, before):
-                return
-            self._last[line["uid"]] = line
-            self._present.setdefault(resource, set()).add(line["uid"])
+            self._resources[resource].add(line["uid"])
             self._take(line)
             self._know(line["uid"], line["name"] if resource == JOBS else "")
             if resource == PODS:
@@ -203,23 +208,24 @@ class PodWatch:
     def troubled(self, resource: str, message: str) -> None:
         """Keep why something cannot be watched, until it can."""
         with self._lock:
-            if message and resource in self._listed:
-                self._listed[resource].set()  # a refusal is an answer, too
+            if message:
+                self._answers.add(resource)  # a refusal is an answer, too
             if self._troubles.get(resource) == message:
                 return
             self._troubles[resource] = message
             self._take(problem_line(resource, self._clean(message), at=self._at()))
 
     def _broke(self, words: str) -> None:
+        """Keep an error that nobody foresaw: its thread goes on, and a person should know."""
         self.troubled(WATCHER, f"Cannot take in what happens to the gang: {words}")
 
     def _recall(self) -> None:
         """Take in what earlier watchers of the attempt stored, once the store answers."""
-        while not self._stop.is_set():
+        while not self._threads.stop.is_set():
             try:
-                lines = list(read_lines(self._store, self._prefix))
+                lines = list(self._read_stored())
             except StoreError:
-                self._stop.wait(RECALL_AGAIN_S)
+                self._threads.stop.wait(RECALL_AGAIN_S)
                 continue
             with self._lock:
                 for line in lines:
@@ -229,9 +235,9 @@ class PodWatch:
                 for pod in self._fold.seen().pods:
                     self._know(pod.uid, "")
                 for resource in (PODS, JOBS):
-                    if self._listed[resource].is_set() and resource in self._present:
+                    if self._resources[resource].present is not None:
                         self._miss(resource, "")  # what went between two watchers
-            self._recalled.set()
+            self._answers.add(STORED)
             return
 
     def _take(self, line: Line) -> None:
@@ -247,12 +253,13 @@ class PodWatch:
         known: Sequence[PodStory | JobStory] = ()
         if resource != EVENTS:  # these only become old
             known = seen.pods if resource == PODS else seen.jobs
-        present = self._present[resource]
+        newest = self._resources[resource]
+        present = newest.present or set()
         left = [each for each in known if each.gone_at is None and each.uid not in present]
-        missed = [e for e in left if self._fold.version_of(e.uid) <= self._listed_at[resource]]
+        missed = [e for e in left if self._fold.version_of(e.uid) <= newest.listed_at]
         at = self._at()
         if gap:
-            since, names = self._heard_at.get(resource, ""), [each.name for each in missed]
+            since, names = newest.changed_at, [each.name for each in missed]
             self._take(gap_line(resource, since=since, at=at, why=gap, missed=names))
         for each in missed:
             self._take(gone_line(each.uid, at=at))
@@ -282,20 +289,160 @@ class PodWatch:
         line = log_line(uid, log, until=until, whole=whole, at=self._at())
         with self._lock:
             self._fold.add(line)
-            self._tailed[uid] = line
-            self._tails_changed = True
+            self._tails.put(uid, line, is_last=whole)
             if whole or at_once:
                 self._writer.add(line)
-            if whole:
-                del self._tailed[uid]
-
-    def _tails(self) -> Sequence[Line] | None:
-        """Return the newest log lines of the pods that run, if any is new."""
-        with self._lock:
-            if not self._tails_changed or not self._tailed:
-                return None
-            self._tails_changed = False
-            return list(self._tailed.values())
 
     def _at(self) -> str:
         return format_time(self._now())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """log_reads_per_s: of one gang, log_every_s: of one pod, beside the reads at once."""
+
+    backoff: Backoff = field(default_factory=Backoff)
+    log_reads_per_s: float = LOG_READS_PER_S
+    log_every_s: float = LOG_EVERY_S
+    tails_every_s: float = TAILS_EVERY_S
+
+
+@dataclass(slots=True)
+class _Resource:
+    """What the watch knows of the pods, or of the Jobs, beside their lines.
+
+    present: uids that the newest LIST had, and that came since; None before the first LIST. listed_at:
+    of which version that LIST was. changed_at: when anything of it was seen last.
+    """
+
+    present: set[str] | None = None
+    listed_at: tuple[int, str] = (0, "")
+    changed_at: str = ""
+
+    def add(self, uid: str) -> None:
+        """Take in one that was seen since the LIST."""
+        if self.present is not None:
+            self.present.add(uid)
+
+
+class _NewestLines:
+    """The newest line of each pod and Job, of two gangs' worth at the most."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, Line] = {}
+
+    def find(self, uid: str) -> Line | None:
+        return self._lines.get(uid)
+
+    def put(self, line: Line) -> bool:
+        """Keep the line; False where it shows nothing new, or there is no room for another object."""
+        before = self._lines.get(line["uid"])
+        if before is None and len(self._lines) >= 2 * PODS_MAX:
+            return False
+        if same_sight(line, before):
+            return False
+        self._lines[line["uid"]] = line
+        return True
+
+
+class _Tails:
+    """The newest log line of each pod that runs. Safe from several threads."""
+
+    def __init__(self) -> None:
+        self._lines: dict[str, Line] = {}
+        self._has_news = False
+        self._lock = threading.Lock()
+
+    def put(self, uid: str, line: Line, *, is_last: bool) -> None:
+        """Keep the pod's line; the last one of a pod is no tail any more."""
+        with self._lock:
+            self._lines[uid] = line
+            self._has_news = True
+            if is_last:
+                del self._lines[uid]
+
+    def take(self) -> Sequence[Line] | None:
+        """Return all lines if any is new since the last call."""
+        with self._lock:
+            if not self._has_news or not self._lines:
+                return None
+            self._has_news = False
+            return list(self._lines.values())
+
+
+class _Answers:
+    """Who has answered once: the store, with what earlier watchers saw, and each resource."""
+
+    def __init__(self) -> None:
+        self._events = {each: threading.Event() for each in (STORED, PODS, JOBS, EVENTS)}
+
+    def add(self, source: str) -> None:
+        """Remember the answer; of a source that nobody waits for, nothing."""
+        if source in self._events:
+            self._events[source].set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait for all, for each so long; False when one has not answered."""
+        return all(event.wait(timeout_s) for event in self._events.values())
+
+
+class _Threads:
+    """The threads of one watch: started once, and never after the stop."""
+
+    def __init__(self, troubled: Callable[[str], None]) -> None:
+        self.stop = threading.Event()
+        self._troubled = troubled
+        self._threads: list[LastingThread] = []
+        self._lock = threading.Lock()
+
+    def start(self, runs: Iterable[Callable[[], None]]) -> None:
+        """Start a thread for each, at the first call."""
+        with self._lock:
+            if self._threads or self.stop.is_set():
+                return
+            self._threads = [
+                LastingThread(run, "pod-watch", self.stop, self._troubled) for run in runs
+            ]
+        for thread in self._threads:
+            thread.start()
+
+    def join(self, seconds_max: float) -> None:
+        """Wait for the threads to end, at most so long for all of them."""
+        for thread in self._threads:
+            thread.join(seconds_max / len(self._threads))
+
+
+class EventSieve:
+    """Knows the uids of a gang's pods and Jobs, and the names of its Jobs. Not safe from threads."""
+
+    def __init__(self) -> None:
+        self._uids: set[str] = set()
+        self._jobs: set[str] = set()
+        self._waiting: deque[Line] = deque(maxlen=EVENTS_WAITING_MAX)
+
+    def know(self, uid: str, *, job: str = "") -> list[Line]:
+        """Take in a pod or a Job (by its name too); returns the events that waited for it."""
+        if uid in self._uids:
+            return []
+        self._uids.add(uid)
+        if job:
+            self._jobs.add(job)
+        found = [line for line in self._waiting if self._is_ours(line)]
+        rest = [line for line in self._waiting if not self._is_ours(line)]
+        self._waiting = deque(rest, maxlen=EVENTS_WAITING_MAX)
+        return found
+
+    def passes(self, line: Line) -> bool:
+        """Whether an event is about the gang; another waits, the oldest make room."""
+        if self._is_ours(line):
+            return True
+        self._waiting.append(line)
+        return False
+
+    def _is_ours(self, line: Line) -> bool:
+        """A pod that went before anybody saw it is known by its name, which begins with its Job's."""
+        about = line["about"]
+        if about["uid"] in self._uids:
+            return True
+        is_pod, name = about["kind"] == "Pod", about["name"]
+        return is_pod and any(name.startswith(f"{job}-") for job in self._jobs)

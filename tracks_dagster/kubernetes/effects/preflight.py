@@ -35,7 +35,7 @@ def gang_check(load: Callable[[], ClusterSettings]) -> Callable[[GangSpec], None
             gang_objects(spec, cluster)
         except InvalidInput as error:
             problems.append(str(error))
-        if told := [problem for problem in problems if problem is not None]:
-            raise InvalidInput("\n".join(told))
+        if found := [problem for problem in problems if problem is not None]:
+            raise InvalidInput("\n".join(found))
 
     return check

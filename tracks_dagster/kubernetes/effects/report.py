@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.gangs.fold import conditions, deciding_pod, rank_ends
+from tracks_dagster.kubernetes.gangs.ends import conditions, deciding_pod, rank_ends
 from tracks_dagster.kubernetes.gangs.sightings import GangSeen
 from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
@@ -46,7 +46,7 @@ def report(known: Known, phase: GangPhase, *, where: str) -> GangReport:
     starts = [rank.started_at for rank in ranks if rank.started_at is not None]
     stops = [rank.ended_at for rank in ranks if rank.ended_at is not None]
     counts = {"pods": known.nodes, "ranks_per_pod": known.ranks_per_node}
-    told = (
+    found = (
         *conditions(known.seen, **counts),
         *(condition for end in ends for condition in _told_by(end, known.ranks_per_node)),
         *known.said,
@@ -55,7 +55,7 @@ def report(known: Known, phase: GangPhase, *, where: str) -> GangReport:
     return GangReport(
         phase=phase,
         ranks=ranks,
-        conditions=told,
+        conditions=found,
         started_at=min(starts, default=None),
         ended_at=max(stops) if stops and phase is GangPhase.GONE else None,
         where=where,
@@ -123,8 +123,8 @@ def _unwatched(problem: str) -> Condition:
 
 def _boot_ids(known: Known) -> dict[str, str]:
     """Return node → boot, as its pods read it last."""
-    told: list[PodBeat | PodEnd] = [*known.beats.values(), *known.ends.values()]
-    return {each.node: each.boot_id for each in told if each.node and each.boot_id}
+    reports: list[PodBeat | PodEnd] = [*known.beats.values(), *known.ends.values()]
+    return {each.node: each.boot_id for each in reports if each.node and each.boot_id}
 
 
 def _beats(known: Known) -> tuple[Beat, ...]:
@@ -144,8 +144,8 @@ def _beats(known: Known) -> tuple[Beat, ...]:
     found = {
         beat.rank: beat
         for story in deciding
-        if story is not None and (told := known.beats.get(story.uid)) is not None
-        for beat in told.ranks
+        if story is not None and (pod_beat := known.beats.get(story.uid)) is not None
+        for beat in pod_beat.ranks
     }
     ranks = range(known.nodes * known.ranks_per_node)
     return tuple(found.get(rank) or Beat(rank=rank, phase=Phase.STARTING) for rank in ranks)

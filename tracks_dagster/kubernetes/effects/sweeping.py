@@ -1,22 +1,32 @@
-"""What of ours stands in a namespace, and its deletion: implements `orphans.StandingGangs`.
+"""What of ours is in a namespace and its deletion, and the taints that we put on nodes.
 
-Two lists a call; a deletion is two requests. What carries our label but no attempt that can be read, or
-another name than this attempt's, was not made by us and is left alone; so is what another home made.
+Implements `orphans.StandingGangs`: two lists a call; a deletion is two requests. What carries our label
+but no attempt that can be read, or another name than this attempt's, was not made by us and is left
+alone; so is what another home made. And `taints.NodeTaints`: one list of the nodes a call, and a patch
+for each node that changes. A patch names the version that was read: where somebody else changed the
+node meanwhile nothing is done, and the next call sees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
+from http import HTTPStatus
 
 from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, attempt_of, gang_name, uid_of
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests, Object
+from tracks_dagster.kubernetes.effects.homes import Home
 from tracks_dagster.kubernetes.gangs.orphans import SERVICE, StandingGang
 from tracks_dagster.kubernetes.objects.job_names import job_name
-from tracks_dagster.reasons.kube_json import mapping, text, time_text
+from tracks_dagster.kubernetes.objects.taints import taints_instead
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import parse_attempt_key
-from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.records import parse_time, sha256_hex
+
+CHANGES_MAX = 100  # of one call; the next one goes on
+OWNER_CHARACTERS = 16  # a taint's value has at most 63
 
 
 class Sweeping:
@@ -69,5 +79,39 @@ def _read(
 
 
 def _made_at(found: Object) -> datetime | None:
-    told = time_text(mapping(found.get("metadata")).get("creationTimestamp"))
-    return None if told is None else parse_time(told)
+    made_at = time_text(mapping(found.get("metadata")).get("creationTimestamp"))
+    return None if made_at is None else parse_time(made_at)
+
+
+class NodeTainting:
+    """Asks one cluster, for one home."""
+
+    def __init__(self, requests: KubeRequests, home: Home) -> None:
+        self._requests, self._home = requests, home
+
+    def taint(self, nodes: AbstractSet[str]) -> Sequence[str]:
+        """Let these nodes, and no others, have this home's taint."""
+        owner = sha256_hex(self._home.id.encode())[:OWNER_CHARACTERS]
+        changed: list[str] = []
+        for node in self._requests.list_all("/api/v1/nodes", (), doing="list the nodes"):
+            name = text(mapping(node.get("metadata")).get("name"))
+            taints = mappings(mapping(node.get("spec")).get("taints"))
+            is_held = name in nodes
+            wanted = taints_instead(taints, owner=owner, is_held=is_held)
+            if wanted is None or len(changed) >= CHANGES_MAX:
+                continue
+            if self._put(node, name, [dict(taint) for taint in wanted]):
+                done = "has the taint of its quarantine" if is_held else "has it no longer"
+                changed.append(f"node {name} {done}")
+        return changed
+
+    def _put(self, node: Object, name: str, taints: list[Object]) -> bool:
+        version = mapping(node.get("metadata")).get("resourceVersion")
+        found = self._requests.ask(
+            "PATCH",
+            f"/api/v1/nodes/{name}",
+            doing=f"change the taints of node {name}",
+            body={"metadata": {"resourceVersion": version}, "spec": {"taints": taints or None}},
+            none_at={HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND},
+        )
+        return found is not None

@@ -17,9 +17,8 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.api.kube_requests import Object
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
-from tracks_dagster.kubernetes.effects.gang_job import GangJob
+from tracks_dagster.kubernetes.effects.gang_job import GangJob, JobState
 from tracks_dagster.kubernetes.effects.homes import Place
-from tracks_dagster.kubernetes.effects.job_board import JobState
 from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.effects.report import Known, report
@@ -34,9 +33,10 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.text.redact import Redact
 
-# --- gang tools -----------------------------------------------------------------------------------
-#
-# What a launcher watches each of its gangs with.
+CAUGHT_UP_S_MAX = 15.0  # for the watch to have read what there is, logs too
+STORED_S_MAX = 30.0  # for the store to have what was seen, before it is let go here
+NODES_ASKED_MAX = 8  # of the pods that left no word: whether they were booted anew
+POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +69,6 @@ class Tools:
         )
 
 
-CAUGHT_UP_S_MAX = 15.0  # for the watch to have read what there is, logs too
-STORED_S_MAX = 30.0  # for the store to have what was seen, before it is let go here
-NODES_ASKED_MAX = 8  # of the pods that left no word: whether they were booted anew
-POLL_S = 0.1
-
-
 class WatchedGang:
     """Safe for several threads."""
 
@@ -94,7 +88,7 @@ class WatchedGang:
         )
         self._lock = threading.RLock()
         self._watch: PodWatch | None = None
-        self._said: list[Condition] = []
+        self._found: list[Condition] = []
         self._lost: dict[str, Condition] = {}  # pods that live on where nobody can end them
         self._leaving_s: dict[str, float] = {}  # by uid: when this process saw that it was deleted
         self._is_ended = False  # by this process: its Job makes no more pods
@@ -152,8 +146,8 @@ class WatchedGang:
     def say(self, conditions: Iterable[Condition]) -> None:
         """Keep what the launcher found, for every report from now on."""
         with self._lock:
-            known = {(each.type, each.message) for each in self._said}
-            self._said += [each for each in conditions if (each.type, each.message) not in known]
+            known = {(each.type, each.message) for each in self._found}
+            self._found += [each for each in conditions if (each.type, each.message) not in known]
 
     def ended(self, lost: Mapping[str, Condition]) -> None:
         """Take in that this process has just ended the gang; lost: pod → why nobody can end it."""
@@ -220,7 +214,7 @@ class WatchedGang:
         give_up_at = self._tools.seconds() + CAUGHT_UP_S_MAX
         while watch is not None and not wanted(watch.seen()):
             if self._tools.seconds() >= give_up_at:
-                return  # a pod that is not seen now is told as missed by the watch
+                return  # a pod that is not seen now is reported as missed by the watch
             self._tools.sleep(POLL_S)
 
     # --- reports
@@ -264,7 +258,7 @@ class WatchedGang:
         """Say once that the gang cannot start; never while its pods may only not be seen."""
         is_listed = self._watch is not None and self._watch.wait_until_listed(0.0)
         is_blind = bool(seen.problems) and not seen.pods
-        if not is_listed or is_blind or any(each.type == CANNOT_START for each in self._said):
+        if not is_listed or is_blind or any(each.type == CANNOT_START for each in self._found):
             return
         nodes, now = self._known(seen, {}).nodes, self._tools.now()
         found = cannot_start(seen, nodes, self._tools.budget, now, more=self._events_of)
@@ -306,7 +300,7 @@ class WatchedGang:
             seen=seen,
             beats=self._files.beats,
             ends=self._files.ends,
-            said=tuple(self._said),
+            said=tuple(self._found),
             boot_ids=boot_ids,
         )
 

@@ -7,13 +7,9 @@ nothing. Bounded: of each thing the number named below is kept.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
-from tracks_dagster.kubernetes.gangs.events import event_conditions
 from tracks_dagster.kubernetes.gangs.sightings import (
-    DISRUPTIONS,
     EventSeen,
     GangSeen,
     Gap,
@@ -21,121 +17,8 @@ from tracks_dagster.kubernetes.gangs.sightings import (
     Line,
     PodStory,
 )
-from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
-from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text, version_order
-from tracks_dagster.reasons.pods import PodSeen, read_pod
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, version_order
 from tracks_dagster.track.records import Json
-
-# --- gang ends ------------------------------------------------------------------------------------
-#
-# How the ranks of a gang of N pods × G ranks ended, and what control planes said of it. Pure.
-#
-# A pod shows one end for all its ranks; what its own ranks wrote down (`pod_files`) tells more, and
-# goes before. Where an index had several pods (a zombie beside its replacement), the one that ended
-# or was disrupted first is the story of its ranks; the conditions of all of them are kept.
-
-LOGS_BYTES_MAX = 4 * 1024 * 1024  # of all pods together
-LOG_BYTES_MIN = 4 * 1024  # of each
-ALIKE_MAX = 16  # conditions of one type and reason that are kept: 512 pods wait for the same thing
-
-
-def rank_ends(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> tuple[RankEnd, ...]:
-    """Return an end for each rank, in order; one of which nothing is known is empty.
-
-    The log of a pod stands at its first rank only. A pod that went without a word has the time of
-    its end and neither exit code nor signal.
-    """
-    ends: list[RankEnd] = []
-    log_bytes = min(LOG_TAIL_BYTES_MAX, max(LOG_BYTES_MIN, LOGS_BYTES_MAX // max(1, pods)))
-    for index in range(pods):
-        first = index * ranks_per_pod
-        story = deciding_pod(seen, index)
-        end = RankEnd(rank=first) if story is None else _end(story, first)
-        log = "" if story is None else tail(story.log, log_bytes)
-        ends.append(replace(end, log_tail=log))
-        ends.extend(replace(end, rank=first + each) for each in range(1, ranks_per_pod))
-    return tuple(ends)
-
-
-def conditions(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> tuple[Condition, ...]:
-    """Return what control planes said of the gang, by its pods, its Jobs and the events of both.
-
-    One of a pod names the pod's first rank. Of many that are alike the earliest are kept.
-    """
-    found = [
-        *(c for pod in seen.pods for c in _pod_conditions(pod, ranks_per_pod)),
-        *(c for job in seen.jobs for c in _job_conditions(job)),
-        *event_conditions(seen, pods=pods, ranks_per_pod=ranks_per_pod),
-    ]
-    return tuple(_without_repeats(sorted(found, key=lambda c: (c.at or "", c.rank or 0))))
-
-
-def deciding_pod(seen: GangSeen, index: int) -> PodStory | None:
-    """Return the pod of that index which ended or was disrupted first; else its first pod."""
-    stories = [pod for pod in seen.pods if (pod.index or 0) == index]
-    if len(stories) == 1:  # nearly always; of a large gang the reading below would be half the work
-        return stories[0]
-    return min(
-        stories, key=lambda pod: (_trouble_at(pod), pod.born_at or "", pod.uid), default=None
-    )
-
-
-def tail(log: str, size: int) -> str:
-    """Return the last whole lines of a log that fit into `size` bytes."""
-    data = log.encode("utf-8", "replace")
-    if len(data) <= size:
-        return log
-    cut = data[-size:]
-    whole = cut.partition(b"\n")[2] or cut  # one line that is longer: its end
-    return whole.decode("utf-8", "ignore")
-
-
-def _end(pod: PodStory, rank: int) -> RankEnd:
-    end = _read(pod, rank).end or RankEnd(rank=rank)
-    if end.ended_at is None and pod.is_over:
-        return replace(end, ended_at=pod.gone_at)
-    return end
-
-
-def _read(pod: PodStory, rank: int) -> PodSeen:
-    return read_pod(pod.history, rank)
-
-
-def _trouble_at(pod: PodStory) -> str:
-    """Return when the pod's end began, as far as anything tells; sorts last when nothing does."""
-    read = _read(pod, 0)
-    times = [c.at for c in read.conditions if c.type in DISRUPTIONS]
-    times += [read.end.ended_at if read.end else None, pod.leaves_at, pod.gone_at]
-    return min((at for at in times if at), default="~")
-
-
-def _pod_conditions(pod: PodStory, ranks_per_pod: int) -> Iterator[Condition]:
-    read = _read(pod, (pod.index or 0) * ranks_per_pod)
-    for told in read.conditions:
-        # A pod's own reason has no time, and is written when its containers have ended.
-        own = told.type == "Pod" and told.at is None and read.end is not None
-        yield replace(told, at=read.end.ended_at) if own and read.end else told
-
-
-def _job_conditions(job: JobStory) -> Iterator[Condition]:
-    """Yield what the Job says of itself; for most ends only that it has failed."""
-    for each in job.conditions:
-        yield Condition(
-            type=f"Job{text(each.get('type'))}",
-            reason=text(each.get("reason")),
-            message=text(each.get("message")),
-            at=time_text(each.get("lastTransitionTime")),
-            source="kubernetes",
-        )
-
-
-def _without_repeats(found: Iterable[Condition]) -> Iterator[Condition]:
-    alike: Counter[tuple[str, str]] = Counter()
-    for told in found:
-        alike[told.type, told.reason] += 1
-        if alike[told.type, told.reason] <= ALIKE_MAX:
-            yield told
-
 
 PODS_MAX = 2048  # a gang has at most 512, and each may be replaced
 JOBS_MAX = 16
@@ -143,7 +26,6 @@ FIRST_STATUSES, LAST_STATUSES = 16, 48  # of one pod or Job
 EVENTS_OF_ONE_MAX = 24  # about one object, warnings before the others
 GAPS_MAX = 64
 PROBLEMS_MAX = 16
-
 Known = Mapping[str, Json]
 
 
@@ -165,27 +47,27 @@ class GangFold:
 
     def add(self, line: Json) -> None:
         """Take one line in; one of an unknown kind, or of another shape, tells nothing."""
-        told = mapping(line)
+        known = mapping(line)
         self._seen = None
-        match told.get("kind"), text(told.get("uid")):
+        match known.get("kind"), text(known.get("uid")):
             case "pod", uid if uid:
-                _keep(self._pods, uid, PODS_MAX).add(told)
+                _keep(self._pods, uid, PODS_MAX).add(known)
             case "job", uid if uid:
-                _keep(self._jobs, uid, JOBS_MAX).add(told)
+                _keep(self._jobs, uid, JOBS_MAX).add(known)
             case "event", uid if uid:
-                self._add_event(uid, told)
+                self._add_event(uid, known)
             case "log", uid if uid:
-                self._logs[uid] = max(self._logs.get(uid, told), told, key=_log_order)
-                if told.get("whole") is True:
+                self._logs[uid] = max(self._logs.get(uid, known), known, key=_log_order)
+                if known.get("whole") is True:
                     self._whole_logs.add(uid)
             case "gone", uid if uid:
-                self._gone[uid] = min(self._gone.get(uid, "~"), text(told.get("at")))
+                self._gone[uid] = min(self._gone.get(uid, "~"), text(known.get("at")))
             case "gap", _:
-                self._add_gap(told)
+                self._add_gap(known)
             case "problem", _:
-                about = text(told.get("about"))
-                before = self._problems.get(about, told)
-                self._problems[about] = max(before, told, key=_problem_order)
+                about = text(known.get("about"))
+                before = self._problems.get(about, known)
+                self._problems[about] = max(before, known, key=_problem_order)
 
     def seen(self) -> GangSeen:
         """Return what all lines so far tell."""
@@ -226,11 +108,11 @@ class GangFold:
         )
 
     def _job(self, uid: str, kept: _Kept) -> JobStory:
-        told: dict[tuple[str, str], Known] = {}
+        conditions: dict[tuple[str, str], Known] = {}
         for line in kept.lines():
             for each in mappings(mapping(line.get("status")).get("conditions")):
                 if each.get("status") == "True":
-                    told[text(each.get("type")), text(each.get("reason"))] = each
+                    conditions[text(each.get("type")), text(each.get("reason"))] = each
         return JobStory(
             uid=uid,
             name=text(kept.last("name")),
@@ -239,33 +121,33 @@ class GangFold:
             gone_at=self._gone_at(uid, kept),
             suspended=kept.newest.get("suspend") is True,
             status=mapping(kept.newest.get("status")),
-            conditions=tuple(told.values()),
+            conditions=tuple(conditions.values()),
         )
 
     def _gone_at(self, uid: str, kept: _Kept) -> str | None:
         times = [at for at in (kept.gone, self._gone.get(uid)) if at]
         return min(times, default=None)
 
-    def _add_event(self, uid: str, told: Known) -> None:
-        about = text(mapping(told.get("about")).get("uid"))
+    def _add_event(self, uid: str, line: Known) -> None:
+        about = text(mapping(line.get("about")).get("uid"))
         if about not in self._events and len(self._events) >= PODS_MAX:
             return
         of_one = self._events.setdefault(about, {})
         before = of_one.get(uid)
-        if before is not None and _order(before) > _order(told):
+        if before is not None and _order(before) > _order(line):
             return
-        of_one[uid] = dict(told)
+        of_one[uid] = dict(line)
         if len(of_one) > EVENTS_OF_ONE_MAX:
             del of_one[min(of_one, key=lambda each: (_event_order(of_one[each]), each))]
 
-    def _add_gap(self, told: Known) -> None:
+    def _add_gap(self, line: Known) -> None:
         gap = Gap(
-            resource=text(told.get("resource")),
-            since=text(told.get("since")),
-            until=text(told.get("at")),
-            why=text(told.get("why")),
-            missed=tuple(map(text, told.get("missed") or ())),
-            missed_count=told.get("missed_count") or 0,
+            resource=text(line.get("resource")),
+            since=text(line.get("since")),
+            until=text(line.get("at")),
+            why=text(line.get("why")),
+            missed=tuple(map(text, line.get("missed") or ())),
+            missed_count=line.get("missed_count") or 0,
         )
         self._gaps[gap.until, gap.resource, gap.since] = gap
         if len(self._gaps) > GAPS_MAX:

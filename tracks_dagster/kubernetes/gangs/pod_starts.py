@@ -82,13 +82,13 @@ def why_not_started(pod: Json, events: Sequence[Json]) -> StartProblem | None:
     of other pods are passed over.
     """
     found = mapping(pod)
-    told = _in_order(events, found)
+    ordered = _in_order(events, found)
     if not found:
-        return _not_created(told)
+        return _not_created(ordered)
     status = mapping(found.get("status"))
     if status.get("phase") not in (None, "", "Pending") or _has_started(status):
         return None
-    return _container(status, told) or _scheduling(found, status, told) or _mounting(told)
+    return _container(status, ordered) or _scheduling(found, status, ordered) or _mounting(ordered)
 
 
 def _in_order(events: Sequence[Json], pod: Mapping[str, Json]) -> list[Mapping[str, Json]]:
@@ -198,9 +198,11 @@ def _not_created(events: Sequence[Mapping[str, Json]]) -> StartProblem | None:
 
 
 def _newest(events: Sequence[Mapping[str, Json]], word: str) -> str:
-    """Return the newest message told as `word`, "" when there is none."""
-    told = (text(each.get("message")) for each in reversed(events) if each.get("reason") == word)
-    return next((message for message in told if message), "")
+    """Return the newest message with reason `word`, "" when there is none."""
+    messages = (
+        text(each.get("message")) for each in reversed(events) if each.get("reason") == word
+    )
+    return next((message for message in messages if message), "")
 
 
 def _problem(reason: str, told_as: str, message: str, *, is_final: bool = False) -> StartProblem:

@@ -54,7 +54,7 @@ class Standing(Enum):
 
     WAITS = auto()  # no container of it has run
     RUNS = auto()
-    ENDING = auto()  # it was told to end, and its grace is not over
+    ENDING = auto()  # it was asked to end, and its grace is not over
     ENDED = auto()
     GONE = auto()  # there is neither Job nor pod
 
@@ -69,14 +69,14 @@ class WorkerEnd:
 
 def standing(job: Json, pods: Sequence[Json], now: datetime) -> Standing:
     """Return where the worker stands; job: {} or None where there is none; pods: as they are."""
-    found = [_stands(mapping(pod), now) for pod in pods]
+    found = [_standing(mapping(pod), now) for pod in pods]
     for each in (Standing.RUNS, Standing.WAITS, Standing.ENDING, Standing.ENDED):
         if each in found:
             return each
     if not mapping(job):
         return Standing.GONE
-    told = mappings(mapping(mapping(job).get("status")).get("conditions"))
-    has_ended = any(c.get("type") in _JOBS_END and c.get("status") == "True" for c in told)
+    conditions = mappings(mapping(mapping(job).get("status")).get("conditions"))
+    has_ended = any(c.get("type") in _JOBS_END and c.get("status") == "True" for c in conditions)
     return Standing.ENDED if has_ended else Standing.WAITS
 
 
@@ -106,7 +106,7 @@ def worker_end(history: Sequence[Json], events: Sequence[Json], log_tail: str = 
         lines = ["its container ended with exit code 0 before the Dagster run had ended"]
     if not history:
         lines = ["nobody saw its pod end"] if reason == _R.UNKNOWN else lines
-    return WorkerEnd(reason=reason, words=_told(reason, lines, history, seen))
+    return WorkerEnd(reason=reason, words=_describe(reason, lines, history, seen))
 
 
 def has_disruption(history: Sequence[Json]) -> bool:
@@ -115,7 +115,7 @@ def has_disruption(history: Sequence[Json]) -> bool:
     if seen.end is not None and seen.end.oom_killed:
         return True
     return any(
-        told.type in ("DisruptionTarget", "TerminationTarget", "Pod") for told in seen.conditions
+        each.type in ("DisruptionTarget", "TerminationTarget", "Pod") for each in seen.conditions
     )
 
 
@@ -133,7 +133,7 @@ def _judge(end: RankEnd | None, conditions: tuple[Condition, ...]) -> Verdict:
     )
 
 
-def _stands(pod: Json, now: datetime) -> Standing:
+def _standing(pod: Json, now: datetime) -> Standing:
     meta, status = mapping(mapping(pod).get("metadata")), mapping(mapping(pod).get("status"))
     if status.get("phase") in _PODS_END:
         return Standing.ENDED
@@ -161,17 +161,17 @@ def _conditions(events: Sequence[Json]) -> list[Condition]:
     ]
 
 
-def _told(reason: str, lines: Sequence[str], history: Sequence[Json], seen: PodSeen) -> str:
+def _describe(reason: str, lines: Sequence[str], history: Sequence[Json], seen: PodSeen) -> str:
     """Return the words for an end: the verdict, then the pod's own lines."""
     what = f"The run worker ended ({reason}): {'; '.join(lines)}."
     pod = mapping(history[-1]) if history else {}
     meta, spec = mapping(pod.get("metadata")), mapping(pod.get("spec"))
-    told = [
+    lines_found = [
         f"Pod {text(meta.get('name')) or 'unknown'} on node {text(spec.get('nodeName')) or '?'}"
     ]
-    told += [f"{c.type}/{c.reason}: {c.message}" for c in seen.conditions]
+    lines_found += [f"{c.type}/{c.reason}: {c.message}" for c in seen.conditions]
     if seen.end is not None and seen.end.has_ended:
         killed = ", OOMKilled" if seen.end.oom_killed else ""
-        told.append(f"exit code {seen.end.exit_code}{killed}, at {seen.end.ended_at}")
-    shown = told[:LINES_MAX] if history else []
+        lines_found.append(f"exit code {seen.end.exit_code}{killed}, at {seen.end.ended_at}")
+    shown = lines_found[:LINES_MAX] if history else []
     return "\n".join([what, *shown, "The attempt's gang, if there is one, goes on and is adopted."])

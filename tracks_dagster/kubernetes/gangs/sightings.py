@@ -16,6 +16,17 @@ from tracks_dagster.track.text.redact import Redact
 FINAL_PHASES = ("Succeeded", "Failed")
 FINAL_CONDITIONS = ("Complete", "Failed")
 DISRUPTIONS = frozenset({"DisruptionTarget", "TerminationTarget"})  # conditions of a pod
+Line = dict[str, Json]
+MESSAGE_CHARACTERS_MAX = 1024
+CONTAINERS_MAX = 16  # of one pod
+CONDITIONS_MAX = 32  # of one object
+MISSED_NAMED_MAX = 16  # of the objects that a gap hid
+INDEX = "batch.kubernetes.io/job-completion-index"
+_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
+# True while a pod runs well: they tell something only when they are not.
+_PROGRESS = frozenset(
+    {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,20 +154,6 @@ class GangSeen:
 # `at`, the watcher's own time; `fold` reads them. Only what tells is kept of an object, and every
 # text is bounded and cleaned of secrets here.
 
-Line = dict[str, Json]
-
-MESSAGE_CHARACTERS_MAX = 1024
-CONTAINERS_MAX = 16  # of one pod
-CONDITIONS_MAX = 32  # of one object
-MISSED_NAMED_MAX = 16  # of the objects that a gap hid
-
-INDEX = "batch.kubernetes.io/job-completion-index"
-_DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-# True while a pod runs well: they tell something only when they are not.
-_PROGRESS = frozenset(
-    {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"}
-)
-
 
 def pod_line(change: str, pod: Json, *, at: str, clean: Redact) -> Line:
     """Return a pod as it is now; change: the watch event's type, or LISTED."""
@@ -174,32 +171,32 @@ def job_line(change: str, job: Json, *, at: str, clean: Redact) -> Line:
     """Return a Job as it is now."""
     status = mapping(mapping(job).get("status"))
     counts = ("active", "ready", "succeeded", "failed", "terminating")
-    told = {name: status[name] for name in counts if status.get(name)}
-    told |= {name: status[name] for name in ("startTime", "completionTime") if status.get(name)}
-    told["conditions"] = _conditions(status, clean)
+    content = {name: status[name] for name in counts if status.get(name)}
+    content |= {name: status[name] for name in ("startTime", "completionTime") if status.get(name)}
+    content["conditions"] = _conditions(status, clean)
     spec = mapping(mapping(job).get("spec"))
     head = _head("job", change, mapping(mapping(job).get("metadata")), at)
-    return {**head, "suspend": spec.get("suspend") is True, "status": told}
+    return {**head, "suspend": spec.get("suspend") is True, "status": content}
 
 
 def event_line(event: Json, *, at: str, clean: Redact) -> Line:
     """Return an event, of the old form (counted) or the new one (a series)."""
-    told = mapping(event)
-    meta, about = mapping(told.get("metadata")), mapping(told.get("involvedObject"))
-    series = mapping(told.get("series"))
-    first = _first_time(told.get("firstTimestamp"), told.get("eventTime"), meta)
-    last = time_text(told.get("lastTimestamp")) or time_text(series.get("lastObservedTime"))
-    source = mapping(told.get("source"))
+    content = mapping(event)
+    meta, about = mapping(content.get("metadata")), mapping(content.get("involvedObject"))
+    series = mapping(content.get("series"))
+    first = _first_time(content.get("firstTimestamp"), content.get("eventTime"), meta)
+    last = time_text(content.get("lastTimestamp")) or time_text(series.get("lastObservedTime"))
+    source = mapping(content.get("source"))
     return {
         **_head("event", "", meta, at),
         "about": {name: text(about.get(name)) for name in ("kind", "name", "uid")},
-        "level": text(told.get("type")),
-        "reason": text(told.get("reason")),
-        "message": _message(told.get("message"), clean),
-        "count": series.get("count") or told.get("count") or 1,
+        "level": text(content.get("type")),
+        "reason": text(content.get("reason")),
+        "message": _message(content.get("message"), clean),
+        "count": series.get("count") or content.get("count") or 1,
         "first": first,
         "last": last or first,
-        "by": text(told.get("reportingComponent") or source.get("component")),
+        "by": text(content.get("reportingComponent") or source.get("component")),
     }
 
 
@@ -260,10 +257,10 @@ def same_sight(line: Mapping[str, Json], before: Mapping[str, Json] | None) -> b
     """Whether a line tells nothing that the one before of that object did not."""
     if before is None or line.get("change") == "DELETED":
         return False
-    return _told(line) == _told(before)
+    return _content(line) == _content(before)
 
 
-def _told(line: Mapping[str, Json]) -> dict[str, Json]:
+def _content(line: Mapping[str, Json]) -> dict[str, Json]:
     return {k: v for k, v in line.items() if k not in ("at", "rv", "change")}
 
 
@@ -304,15 +301,15 @@ def _container(meta: Mapping[str, Json], spec: Mapping[str, Json]) -> str:
 
 
 def _status(status: Mapping[str, Json], clean: Redact) -> Line:
-    told: Line = {name: status[name] for name in ("phase", "reason") if status.get(name)}
+    content: Line = {name: status[name] for name in ("phase", "reason") if status.get(name)}
     if status.get("message"):
-        told["message"] = _message(status["message"], clean)
-    told["conditions"] = _conditions(status, clean)
+        content["message"] = _message(status["message"], clean)
+    content["conditions"] = _conditions(status, clean)
     for name in ("initContainerStatuses", "containerStatuses"):
         found = [_container_status(c, clean) for c in mappings(status.get(name))[:CONTAINERS_MAX]]
         if found:
-            told[name] = found
-    return told
+            content[name] = found
+    return content
 
 
 def _conditions(status: Mapping[str, Json], clean: Redact) -> list[Json]:
@@ -321,31 +318,31 @@ def _conditions(status: Mapping[str, Json], clean: Redact) -> list[Json]:
     for each in mappings(status.get("conditions")):
         if each.get("type") in _PROGRESS and each.get("status") == "True":
             continue
-        told: Line = {name: each[name] for name in wanted if each.get(name)}
+        content: Line = {name: each[name] for name in wanted if each.get(name)}
         if each.get("message"):
-            told["message"] = _message(each["message"], clean)
-        found.append(told)
+            content["message"] = _message(each["message"], clean)
+        found.append(content)
     return found[:CONDITIONS_MAX]
 
 
 def _container_status(container: Mapping[str, Json], clean: Redact) -> Line:
-    told: Line = {"name": container.get("name"), "state": _state(container.get("state"), clean)}
+    content: Line = {"name": container.get("name"), "state": _state(container.get("state"), clean)}
     if last := _state(container.get("lastState"), clean):
-        told["lastState"] = last
+        content["lastState"] = last
     if container.get("restartCount"):
-        told["restartCount"] = container["restartCount"]
-    return told
+        content["restartCount"] = container["restartCount"]
+    return content
 
 
 def _state(state: Json, clean: Redact) -> Line:
     wanted = ("exitCode", "signal", "reason", "message", "startedAt", "finishedAt")
-    told: Line = {}
+    content: Line = {}
     for kind, each in mapping(state).items():
         values = mapping(each)
-        told[kind] = {name: values[name] for name in wanted if values.get(name) is not None}
-        if "message" in told[kind]:
-            told[kind]["message"] = _message(values["message"], clean)
-    return told
+        content[kind] = {name: values[name] for name in wanted if values.get(name) is not None}
+        if "message" in content[kind]:
+            content[kind]["message"] = _message(values["message"], clean)
+    return content
 
 
 def _message(value: Json, clean: Redact) -> str:
@@ -360,3 +357,13 @@ def _message(value: Json, clean: Redact) -> str:
 def _first_time(first: Json, event_time: Json, meta: Mapping[str, Json]) -> str | None:
     created = meta.get("creationTimestamp")
     return time_text(first) or time_text(event_time) or time_text(created)
+
+
+def tail(log: str, size: int) -> str:
+    """Return the last whole lines of a log that fit into `size` bytes."""
+    data = log.encode("utf-8", "replace")
+    if len(data) <= size:
+        return log
+    cut = data[-size:]
+    whole = cut.partition(b"\n")[2] or cut  # one line that is longer: its end
+    return whole.decode("utf-8", "ignore")

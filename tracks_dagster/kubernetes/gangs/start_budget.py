@@ -210,8 +210,8 @@ def _placed(pod: PodStory) -> datetime | None:
 
 
 def _time(value: Json) -> datetime | None:
-    told = time_text(value)
-    return None if told is None else parse_time(told)
+    time = time_text(value)
+    return None if time is None else parse_time(time)
 
 
 def _as_object(pod: PodStory) -> Json:

@@ -37,8 +37,8 @@ def gang_objects(spec: GangSpec, cluster: ClusterSettings) -> list[dict[str, Jso
     if problems:
         key = attempt_key(spec.run_id, spec.attempt_id)
         count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
-        told = f"Cannot start {key} on Kubernetes; what was asked for has {count}:"
-        raise InvalidInput("\n".join([told, *(f"  {problem}" for problem in problems)]))
+        title = f"Cannot start {key} on Kubernetes; what was asked for has {count}:"
+        raise InvalidInput("\n".join([title, *(f"  {problem}" for problem in problems)]))
     gang = _job_spec(wanted, pod_template(spec, cluster, wanted, parts))
     if cluster.job_kind == JOB_SET:
         return [_service(spec, cluster), _job_set(spec, cluster, wanted, gang)]
@@ -71,7 +71,7 @@ def _job_spec(wanted: Demand, template: Json) -> dict[str, Json]:
     """One pod an index, and none a second time: a rank that comes back is another launch, and would
     be fenced. Without a policy for failed pods: one that is gone ends the gang, for any reason.
 
-    TerminatingOrFailed: a pod counts as failed when its deletion begins, so that its gang is told at
+    TerminatingOrFailed: a pod counts as failed when its deletion begins, so that its gang learns it at
     once and can save together; with Failed, a Job whose node is lost would wait for a kubelet that
     never answers. It has no time to live: while it stands, nobody starts the attempt again.
     """

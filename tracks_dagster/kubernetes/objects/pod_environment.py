@@ -1,4 +1,4 @@
-"""The variables of a gang's pods: what its ranks are told, and by whom.
+"""The variables of a gang's pods, and who sets them.
 
 The later layer wins: what helps by default, the template's container, the settings, the attempt.
 What names the attempt itself is nobody's to change, and no value here is a secret.
@@ -68,7 +68,7 @@ def environment(
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
         for name, path in _FIELDS.items()
     ]
-    own = {name: _literal(value) for name, value in _told(spec, cluster, wanted).items()}
+    own = {name: _literal(value) for name, value in _of_attempt(spec, cluster, wanted).items()}
     asked = {name: _literal(value) for name, value in spec.environment.items()}
     return by_key(
         "name",
@@ -87,8 +87,8 @@ def master_host(spec: GangSpec, job_kind: str) -> str:
     return f"{pod_host(name, 0, job_kind)}.{name}"
 
 
-def _told(spec: GangSpec, cluster: ClusterSettings, wanted: Demand) -> dict[str, str]:
-    told = {
+def _of_attempt(spec: GangSpec, cluster: ClusterSettings, wanted: Demand) -> dict[str, str]:
+    values = {
         names.ENV_STORE: spec.store_url,
         names.ENV_RUN_ID: spec.run_id,
         names.ENV_ATTEMPT_ID: str(spec.attempt_id),
@@ -102,8 +102,8 @@ def _told(spec: GangSpec, cluster: ClusterSettings, wanted: Demand) -> dict[str,
     if (
         spec.trainer != names.TRAINER_FAMILY
     ):  # its source lies in the store; a manifest has no room for it
-        told[names.ENV_TRAINER_KEY] = spec.trainer
-    return told | {
+        values[names.ENV_TRAINER_KEY] = spec.trainer
+    return values | {
         names.ENV_NODES: str(wanted.nodes),
         names.ENV_RANKS_PER_NODE: str(wanted.ranks_per_node),
         names.ENV_MASTER_ADDR: master_host(spec, cluster.job_kind),

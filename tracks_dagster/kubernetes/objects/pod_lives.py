@@ -93,7 +93,7 @@ def is_lost(node: Mapping[str, Json] | None) -> bool:
 
 
 def boot_id_of(node: Mapping[str, Json]) -> str:
-    """Return the identity of a node's boot, as its ranks read it too; empty where it is not told."""
+    """Return the identity of a node's boot, as its ranks read it too; empty where it is unknown."""
     return text(mapping(mapping(node.get("status")).get("nodeInfo")).get("bootID"))
 
 
@@ -103,11 +103,11 @@ def _left_with_its_node(status: Mapping[str, Json]) -> bool:
     A taint that a person sets deletes pods too, and these end as they should. Of a node that stopped
     answering the control plane writes Ready False without a reason; a kubelet always gives one.
     """
-    told = {text(c.get("type")): c for c in mappings(status.get("conditions"))}
-    why = mapping(told.get("DisruptionTarget"))
+    conditions = {text(c.get("type")): c for c in mappings(status.get("conditions"))}
+    why = mapping(conditions.get("DisruptionTarget"))
     if why.get("reason") != "DeletionByTaintManager" or why.get("status") != "True":
         return False
-    ready = mapping(told.get("Ready"))
+    ready = mapping(conditions.get("Ready"))
     return ready.get("status") in ("False", "Unknown") and not ready.get("reason")
 
 
@@ -122,5 +122,5 @@ def _condition(reason: str, message: str, now: datetime) -> Condition:
 
 
 def _time(value: Json) -> datetime | None:
-    told = time_text(value)
-    return None if told is None else parse_time(told)
+    at = time_text(value)
+    return None if at is None else parse_time(at)

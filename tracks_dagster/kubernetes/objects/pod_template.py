@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.objects.affinity import affinity
-from tracks_dagster.kubernetes.objects.compute_demand import CPUS, Demand
+from tracks_dagster.kubernetes.objects.compute_demand import CPUS, Demand, affinity
 from tracks_dagster.kubernetes.objects.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
 from tracks_dagster.kubernetes.objects.merging import by_key, distinct, merged
 from tracks_dagster.kubernetes.objects.pod_environment import MASTER_PORT, WORK, environment
@@ -27,8 +26,6 @@ from tracks_dagster.kubernetes.settings.cluster import GIB, ClusterSettings
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 
-# --- pod security ---------------------------------------------------------------------------------
-#
 # What every pod of ours is denied: as much as any image can do without.
 #
 # The user is the image's own: a number that is set here could not write to the volumes of images
@@ -111,7 +108,7 @@ def _pod(spec: GangSpec, cluster: ClusterSettings, wanted: Demand, parts: Templa
 
 
 def _pod_defaults(template: Mapping[str, Json]) -> Json:
-    """A pod in the node's network finds the others' names only when it is told where to ask."""
+    """A pod in the node's network finds the others' names only with another DNS policy."""
     if template.get("hostNetwork"):
         return _POD_DEFAULTS | {"dnsPolicy": "ClusterFirstWithHostNet"}
     return _POD_DEFAULTS

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.kubernetes.objects.affinity import REQUIRED
+from tracks_dagster.kubernetes.objects.compute_demand import REQUIRED
 from tracks_dagster.kubernetes.objects.pod_environment import OWN
 from tracks_dagster.track.names import LABEL_APP
 from tracks_dagster.track.records import Json
@@ -99,7 +99,7 @@ def _containers(
 
 
 def _trainer(container: Json, where: str, problems: list[str]) -> Mapping[str, Json]:
-    """Return the container; what should be a list and is none is told, and left out."""
+    """Return the container; what should be a list and is none is a problem, and left out."""
     problems += _refused(container, _CONTAINER, where)
     lists = ("env", "envFrom", "ports", "volumeMounts")
     read = {field: _maps(container.get(field), f"{where}.{field}", problems) for field in lists}

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tracks_dagster.kubernetes.gangs.taints import repelling
+from tracks_dagster.kubernetes.objects.taints import repelling
 from tracks_dagster.kubernetes.settings.cluster import CPU, HOSTNAME, ClusterSettings, DeviceClass
 from tracks_dagster.kubernetes.settings.needs import (
     JOB_SET_GROUP,
@@ -65,7 +65,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the API server told. None, and what stands in no mapping: it could not be asked.
+    """What the API server answered. None, and what stands in no mapping: it could not be asked.
 
     account: whose permissions these are. denied: permission → the verbs that it lacks. groups: all API
     groups → the versions they serve. found: whether an object is there. nodes: all of them. priorities:
@@ -126,7 +126,7 @@ def _namespace(facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
 
 
 def _permission(need: Permission, facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
-    check = f"may use {_told(need.resource, need.group)}"
+    check = f"may use {_format(need.resource, need.group)}"
     denied = facts.denied.get(need)
     if denied is None:
         words = "The API server does not say."
@@ -159,7 +159,7 @@ def _group(group: str, facts: ClusterFacts) -> Finding:
 
 
 def _object(ref: ObjectRef, facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
-    check = f"{_told(ref.resource, ref.group)} {ref.name}"
+    check = f"{_format(ref.resource, ref.group)} {ref.name}"
     found = facts.found.get(ref)
     if found is None:
         words = f"This account may not look (get {ref.resource}); a pod would tell."
@@ -271,11 +271,11 @@ def _worker_priority(facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
         words = "A class that is named is not there, so which one goes first is not known."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     own, theirs = (value or 0 for value in values)
-    told = f"{_class_of(workers)} of {own}, gangs {_class_of(gangs)} of {theirs}"
+    classes = f"{_class_of(workers)} of {own}, gangs {_class_of(gangs)} of {theirs}"
     if own >= theirs:
-        return Finding(check=check, health=Health.OK, words=f"They have {told}.")
+        return Finding(check=check, health=Health.OK, words=f"They have {classes}.")
     words = (
-        f"They have {told}: any gang evicts supervisors first. Name a class above it: run_worker: "
+        f"They have {classes}: any gang evicts supervisors first. Name a class above it: run_worker: "
         "{run_k8s_config: {pod_spec_config: {priorityClassName: tracks-supervisor}}}."
     )
     # Who starts no run worker on the cluster lacks nothing.
@@ -318,5 +318,5 @@ def _names(nodes: list[NodeFacts]) -> str:
     return ", ".join(names[:NAMES_SHOWN_MAX]) + more
 
 
-def _told(resource: str, group: str) -> str:
+def _format(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource

@@ -46,7 +46,7 @@ class ClusterSettings:
     the first has one.
     device_classes: beside "cpu", which is always there. queue: Kueue's local queue.
     run_worker: a fragment of dagster-k8s' `K8sRunLauncher` config, for the run workers.
-    taint_quarantined_nodes: keep everything else off nodes in quarantine as well (`node_taints`).
+    taint_quarantined_nodes: keep everything else off nodes in quarantine as well (`objects.taints`).
     """
 
     image: str

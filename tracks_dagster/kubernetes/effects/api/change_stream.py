@@ -1,7 +1,7 @@
 """One resource's changes without a gap: LIST, WATCH from there, and again whenever that breaks.
 
-A watch that ends, in order or not, goes on from the last version that it told; a version that is too
-old (410) means a new LIST, and what changed meanwhile is told as a gap. Never ends by itself.
+A watch that ends, in order or not, goes on from the last version that it got; a version that is too
+old (410) means a new LIST, and what changed meanwhile is reported as a gap. Never ends by itself.
 """
 
 from __future__ import annotations
@@ -25,16 +25,22 @@ from tracks_dagster.kubernetes.effects.api.reads import (
 from tracks_dagster.reasons.kube_json import mapping, text, version_order
 from tracks_dagster.track.records import Json
 
-# --- lasting thread -------------------------------------------------------------------------------
-#
-# A thread whose end would go unnoticed: an error that nobody foresaw is told, and it goes on.
-
 AGAIN_S = 2.0  # after such an error
 _log = logging.getLogger(__name__)
+WATCH_S_MIN, WATCH_S_MAX = 180, 240  # below the five minutes that a version is good for
+# A server that sends bookmarks does so every minute; a half-open connection is found by silence.
+SILENCE_S = 90.0
+SETTLED_S = 30.0  # a watch that lasted so long has shown everything up to its start
+QUICK_S = 1.0  # a watch that ends sooner is a server that goes away
+REFUSED = (401, 403, 404)  # a person has to change something
+FAILURES_TOLD = 5  # in a row: by then it is more than a restart
 
 
 class LastingThread(threading.Thread):
-    """Runs `work` until that returns, or until `stop` is set and it fails. troubled: told of errors."""
+    """Runs `work` until that returns, or until `stop` is set and it fails.
+
+    troubled: called with an error that nobody foresaw; the work then starts again.
+    """
 
     def __init__(
         self,
@@ -57,15 +63,6 @@ class LastingThread(threading.Thread):
                 _log.exception("Thread %s goes on after an error", self.name)
                 self._troubled(f"{type(error).__name__}: {error}")
             self._until.wait(AGAIN_S)
-
-
-WATCH_S_MIN, WATCH_S_MAX = 180, 240  # below the five minutes that a version is good for
-# A server that sends bookmarks does so every minute; a half-open connection is found by silence.
-SILENCE_S = 90.0
-SETTLED_S = 30.0  # a watch that lasted so long has told everything up to its begin
-QUICK_S = 1.0  # a watch that ends sooner is a server that goes away
-REFUSED = (401, 403, 404)  # a person has to change something
-FAILURES_TOLD = 5  # in a row: by then it is more than a restart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,11 +158,11 @@ class ChangeStream:
         began = time.monotonic()
         timeout_s = random.randint(WATCH_S_MIN, WATCH_S_MAX)
         silence_s = SILENCE_S if self._has_bookmarks else timeout_s + SILENCE_S
-        told = False
+        had_events = False
         for event in self._reads.watch(
             self._wanted, self._version, timeout_s=timeout_s, silence_s=silence_s
         ):
-            told = True
+            had_events = True
             self._take(event)
             if self._stop.is_set():
                 break
@@ -174,7 +171,7 @@ class ChangeStream:
             self._version = max(self._version, newest, key=version_order)
         if lasted_s >= QUICK_S:
             self._failures = 0
-        return told or lasted_s >= QUICK_S
+        return had_events or lasted_s >= QUICK_S
 
     def _take(self, event: Mapping[str, Json]) -> None:
         item = mapping(event.get("object"))

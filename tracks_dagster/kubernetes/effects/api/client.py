@@ -30,17 +30,10 @@ STREAM_READ_S_MAX = (
     600.0  # of a watch or a followed log whose caller named none: both may be silent
 )
 CONNECTIONS_MAX = 64  # kept open for the threads of one process
-WORDS_CHARACTERS_MAX = 2000  # of what the API server said
+WORDS_CHARACTERS_MAX = 2000  # of what the API server answers
 
 ANSWER_CHARACTERS_MAX = 80  # of an answer that is none, in words
-
-
-class NoObject(urllib3.exceptions.HTTPError):
-    """The answer was 200, and its body is no object of the API."""
-
-
 CLIENT_ERRORS = (ApiException, urllib3.exceptions.HTTPError, ConfigException, OSError)
-
 _DENIED = re.compile(
     r'User "(?P<user>[^"]*)" cannot (?P<verb>\S+) resource "(?P<resource>[^"]*)" '
     r'in API group "(?P<group>[^"]*)"(?: in the namespace "(?P<namespace>[^"]*)")?'
@@ -48,6 +41,10 @@ _DENIED = re.compile(
 _QUOTA = re.compile(r"exceeded quota: (?P<name>[^,]+), (?P<numbers>.*)", re.DOTALL)
 _ANONYMOUS = "system:anonymous"
 _TROUBLE = frozenset({429, 500, 502, 503, 504, None})
+
+
+class NoObject(urllib3.exceptions.HTTPError):
+    """The answer was 200, and its body is no object of the API."""
 
 
 def connect(cluster: ClusterSettings) -> ApiClient:
@@ -218,9 +215,9 @@ def _root(error: BaseException) -> BaseException:
 
 def _refused(error: ApiException, cluster: ClusterSettings) -> str:
     """Return the words for an answer of the API server that is not 2xx."""
-    told = status_of(error)
-    said = str(told.get("message") or error.reason or "it gave no reason")
-    said = " ".join(said.split())[:WORDS_CHARACTERS_MAX]
+    status_body = status_of(error)
+    reason = str(status_body.get("message") or error.reason or "it gave no reason")
+    reason = " ".join(reason.split())[:WORDS_CHARACTERS_MAX]
     match error.status:
         case 401:
             return (
@@ -228,34 +225,38 @@ def _refused(error: ApiException, cluster: ClusterSettings) -> str:
                 "or have expired. Log in anew."
             )
         case 403:
-            return _forbidden(said, cluster)
+            return _forbidden(reason, cluster)
         case 404:
-            return _not_found(told, said, cluster)
+            return _not_found(status_body, reason, cluster)
         case 409:
-            what = "it is there already" if told.get("reason") == "AlreadyExists" else "it changed"
-            return f"{what} ({said})."
+            what = (
+                "it is there already"
+                if status_body.get("reason") == "AlreadyExists"
+                else "it changed"
+            )
+            return f"{what} ({reason})."
         case 413 | 422 | 400:
-            return f"the API server refuses what was sent: {said}. Check the cluster's settings."
+            return f"the API server refuses what was sent: {reason}. Check the cluster's settings."
         case 410:
-            return f"what was seen last is too old to go on from ({said}); list anew."
+            return f"what was seen last is too old to go on from ({reason}); list anew."
         case 429:
-            return f"the API server has too much to do ({said}); it is asked again later."
-    return f"the API server is in trouble ({error.status}: {said}); it is asked again later."
+            return f"the API server has too much to do ({reason}); it is asked again later."
+    return f"the API server is in trouble ({error.status}: {reason}); it is asked again later."
 
 
-def _forbidden(said: str, cluster: ClusterSettings) -> str:
-    quota = _QUOTA.search(said)
+def _forbidden(reason: str, cluster: ClusterSettings) -> str:
+    quota = _QUOTA.search(reason)
     if quota is not None:
         return (
             f"it exceeds the quota {quota['name']} of namespace {cluster.namespace} "
             f"({quota['numbers']}). Ask for less, wait until others end, or have the quota raised."
         )
-    denied = _DENIED.search(said)
+    denied = _DENIED.search(reason)
     if denied is None:
-        return f"the cluster forbids it: {said}."
+        return f"the cluster forbids it: {reason}."
     if denied["user"] == _ANONYMOUS:
         return (
-            f"the API server saw no credentials ({said}); {where(cluster)} gives none that it knows. "
+            f"the API server saw no credentials ({reason}); {where(cluster)} gives none that it knows. "
             "Log in anew."
         )
     at, kind = "at the cluster's scope", "ClusterRole"
@@ -273,8 +274,8 @@ def _forbidden(said: str, cluster: ClusterSettings) -> str:
     )
 
 
-def _not_found(told: Json, said: str, cluster: ClusterSettings) -> str:
-    details = told.get("details") or {}
+def _not_found(status_body: Json, reason: str, cluster: ClusterSettings) -> str:
+    details = status_body.get("details") or {}
     if details.get("kind") == "namespaces":
         return (
             f"there is no namespace {details.get('name')}. Create it (`kubectl create namespace "
@@ -282,8 +283,8 @@ def _not_found(told: Json, said: str, cluster: ClusterSettings) -> str:
         )
     if details.get("name"):
         kind = str(details.get("kind") or "object")
-        return f"there is no {kind} {details['name']} in namespace {cluster.namespace} ({said})."
+        return f"there is no {kind} {details['name']} in namespace {cluster.namespace} ({reason})."
     return (
-        f"the API server does not know what was asked for ({said}); a CRD is missing, or its "
+        f"the API server does not know what was asked for ({reason}); a CRD is missing, or its "
         "version is not one that this works with."
     )

@@ -2,8 +2,8 @@
 
 A server that restarts, is overloaded or cannot be reached is asked again for a few seconds; what it
 refuses is not. One that has let a request time out is left alone for SILENT_S: whoever asks meanwhile
-is told at once, so that of all that a sensor's tick wants to know only one request waits. Nothing here
-knows what a gang is. Watches and logs have their own way (`pod_watch`).
+gets the error at once, so that of all that a sensor's tick wants to know only one request waits.
+Nothing here knows what a gang is. Watches and logs have their own way (`pod_watch`).
 """
 
 from __future__ import annotations
@@ -152,11 +152,11 @@ class KubeRequests:
                     return None
                 is_late = self._seconds() - began_s > TRIES_S_MAX
                 if wait_s is None or is_late or not is_passing(error):
-                    told = explain(error, doing, self._cluster)
+                    explained = explain(error, doing, self._cluster)
                     if isinstance(error, urllib3.exceptions.TimeoutError):
-                        words = str(told).partition(": ")[2]
+                        words = str(explained).partition(": ")[2]
                         self.silence.since_s, self.silence.words = self._seconds(), words
-                    raise told from error
+                    raise explained from error
             self._sleep(wait_s)
         raise AssertionError("the last try returns or raises")
 

@@ -1,7 +1,11 @@
-"""Ends the pods of a gang: with time to save, or at once and seen gone.
+"""Starts a gang, and ends its pods: with time to save, or at once and seen gone.
 
-A pod goes when its kubelet says that its processes are gone. Nothing is forced here: a forced deletion
-only makes the API server forget a pod that may run on.
+To start: the Service comes first, so that the names of the pods are known before the pods look for each
+other; then the Job. What is there already is adopted or refused. Whoever dies between two steps leaves
+what the next start, or the sweeper, takes up.
+
+To end: a pod goes when its kubelet says that its processes are gone. Nothing is forced here: a forced
+deletion only makes the API server forget a pod that may run on.
 """
 
 from __future__ import annotations
@@ -10,8 +14,13 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, uid_of
+from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, attempt_of, is_of, uid_of
+from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.kubernetes.effects.homes import variables_of
+from tracks_dagster.kubernetes.effects.watched_gang import Tools, WatchedGang
 from tracks_dagster.kubernetes.objects.job_names import job_name
+from tracks_dagster.kubernetes.objects.manifests import gang_objects
 from tracks_dagster.kubernetes.objects.pod_lives import (
     OVERDUE_S,
     PodLife,
@@ -20,15 +29,65 @@ from tracks_dagster.kubernetes.objects.pod_lives import (
     unreachable,
 )
 from tracks_dagster.reasons.evidence import Condition
-from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.reasons.kube_json import mapping, text
+from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
+from tracks_dagster.track.names import ENV_STORE, attempt_key
 from tracks_dagster.track.ports import Clock
 
+CREATE_TRIES_MAX = 5  # a quota that many write, or a Job that goes while it is looked at
+CREATE_AGAIN_S = 1.0
 KILL_S_MAX = 40.0  # more than OVERDUE_S: a pod that does not go by then is unreachable
 KILL_GRACE_S = 1  # the shortest that still waits for the kubelet's word
 DELETE_AGAIN_S = 5.0  # pods that were being made may have missed the deletion before
 NODES_ASKED_MAX = 16  # about whether they answer, at each end of a gang
 POLL_S = 1.0
+
+
+def start_gang(tools: Tools, gang: WatchedGang, spec: GangSpec) -> bool:
+    """Start the gang; False when exactly this attempt's stands there already.
+
+    Raises GangError naming everything that is wrong with the request, or whose Job it is.
+    """
+    doing = f"start {attempt_key(spec.run_id, spec.attempt_id)}"
+    try:
+        service, job = gang_objects(spec, tools.cluster)
+    except InvalidInput as error:
+        raise GangError(str(error)) from error
+    tools.api.home.mark((service, job))
+    tools.api.create_service(service, doing=doing)
+    for _ in range(CREATE_TRIES_MAX):
+        created = tools.api.create_job(job, doing=doing)
+        kind = text(job["kind"])
+        found = created or tools.api.job_of_anybody(spec.run_id, spec.attempt_id, kind)
+        if found is not None:
+            _check_owner(found, spec, tools, doing)
+            # What was read from a list lacks its own kind; what was made has it.
+            gang.mark({**job, **found})
+            tools.api.own_service({**job, **found}, doing=doing)
+            return created is not None
+        tools.sleep(CREATE_AGAIN_S)
+    raise GangUnreachable(
+        f"Cannot {doing}: the API server refused its {job['kind']} as contended "
+        f"{CREATE_TRIES_MAX} times, and there is none of its name; the next start tries again."
+    )
+
+
+def _check_owner(job: Object, spec: GangSpec, tools: Tools, doing: str) -> None:
+    """Raise GangError when the Job of that name is not this attempt's, of this store."""
+    name = mapping(job.get("metadata")).get("name")
+    place = f"{job.get('kind') or 'Job'} {name} in namespace {tools.cluster.namespace}"
+    if not is_of(job, spec.run_id, spec.attempt_id):
+        whose = attempt_of(job) or "something that is not ours"
+        raise GangError(
+            f"Cannot {doing}: {place} is there already, and it is of {whose}. Delete it if nobody "
+            "needs it, or let this run have another id or namespace."
+        )
+    if not tools.api.home.owns(job):
+        store_url = variables_of(job).get(ENV_STORE, "it does not say which")
+        raise GangError(
+            f"Cannot {doing}: {place} is there already, and its pods write to another store "
+            f"({tools.clean(store_url)}). Two homes share this namespace: give each its own."
+        )
 
 
 class Ending:
@@ -108,13 +167,13 @@ class Ending:
         down as if it had been asked for then, so the end of its grace may be long over at once.
         """
         now = self._now()
-        told = {
+        found = {
             pod.name: unreachable(
                 pod, now, node_is_lost=lost.get(pod.node, False), is_overdue=is_overdue
             )
             for pod in living
         }
-        return {name: condition for name, condition in told.items() if condition is not None}
+        return {name: condition for name, condition in found.items() if condition is not None}
 
     def _ask_nodes(self, pods: Sequence[PodLife], lost: dict[str, bool]) -> None:
         """Ask about the nodes of the pods that do not go, each once. Who may not see nodes waits

@@ -1,8 +1,10 @@
-"""Ends what still stands on a cluster though its attempt is over, and says so in the run's track.
+"""Keeps a cluster as the tracks say: sweeps what outlived its attempt, and taints quarantined nodes.
 
-Which objects these are is planned by `kubernetes.gangs.orphans`. The ledger names the attempts that
-are open, and their gangs are left alone; of every other the track itself is asked before anything
-is deleted.
+Which objects are swept is planned by `kubernetes.gangs.orphans`. The ledger names the attempts that
+are open, and their gangs are left alone; of every other the track itself is asked before anything is
+deleted. No single decision moves a taint: whatever put a node into quarantine, released it, or let its
+time run out, the next round finds the difference. So a taint follows within a minute, and a lost write
+is made good.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tracks_dagster.kubernetes.gangs.orphans import (
     StandingGangs,
     orphans,
 )
+from tracks_dagster.kubernetes.objects.taints import NodeTaints
 from tracks_dagster.ledger.effects.ticks import UPKEEP_S_MAX, Seconds, Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -56,7 +59,7 @@ def sweep(
             break  # the next sweep finds the rest
         try:
             cluster.sweep(orphan.gang)
-            problems.append(_told(tracks, orphan))
+            problems.append(_note_sweep(tracks, orphan))
         except TracksError as error:
             problems.append(f"{orphan.gang.key}: {error}")
     return Tick(problems=tuple(problems))
@@ -103,7 +106,7 @@ def _fates(tracks: Tracks, gangs: Iterable[StandingGang]) -> tuple[dict[str, Fat
     return fates, problems
 
 
-def _told(tracks: Tracks, orphan: Orphan) -> str:
+def _note_sweep(tracks: Tracks, orphan: Orphan) -> str:
     """Say what was swept: in the run's track where there is one, and to whoever asked."""
     gang = orphan.gang
     text = f"Deleted {gang.kind} {gang.name}: {orphan.why}."
@@ -112,3 +115,22 @@ def _told(tracks: Tracks, orphan: Orphan) -> str:
         note = Note(by=SWEPT_BY, text=text, data=data)
         tracks.note_run(gang.run_id, tracks.draft(Kind.NOTE, note, attempt_id=gang.attempt_id))
     return f"{gang.key}: {text}"
+
+
+def keep_taints(tracks: Tracks, ledger: Ledger, cluster: NodeTaints) -> tuple[str, ...]:
+    """Make the taints right; return what was changed and what could not be, in words.
+
+    A pool's track that cannot be read leaves all taints as they are: nothing is let in by mistake.
+    """
+    if not cluster.taints_nodes:
+        return ()
+    now = tracks.now()
+    held: set[str] = set()
+    try:
+        for row in ledger.query("select distinct pool from node_quarantines order by pool"):
+            state = tracks.find_pool(row["pool"])
+            if state is not None:
+                held |= {quarantine.body.node for quarantine in state.quarantined_at(now)}
+        return tuple(cluster.taint(held))
+    except TracksError as error:
+        return (f"the nodes' taints were left as they are: {error}",)

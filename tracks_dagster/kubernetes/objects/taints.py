@@ -1,19 +1,53 @@
-"""The taint that keeps everything off a node in quarantine, for clusters that ask for it. Pure.
+"""Taints of nodes: which of them keep a pod off, and the one of a quarantine. Pure.
 
-Our own gangs are kept off by their affinity, whatever a node's taints say. This one is for the pods of
-others: `taint_quarantined_nodes` in the settings. One home never takes off what another one put on.
+Read as the scheduler does:
+https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
+
+Our own gangs are kept off a node in quarantine by their affinity, whatever its taints say. The taint is
+for the pods of others: `taint_quarantined_nodes` in the settings. One home never removes the taint of
+another one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Protocol, runtime_checkable
 
 from tracks_dagster.track.records import Json
 
+KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects; PreferNoSchedule keeps nobody off
 TAINT_KEY = "tracks/quarantine"
 TAINT_EFFECT = "NoSchedule"  # what runs there goes on
+
+
+def repelling(
+    taints: Iterable[Mapping[str, Json]], tolerations: Sequence[Mapping[str, Json]]
+) -> list[str]:
+    """Return the taints that keep a pod with these tolerations off, each as `key=value:effect`."""
+    return [
+        _format(taint)
+        for taint in taints
+        if taint.get("effect") in KEEPS_OFF
+        and not any(_tolerates(toleration, taint) for toleration in tolerations)
+    ]
+
+
+def _tolerates(toleration: Mapping[str, Json], taint: Mapping[str, Json]) -> bool:
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") not in (None, "", taint.get("key")):
+        return False
+    if toleration.get("operator") == "Exists":
+        return True
+    return bool(toleration.get("key")) and (toleration.get("value") or "") == (
+        taint.get("value") or ""
+    )
+
+
+def _format(taint: Mapping[str, Json]) -> str:
+    value = f"={taint['value']}" if taint.get("value") else ""
+    return f"{taint.get('key')}{value}:{taint.get('effect')}"
 
 
 @runtime_checkable

@@ -18,7 +18,7 @@ from tracks_dagster.track.text.redact import redact
 
 DUMPS = """
 import pathlib, sys, time
-from tracks_dagster.training.stacks import enable_dumps
+from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
 enable_dumps(pathlib.Path(sys.argv[1]), 0)
 print("ready", flush=True)
 time.sleep(600)

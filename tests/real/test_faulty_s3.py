@@ -29,8 +29,8 @@ from tracks_dagster.stores.s3 import S3Store
 from tracks_dagster.track.append import Done, Reply, Walk
 from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable
 from tracks_dagster.track.records import parse
+from tracks_dagster.training.saves.loading import CheckpointStorageReader
 from tracks_dagster.training.saves.manifest import Chunk
-from tracks_dagster.training.saves.storage_reader import CheckpointStorageReader
 
 PLANTED_SEEDS_MAX = 200  # schedules in which a planted fault has to show
 

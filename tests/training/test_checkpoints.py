@@ -27,13 +27,12 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.training.saves import random_state, staging, state_dict, storage_reader
+from tracks_dagster.training.saves import loading, random_state, staging, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
-from tracks_dagster.training.saves.loading import load_into
+from tracks_dagster.training.saves.loading import CheckpointStorageReader, load_into
 from tracks_dagster.training.saves.manifest import MEMBERS
 from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.saves.storage_reader import CheckpointStorageReader
 from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
 from tracks_dagster.training.saves.verifying import read_manifest, verify_checkpoint, weights_sha256
 
@@ -312,7 +311,7 @@ def test_no_tensor_is_written_before_every_chunk_has_its_hash(
 def test_each_thread_of_a_restore_is_woken_once_however_many_the_tensors(
     store: FakeObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_reader, "READERS", 3)
+    monkeypatch.setattr(loading, "READERS", 3)
     tasks: list[object] = []
 
     class CountingPool(ThreadPoolExecutor):
@@ -323,7 +322,7 @@ def test_each_thread_of_a_restore_is_woken_once_however_many_the_tensors(
     saved, fresh = trained(), trained(seed=1)
     fetched = read(store, write(store, saved).ref, fresh)
     assert len(fetched.plan.items) > 20
-    monkeypatch.setattr(storage_reader, "ThreadPoolExecutor", CountingPool)
+    monkeypatch.setattr(loading, "ThreadPoolExecutor", CountingPool)
     load_into(fresh, fetched)
     assert len(tasks) == 3
     assert flat(fresh.optimizer.state_dict()) == flat(saved.optimizer.state_dict())

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.training import kernel_log, memory_cgroup
+from tracks_dagster.training import machine as this_machine
+from tracks_dagster.training import memory_cgroup
 from tracks_dagster.training.machine import Machine
 
 KILLED = "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:75172kB"
@@ -17,8 +18,8 @@ KILLED = "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:75
 def kernel_says(monkeypatch: pytest.MonkeyPatch, *lines: str, at_s: float = 100.0) -> None:
     """Let the kernel's log hold `lines`."""
     records = [(at_s, line) for line in lines]
-    monkeypatch.setattr(kernel_log, "_LOG", Path(os.devnull))
-    monkeypatch.setattr(kernel_log, "_records", lambda descriptor: records)
+    monkeypatch.setattr(this_machine, "_LOG", Path(os.devnull))
+    monkeypatch.setattr(this_machine, "_kernel_records", lambda descriptor: records)
 
 
 def test_lines_of_other_processes_and_of_before_are_left_out(
@@ -27,16 +28,16 @@ def test_lines_of_other_processes_and_of_before_are_left_out(
     xid = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
     theirs = "NVRM: Xid (PCI:0000:3b:00): 31, pid=99, name=python"
     kernel_says(monkeypatch, KILLED, xid, theirs, "usb 1-1: new device")
-    assert kernel_log.lines_since(99.0, {4711}) == [KILLED, xid]
-    assert kernel_log.lines_since(99.0, {1}) == [xid]
-    assert kernel_log.lines_since(200.0, {4711}) == []
+    assert this_machine.kernel_lines_since(99.0, {4711}) == [KILLED, xid]
+    assert this_machine.kernel_lines_since(99.0, {1}) == [xid]
+    assert this_machine.kernel_lines_since(200.0, {4711}) == []
 
 
 def test_a_kernel_log_that_may_not_be_read_is_told_as_such(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kernel_log, "_LOG", tmp_path / "none")
-    (line,) = kernel_log.lines_since(0.0, {1})
+    monkeypatch.setattr(this_machine, "_LOG", tmp_path / "none")
+    (line,) = this_machine.kernel_lines_since(0.0, {1})
     assert line.startswith("kernel log not readable")
 
 
@@ -80,7 +81,7 @@ def test_a_kill_in_a_shared_cgroup_counts_only_where_the_kernel_does_not_name_so
     kernel_says(monkeypatch, KILLED, at_s=1e12)
     assert machine.tell({4711}, is_killed=True)["cgroup"] == {"oom_kill": 1}
     assert machine.tell({1}, is_killed=True)["cgroup"] == {"oom_kill_unclear": 1}
-    monkeypatch.setattr(kernel_log, "_LOG", tmp_path / "none")
+    monkeypatch.setattr(this_machine, "_LOG", tmp_path / "none")
     assert machine.tell({1}, is_killed=True)["cgroup"] == {"oom_kill": 1}
     # Nobody of this gang was killed: it was a neighbour, or a process that it got on without.
     assert machine.tell({1}, is_killed=False)["cgroup"] == {"oom_kill_unclear": 1}

@@ -17,11 +17,10 @@ from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.pods import gang as pod_gang
-from tracks_dagster.training.pods.asks import Asks, GangFailure
 from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.gang import Notice, PodGang, Torchrun
 from tracks_dagster.training.pods.rank_files import RankFile, RankSeen
-from tracks_dagster.training.pods.reports import Beats, Ends, Repeat
+from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
 
 SETTLE_S_MAX = 60.0
 
@@ -161,7 +160,7 @@ def test_an_answer_that_the_store_did_not_take_is_put_again_without_asking_the_r
     store, pod = FakeObjectStore(), told(tmp_path)
     dumped: list[int] = []
     monkeypatch.setattr(
-        "tracks_dagster.training.pods.asks.dump_stacks", lambda *_, **__: dumped.append(1) or ()
+        "tracks_dagster.training.pods.reports.dump_stacks", lambda *_, **__: dumped.append(1) or ()
     )
     asks = Asks(store, pod, clean=redact)
     store.put(pod_files.ask_key("r", 1), pod_files.encode_ask(Ask(uid="a", what=STACKS)))

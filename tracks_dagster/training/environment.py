@@ -1,4 +1,4 @@
-"""What a rank is told by its environment, and what it can say about where it runs.
+"""What a rank reads from its environment, and what it knows of the place where it runs.
 
 Beside `settings`, this is the only reader of environment variables: torchrun's own, and those that a
 launcher sets for an attempt. Nothing here starts a process group or touches the store.
@@ -83,13 +83,13 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
 
 
 def place_to_json(place: AttemptPlace) -> dict[str, Json]:
-    """Return a place as JSON, to tell the other ranks."""
+    """Return a place as JSON, for the other ranks."""
     return {**asdict(place), "work": str(place.work)}
 
 
-def place_from_json(told: Mapping[str, Json]) -> AttemptPlace:
-    """Return the place that `place_to_json` told."""
-    return AttemptPlace(**{**told, "work": Path(told["work"])})
+def place_from_json(place: Mapping[str, Json]) -> AttemptPlace:
+    """Return the place that `place_to_json` wrote."""
+    return AttemptPlace(**{**place, "work": Path(place["work"])})
 
 
 def device_of(rank: RankEnvironment) -> torch.device:

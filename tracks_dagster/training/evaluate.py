@@ -39,14 +39,14 @@ from tracks_dagster.training.saves.loading import load_weights
 def main(path: Path) -> None:
     """Evaluate what the spec at `path` names."""
     torch.use_deterministic_algorithms(True)
-    told = read_environment(os.environ)
-    torch.set_num_threads(told.threads)
+    environment = read_environment(os.environ)
+    torch.set_num_threads(environment.threads)
     spec = from_json(EvalSpec, json.loads(path.read_text(encoding="utf-8")))
     store = open_store(spec.store_url, probe=False)
     # Before anything that can fail: from here on this is an attempt at the eval, and is counted.
     store.put(started_key(spec.result_key), canonical_json({"at": format_time(datetime.now(UTC))}))
     play_evaluator_crash(store, spec)
-    result = evaluate(store, spec, device_of(told))
+    result = evaluate(store, spec, device_of(environment))
     store.put(spec.result_key, canonical_json(result))
 
 

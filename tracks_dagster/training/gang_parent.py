@@ -60,7 +60,7 @@ AGREED_ENDS = frozenset({0, names.EXIT_DRAINED, names.EXIT_FENCED})
 CGROUP_TRIES_MAX = 20  # to remove a drill's: what was killed in it takes a moment to leave it
 LAST_WRITES_MAX = 100  # tries to write the last ends down, should the disk be full: 10 s
 WRITE_AGAIN_S = 0.1
-SIGTERM_GRACE_S = 30.0  # when the parent itself is told to end, by a shutdown for instance
+SIGTERM_GRACE_S = 30.0  # when the parent itself gets SIGTERM, at a shutdown for instance
 
 
 def main(work: Path) -> int:
@@ -124,7 +124,7 @@ class Gang:
         processes = {rank: find_process(child.pid) for rank, child in self._living.items()}
         started = [{"rank": rank, **asdict(p)} for rank, p in processes.items() if p is not None]
         write_process(self._work / "gang.pid", this_process(), started_at=_now(), ranks=started)
-        if self._is_draining:  # told to end meanwhile, before there was a rank to tell
+        if self._is_draining:  # SIGTERM came before there was a rank to pass it on to
             self._kill_at = None  # nobody has had any of the grace
             self._tell_to_end()
 
@@ -199,7 +199,7 @@ class Gang:
     def _write_ends(self) -> None:
         """Write down all ends so far; a disk that is full must not end the parent of living ranks."""
         try:
-            seen = self._machine.tell(self._pids, is_killed=self._first_was_killed)
+            seen = self._machine.report_since_start(self._pids, is_killed=self._first_was_killed)
             ranks = [asdict(rank) for rank in self._ranks]
             write_json(self._work / "gang_exit.json", {"ranks": ranks, **seen})
         except OSError:
@@ -270,7 +270,7 @@ def command(work: Path, spec: GangSpec) -> list[str]:
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file that, where it is made, is for this user alone: a log may tell what it should not."""
+    """Open a file that, where it is made, is for this user alone: a log may hold what it should not."""
     return os.open(path, flags, 0o600)
 
 

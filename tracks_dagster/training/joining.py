@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
 from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.stores import open_store
@@ -29,7 +30,6 @@ from tracks_dagster.training.last_word import early_last_word_key, last_word, la
 from tracks_dagster.training.launch import Launch, place, utc_now
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.stacks import enable_dumps
 
 ALONE_FOLDER = Path(".tracks-notebook")  # where a script trains that no launcher started
 
@@ -102,18 +102,18 @@ def join_launch(
     environ: Mapping[str, str], farewell: Farewell, *, config: Mapping[str, Json], folder: Path
 ) -> Launch:
     """Return the placed launch that `environ` names; outside an attempt, one alone in `folder`."""
-    told = read_environment(environ)
-    farewell.rank = told.rank
-    farewell.clean = partial(redact, secrets=told.secrets)
-    where = told.attempt
+    environment = read_environment(environ)
+    farewell.rank = environment.rank
+    farewell.clean = partial(redact, secrets=environment.secrets)
+    where = environment.attempt
     if where is not None:
-        enable_dumps(where.work, told.rank)
-        _beat_start(where.work, told.rank)
+        enable_dumps(where.work, environment.rank)
+        _beat_start(where.work, environment.rank)
         farewell.know_place(open_store(where.store_url, probe=False), where)
-    device = device_of(told)
+    device = device_of(environment)
     if device.type == "cpu":
-        torch.set_num_threads(told.threads)
-    ranks = Ranks(rank=told.rank, world_size=told.world_size, device=device)
+        torch.set_num_threads(environment.threads)
+    ranks = Ranks(rank=environment.rank, world_size=environment.world_size, device=device)
     if where is None:
         farewell.is_alone = True
         where = place_from_json(
@@ -127,11 +127,11 @@ def join_launch(
         store,
         where,
         ranks,
-        image=told.image,
+        image=environment.image,
         on_launch_id=farewell.know_launch_id,
         clean=farewell.clean,
-        node=told.node,
-        pod=told.pod,
+        node=environment.node,
+        pod=environment.pod,
     )
     return farewell.launch
 

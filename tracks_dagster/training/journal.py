@@ -146,7 +146,7 @@ class Journal:
 
 
 def complain(text: str) -> None:
-    """Say it on stderr, which may lie on the disk that is full: then nobody is told."""
+    """Write it to stderr, which may lie on the disk that is full: then nobody learns of it."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)
 

@@ -1,4 +1,4 @@
-"""A rank's last word: why it ends, as far as the rank itself can tell, left in the store.
+"""A rank's last word: why it ends, as far as the rank itself knows, left in the store.
 
 It is one voice among several: `classify` weighs recorded intent, control planes and hardware before
 it. Leaving it is an effort with a bound, never a reason to hang.
@@ -41,6 +41,18 @@ from tracks_dagster.track.text.redact import Redact, redact
 LEAVE_S_MAX = 10.0  # how long a rank tries to leave it
 MESSAGE_CHARS_MAX = 2000
 TRACEBACK_CHARS_MAX = 8000
+_R = TerminationReason
+_BY_TEXT: tuple[tuple[str, str], ...] = (
+    ("CUDA out of memory", _R.GPU_OOM),
+    ("DefaultCPUAllocator: can't allocate memory", _R.HOST_OOM),
+    ("DefaultCPUAllocator: not enough memory", _R.HOST_OOM),
+    ("Connection closed by peer", _R.RANK_LOST_SECONDARY),  # gloo, when another rank went first
+    ("Connection reset by peer", _R.RANK_LOST_SECONDARY),
+    ("Broken pipe", _R.RANK_LOST_SECONDARY),
+    ("Timed out waiting", _R.RANK_LOST_SECONDARY),
+)
+# What a store says of a disk without space, and the system where it is not asked through a store.
+_NO_SPACE = re.compile(r"the disk is full|the disk quota is used up|No space left on device")
 
 
 class Drained(SystemExit):
@@ -53,9 +65,7 @@ class Drained(SystemExit):
         return "SIGTERM was obeyed: the step was finished and saved."
 
 
-_R = TerminationReason
-
-# The first row that fits decides; a RuntimeError is told by its text, as torch has no type for it.
+# The first row that fits decides; a RuntimeError is known by its text, as torch has no type for it.
 _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (Drained, DRAINED),
     (KeyboardInterrupt, DRAINED),
@@ -76,17 +86,6 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (dist.DistNetworkError, _R.RANK_LOST_SECONDARY),
     (dist.DistBackendError, _R.RANK_LOST_SECONDARY),
 )
-_BY_TEXT: tuple[tuple[str, str], ...] = (
-    ("CUDA out of memory", _R.GPU_OOM),
-    ("DefaultCPUAllocator: can't allocate memory", _R.HOST_OOM),
-    ("DefaultCPUAllocator: not enough memory", _R.HOST_OOM),
-    ("Connection closed by peer", _R.RANK_LOST_SECONDARY),  # gloo, when another rank went first
-    ("Connection reset by peer", _R.RANK_LOST_SECONDARY),
-    ("Broken pipe", _R.RANK_LOST_SECONDARY),
-    ("Timed out waiting", _R.RANK_LOST_SECONDARY),
-)
-# What a store says of a disk without space, and the system where it is not asked through a store.
-_NO_SPACE = re.compile(r"the disk is full|the disk quota is used up|No space left on device")
 
 
 def reason_of(error: BaseException) -> str:

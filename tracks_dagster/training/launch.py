@@ -1,4 +1,4 @@
-"""One launch of an attempt: its ranks together, placed in the track, with all that they were told.
+"""One launch of an attempt: its ranks together, placed in the track, with all that they were given.
 
 `place` is where a gang finds out whether it may train at all: of two gangs of one attempt, or one of
 an attempt that has ended, it is fenced here, before the first step.
@@ -93,7 +93,7 @@ def place(
 ) -> Launch:
     """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
 
-    on_launch_id is told the id as soon as it is known. node, pod: as in `RankEnvironment`. Raises
+    on_launch_id gets the id as soon as it is known. node, pod: as in `RankEnvironment`. Raises
     Fenced on every rank when another launch was placed or the attempt is over, SettingsError when the
     gang has another size than the attempt was opened with.
     """

@@ -1,10 +1,11 @@
 """What the machine did to a gang: memory events of its cgroup, lines of the kernel. Decides nothing.
 
-The gang's parent looks once at the start and at every end: counters are told as what they grew by.
+The gang's parent looks once at the start and at every end: counters are given as their growth.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Collection
@@ -12,11 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from tracks_dagster.attempts.effects.local.processes import read_json
-from tracks_dagster.training import kernel_log, memory_cgroup
+from tracks_dagster.training import memory_cgroup
 
 DRILL_CGROUP = "drill/cgroup.json"  # in the gang's folder: the path of a cgroup that a drill made
 # Where the kernel's log can be read it names who was killed.
 _NAMES_OUR_OOM = re.compile(r"Killed process|oom-kill:")
+_LOG = Path("/dev/kmsg")
+LINES_MAX = 20
+RECORD_BYTES_MAX = 8192
+READ_S_MAX = 1.0
+SLACK_S = 2.0  # the kernel's clock of its log and the monotonic clock are not quite the same
+_NOT_READABLE = "kernel log not readable"
+_OF_INTEREST = re.compile(
+    r"NVRM: Xid|SXid|\[Hardware Error\]|\bmce: |fallen off the bus|uncorrectable (ECC|NVLink)"
+    r"|Out of memory: Kill|out of memory: Kill|oom-kill:|I/O error|segfault at",
+    re.IGNORECASE,
+)
+_PID = re.compile(r"(?:Killed process |\bpid[=:] ?'?|\[)(\d+)\b")
 
 
 class Machine:
@@ -29,16 +42,16 @@ class Machine:
         self._before = memory_cgroup.counters(self._cgroup)
         self._of_drill: dict[str, int | str] = {}
 
-    def tell(self, pids: Collection[int], *, is_killed: bool) -> dict[str, Any]:
+    def report_since_start(self, pids: Collection[int], *, is_killed: bool) -> dict[str, Any]:
         """Return what happened since the start; pids: of the gang's processes.
 
         is_killed: whether the first of its ranks to end did so by SIGKILL. Where nobody may read the
         kernel's log, a kill in a cgroup that others share counts as this gang's only then.
         """
         grown = memory_cgroup.grown(self._before, memory_cgroup.counters(self._cgroup))
-        lines = kernel_log.lines_since(self._began_s, pids)
+        lines = kernel_lines_since(self._began_s, pids)
         is_ours = any(_NAMES_OUR_OOM.search(line) for line in lines) or (
-            is_killed and kernel_log.is_unreadable(lines)
+            is_killed and is_unreadable(lines)
         )
         if grown.get("oom_kill") and not is_ours:
             grown["oom_kill_unclear"] = grown.pop("oom_kill")  # of somebody else in the same cgroup
@@ -57,5 +70,53 @@ class Machine:
             drill.rmdir()
 
     def _drill_cgroup(self) -> Path | None:
-        told = read_json(self._work / DRILL_CGROUP)
-        return Path(told["path"]) if told is not None else None
+        cgroup_file = read_json(self._work / DRILL_CGROUP)
+        return Path(cgroup_file["path"]) if cgroup_file is not None else None
+
+
+def kernel_lines_since(began_s: float, pids: Collection[int]) -> list[str]:
+    """Return the newest lines since `began_s` (monotonic) that name a process of `pids`, or none.
+
+    A machine is shared: a line that names a process of somebody else is left out.
+
+    A log that may not be read gives one line, which says so.
+    """
+    try:
+        descriptor = os.open(_LOG, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return [f"{_NOT_READABLE}: {_LOG}: {error.strerror}"]
+    try:
+        found = [line for at_s, line in _kernel_records(descriptor) if at_s >= began_s - SLACK_S]
+    finally:
+        os.close(descriptor)
+    return [line for line in found if _OF_INTEREST.search(line) and _is_ours(line, pids)][
+        -LINES_MAX:
+    ]
+
+
+def is_unreadable(lines: Collection[str]) -> bool:
+    """Whether that is what `kernel_lines_since` returned."""
+    return any(line.startswith(_NOT_READABLE) for line in lines)
+
+
+def _kernel_records(descriptor: int) -> list[tuple[float, str]]:
+    """Return (seconds since boot, text) of every record; see Documentation/ABI/testing/dev-kmsg."""
+    records = []
+    deadline = time.monotonic() + READ_S_MAX
+    while time.monotonic() < deadline:
+        try:
+            record = os.read(descriptor, RECORD_BYTES_MAX)
+        except BlockingIOError:  # read to the end
+            break
+        except OSError:  # EPIPE: overwritten while it was read; the next one follows
+            continue
+        head, _, text = record.decode("utf-8", errors="replace").partition(";")
+        fields = head.split(",")
+        if len(fields) > 2 and fields[2].isdigit():
+            records.append((int(fields[2]) / 1e6, text.split("\n", 1)[0]))
+    return records
+
+
+def _is_ours(line: str, pids: Collection[int]) -> bool:
+    named = {int(number) for number in _PID.findall(line)}
+    return not named or bool(named & set(pids))

@@ -1,7 +1,7 @@
 """The memory cgroup of a process: what it counted, and a smaller one below it for a drill.
 
 Version 2 where its memory controller is in use, else version 1. Standard library only: the gang's
-parent reads the counters. What cannot be read is told in words, never guessed.
+parent reads the counters. What cannot be read is reported in words, never guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def find(process: str = "self") -> Path | None:
 
 
 def counters(folder: Path | None) -> dict[str, int | str]:
-    """Return what the cgroup counted so far: "oom_kill" among them, or why it cannot be told."""
+    """Return what the cgroup counted so far: "oom_kill" among them, or why it cannot be read."""
     file = _counters_file(folder) if folder is not None else None
     if folder is None or file is None:
         return {NOT_READABLE: "no memory cgroup is to be seen from here"}
@@ -50,13 +50,13 @@ def counters(folder: Path | None) -> dict[str, int | str]:
 
 def grown(before: Mapping[str, int | str], now: Mapping[str, int | str]) -> dict[str, int | str]:
     """Return by how much each counter grew; switches and states as they are now."""
-    told: dict[str, int | str] = {}
+    growth: dict[str, int | str] = {}
     for name, value in now.items():
         first = before.get(name, 0)
         is_state = name in ("oom_kill_disable", "under_oom")
         countable = isinstance(value, int) and isinstance(first, int) and not is_state
-        told[name] = int(value) - int(first) if countable else value
-    return told
+        growth[name] = int(value) - int(first) if countable else value
+    return growth
 
 
 def make_below(parent: Path, name: str, *, limit_bytes: int) -> Path:

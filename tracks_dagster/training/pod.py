@@ -29,10 +29,9 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.pods.asks import Asks, GangFailure
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 from tracks_dagster.training.pods.gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
-from tracks_dagster.training.pods.reports import Beats, Ends, Repeat
+from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
 
 EXIT_SETTINGS = 2
 TELL_S_MAX = 5.0  # that the gang has failed
@@ -46,48 +45,48 @@ def main() -> int:
     # First of all: process 1 of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, notice.hear)
     try:
-        told = read_pod_environment(os.environ)
-        store = open_store(told.store_url, probe=False)
-        prepare(store, told)
+        pod = read_pod_environment(os.environ)
+        store = open_store(pod.store_url, probe=False)
+        prepare(store, pod)
     except TracksError as error:
         print(error, file=sys.stderr, flush=True)
         return EXIT_SETTINGS if isinstance(error, SettingsError) else EXIT_PROBLEM
-    return run(store, told, notice)
+    return run(store, pod, notice)
 
 
-def prepare(store: ObjectStore, told: PodEnvironment) -> None:
+def prepare(store: ObjectStore, pod: PodEnvironment) -> None:
     """Lay out the pod's folder: the script, when there is one, and what starts each rank.
 
     Raises StoreError, SettingsError when the script is not there.
     """
-    told.work.mkdir(parents=True, exist_ok=True)
+    pod.work.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "tracks_dagster.training.main"]
-    if told.trainer_key is not None:
-        script = store.get(told.trainer_key)
+    if pod.trainer_key is not None:
+        script = store.get(pod.trainer_key)
         if script is None:
             raise SettingsError(
-                f"The trainer's script {told.trainer_key} is not in {store.url}; the launcher puts it "
+                f"The trainer's script {pod.trainer_key} is not in {store.url}; the launcher puts it "
                 "there before it makes the Job."
             )
-        (told.work / "trainer.py").write_bytes(script)
-        command = [sys.executable, str(told.work / "trainer.py")]
+        (pod.work / "trainer.py").write_bytes(script)
+        command = [sys.executable, str(pod.work / "trainer.py")]
     write_json(
-        told.work / "pod.json",
-        {"first_rank": told.first_rank, "ranks": told.ranks, "command": command},
+        pod.work / "pod.json",
+        {"first_rank": pod.first_rank, "ranks": pod.ranks, "command": command},
     )
 
 
-def run(store: ObjectStore, told: PodEnvironment, notice: Notice) -> int:
-    """Run the ranks to their ends, tell how they ended, and return the pod's exit code."""
-    clean = partial(redact, secrets=told.secrets)
-    ends = Ends(store, told, clean=clean)
-    beats = Beats(store, told)
+def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:
+    """Run the ranks to their ends, store how they ended, and return the pod's exit code."""
+    clean = partial(redact, secrets=pod.secrets)
+    ends = Ends(store, pod, clean=clean)
+    beats = Beats(store, pod)
     Repeat("cannot put a beat", beats.put, every_s=BEAT_EVERY_S).soon()  # the first at once
-    Repeat("cannot answer", Asks(store, told, clean=clean).look, every_s=ASK_EVERY_S)
-    torchrun = Torchrun(told)
-    failure = GangFailure(store, told)
+    Repeat("cannot answer", Asks(store, pod, clean=clean).look, every_s=ASK_EVERY_S)
+    torchrun = Torchrun(pod)
+    failure = GangFailure(store, pod)
     Repeat("cannot see whether the gang failed", failure.look, every_s=ASK_EVERY_S)
-    gang = PodGang(told, ends, torchrun, notice, failure)
+    gang = PodGang(pod, ends, torchrun, notice, failure)
     if not notice.is_heard:
         torchrun.start()
     gang.watch()
@@ -96,14 +95,14 @@ def run(store: ObjectStore, told: PodEnvironment, notice: Notice) -> int:
     if not ends.settle(END_PUT_S_MAX):
         print("the store has not taken how the ranks ended", file=sys.stderr, flush=True)
     if gang.exit_code != names.EXIT_FENCED:  # a fenced launch writes nothing more
-        prefix = f"runs/{told.run_id}/attempts/{told.attempt_id}/"
-        ship = partial(ship_journals, store, told.work, prefix=prefix)
+        prefix = f"runs/{pod.run_id}/attempts/{pod.attempt_id}/"
+        ship = partial(ship_journals, store, pod.work, prefix=prefix)
         _within(SHIP_S_MAX, "journals stay unshipped", ship)
     return gang.exit_code
 
 
 def _within(limit_s: float, complaint: str, action: Callable[[], None]) -> None:
-    """Do something with the store, for so long at most; what it does not take is told in the log."""
+    """Do something with the store, for so long at most; what it does not take goes to the log."""
 
     def act() -> None:
         try:

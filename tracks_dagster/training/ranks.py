@@ -142,12 +142,12 @@ class Ranks:
             return action()
         if self.is_first:
             return self._act_and_tell(action)
-        told = self._broadcast(None)
-        if "value" in told:
-            return told["value"]
-        if told["error"] == Fenced.__name__:
-            raise Fenced(told["message"])
-        raise RankLost(f"Rank 0 failed with {told['error']}: {told['message']}")
+        answer = self._broadcast(None)
+        if "value" in answer:
+            return answer["value"]
+        if answer["error"] == Fenced.__name__:
+            raise Fenced(answer["message"])
+        raise RankLost(f"Rank 0 failed with {answer['error']}: {answer['message']}")
 
     def close(self) -> None:
         """Leave the process group; only after an end that all ranks reached together."""

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from tracks_dagster.retry.remediation import learning_rate
 from tracks_dagster.track.bodies import AttemptRestored
 from tracks_dagster.track.errors import CheckpointMismatch
-from tracks_dagster.track.records import Json, Kind
+from tracks_dagster.track.records import Json, Kind, canonical_json, sha256_hex
+from tracks_dagster.track.states import run_fold
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.rehearsal import rehearse
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, load_into
 from tracks_dagster.training.saves.restoring import find_checkpoint
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.stepping.learning_rate import follow_config
 from tracks_dagster.training.stepping.micro_batches import Batch
 from tracks_dagster.training.stepping.sampling import BatchSampler
+
+# What torch's schedulers keep in an optimizer's groups, in the unit of its learning rate.
+_IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
+_IN_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +116,69 @@ def _record(launch: Launch, fetched: Fetched | None, fallback_why: str | None) -
         return None
 
     launch.ranks.from_first(append)
+
+
+def rehearse(trained: Trained, one_backward: Callable[[], object]) -> None:
+    """Call `one_backward` and undo what it did to gradients, buffers, RNG and optimizer state.
+
+    DDP sorts its gradient buckets anew after the first backward, and from 3 ranks on another sorting
+    sums in another order. After a rehearsal every attempt, fresh or resumed, sums in the same one
+    (measured with gloo on 3 and 4 ranks).
+
+    It must not change parameters, as stepping the optimizer would.
+    """
+    rng = random_state.capture()
+    buffers = {name: buffer.clone() for name, buffer in trained.model.named_buffers()}
+    optimizer = copy.deepcopy(trained.optimizer.state_dict())
+    one_backward()
+    trained.model.zero_grad(set_to_none=True)
+    with torch.no_grad():
+        for name, buffer in trained.model.named_buffers():
+            buffer.copy_(buffers[name])
+    trained.optimizer.load_state_dict(optimizer)
+    random_state.restore(rng)
+
+
+def follow_config(launch: Launch, trained: Trained, fetched: Fetched) -> float:
+    """Multiply what was restored by what the config's learning rate changed, and return that factor.
+
+    Optimizers and schedulers save their learning rates, so a checkpoint brings back those of the
+    config that it was written with. Where the config has another rate since (a remedy halved it, a
+    person or a branch set it), everything restored is multiplied by the ratio of the two: the schedule
+    continues, that much higher or lower.
+
+    1.0, and nothing touched, where the config or its rate is the same. Collective.
+    """
+    now = launch.opened.config
+    if sha256_hex(canonical_json(dict(now))) == fetched.manifest.config_sha256:
+        return 1.0
+    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, fetched.ref)))
+    after = learning_rate(now)
+    if before is None or after is None or before == after:
+        return 1.0
+    factor: float = after / before
+    rescale(trained, factor)
+    return factor
+
+
+def rescale(trained: Trained, factor: float) -> None:
+    """Multiply every learning rate that the optimizer and its scheduler hold."""
+    for group in trained.optimizer.param_groups:
+        for key in _IN_GROUPS:
+            if key in group:
+                group[key] = group[key] * factor
+    if trained.scheduler is None:
+        return
+    nested: list[LRScheduler] = getattr(trained.scheduler, "_schedulers", [])
+    for scheduler in (trained.scheduler, *nested):
+        for key in _IN_SCHEDULERS:
+            rates = getattr(scheduler, key, None)
+            if isinstance(rates, list):
+                setattr(scheduler, key, [rate * factor for rate in rates])
+
+
+def _config_of(launch: Launch, ref: CheckpointRef) -> Mapping[str, Json]:
+    """Return the config of the attempt that wrote `ref`."""
+    state = run_fold.fold(read_records(launch.store, run_track(ref.run_id)))
+    attempt = state.attempt(ref.attempt_id) if state is not None else None
+    return attempt.opened.config if attempt is not None else {}

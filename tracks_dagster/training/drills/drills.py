@@ -32,6 +32,13 @@ from tracks_dagster.training.drills.faults import crash
 from tracks_dagster.training.launch import Launch, utc_now
 from tracks_dagster.training.stepping.triggers import StopSignal
 
+SIGNAL_S_MAX = 60.0  # how long a rank that is to be ended from outside waits for it
+POLL_S = 0.02
+SPIKE_FACTOR = 20.0
+_AFTER = ("preempt", "sigkill", "corrupt_checkpoint")  # fire once the step is reported
+_AMID = ("rank_crash", "host_oom")  # end a rank in the step, and what it was saving with it
+_ENDS = (*_AFTER, *_AMID)
+
 # --- claims ---------------------------------------------------------------------------------------
 #
 # Claims a drill for this launch: it fires once a run, whoever replays the step.
@@ -73,16 +80,8 @@ def play_evaluator_crash(store: ObjectStore, spec: EvalSpec) -> None:
         crash()
 
 
-SIGNAL_S_MAX = 60.0  # how long a rank that is to be ended from outside waits for it
-POLL_S = 0.02
-SPIKE_FACTOR = 20.0
-_AFTER = ("preempt", "sigkill", "corrupt_checkpoint")  # fire once the step is reported
-_AMID = ("rank_crash", "host_oom")  # end a rank in the step, and what it was saving with it
-_ENDS = (*_AFTER, *_AMID)
-
-
 class Drills:
-    """The drills of one rank. `begin` is told of every step; step 0 is before the first.
+    """The drills of one rank. `begin` is called for every step; step 0 is before the first.
 
     All methods but `arm` and `snapshot_store` are collective in the steps where a drill is due.
     """

@@ -1,4 +1,4 @@
-"""What a gang's pod is told by its manifest. Imports no torch: a pod has to hear SIGTERM at once."""
+"""What a gang's pod reads from its manifest. Imports no torch: a pod must handle SIGTERM at once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_pod_environment(environ: Mapping[str, str]) -> PodEnvironment:
     port = given.number(names.ENV_MASTER_PORT, at_least=1)
     if port > PORT_MAX:
         given.problems.append(f"{names.ENV_MASTER_PORT} is {port}: 1 to {PORT_MAX}")
-    told = PodEnvironment(
+    pod = PodEnvironment(
         store_url=given.text(names.ENV_STORE),
         run_id=given.run_id(),
         attempt_id=given.number(names.ENV_ATTEMPT_ID, at_least=1),
@@ -85,7 +85,7 @@ def read_pod_environment(environ: Mapping[str, str]) -> PodEnvironment:
     )
     given.number(names.ENV_OPENED_SEQ)  # the ranks read it
     given.complain()
-    return told
+    return pod
 
 
 class _Reader:

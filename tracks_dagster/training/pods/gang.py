@@ -1,4 +1,4 @@
-"""The ranks of one pod, from outside: told to end, ended, seen to their ends. Decides when it is over.
+"""The ranks of one pod, from outside: asked to end, killed, watched. Decides when it is over.
 
 torchrun runs in a thread (`pod_torchrun`); this is what the main thread does meanwhile, in which
 signals arrive.
@@ -22,10 +22,9 @@ from tracks_dagster.track import names
 from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
 from tracks_dagster.training.pods import rank_files
-from tracks_dagster.training.pods.asks import GangFailure
 from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import RankSeen
-from tracks_dagster.training.pods.reports import Ends
+from tracks_dagster.training.pods.reports import Ends, GangFailure
 
 POLL_S = 0.1
 # For all pods to meet: more than they are given to be scheduled and to start, which is watched from
@@ -36,14 +35,14 @@ OTHERS_S_MAX = (
 )
 LAST_S_MAX = 20.0  # of the grace after SIGTERM, for the pod's own last words
 LAST_PART = 0.25  # and no more of it than that
-UNSTARTED_S = 2.0  # after "start no more": what was about to start has told so by then
+UNSTARTED_S = 2.0  # after "start no more": what was about to start has its file by then
 MEMBERS_EVERY_S = 10.0
 EXIT_PROBLEM = 1
 PROBLEM_CHARS_MAX = 4000
 
 
 class Notice:
-    """Whether the pod was told to end. A plain attribute: signal handlers may not wait for a lock."""
+    """Whether the pod was asked to end. A plain attribute: signal handlers may not wait for a lock."""
 
     def __init__(self) -> None:
         self.is_heard = False
@@ -56,24 +55,24 @@ class Notice:
 class Torchrun(threading.Thread):
     """torchrun in a thread. failures: rank → code, once it has gone; problem: why it failed itself."""
 
-    def __init__(self, told: PodEnvironment) -> None:
+    def __init__(self, pod: PodEnvironment) -> None:
         super().__init__(name="torchrun", daemon=True)
         self.failures: Mapping[int, int] = {}
         self.problem = ""
-        self._told = told
+        self._pod = pod
 
     def run(self) -> None:
         """Run the ranks to their ends."""
         try:
-            # Torch takes seconds to import; SIGTERM is heard before.
+            # Torch takes seconds to import; SIGTERM is handled before.
             from tracks_dagster.training.pods.torchrun import run_ranks
 
-            self.failures = run_ranks(self._told, meet_s_max=MEET_S_MAX, others_s_max=OTHERS_S_MAX)
+            self.failures = run_ranks(self._pod, meet_s_max=MEET_S_MAX, others_s_max=OTHERS_S_MAX)
         except Exception as error:  # noqa: BLE001 - a thread's edge: it goes into the pod's end
             traceback.print_exc()
             self.problem = (
-                f"torchrun failed in pod {self._told.pod} ({self._told.index} of {self._told.pods}, "
-                f"meeting at {self._told.master_addr}:{self._told.master_port}): "
+                f"torchrun failed in pod {self._pod.pod} ({self._pod.index} of {self._pod.pods}, "
+                f"meeting at {self._pod.master_addr}:{self._pod.master_port}): "
                 f"{type(error).__name__}: {error}"
             )[:PROBLEM_CHARS_MAX]
 
@@ -83,14 +82,14 @@ class PodGang:
 
     def __init__(
         self,
-        told: PodEnvironment,
+        pod: PodEnvironment,
         ends: Ends,
         torchrun: Torchrun,
         notice: Notice,
         failure: GangFailure,
     ) -> None:
         self.ranks: dict[int, RankSeen] = {}
-        self._told = told
+        self._pod = pod
         self._ends = ends
         self._torchrun = torchrun
         self._notice = notice
@@ -100,7 +99,7 @@ class PodGang:
         self._pids: set[int] = set()
         self._counted_at = 0.0  # on the monotonic clock, as all that follow
         self._told_to_end_at: float | None = None
-        self._grace_s = told.grace_s
+        self._grace_s = pod.grace_s
         self._all_ended_at: float | None = None
         self._drill_fired = False
         self._passed_on: set[int] = set()
@@ -142,7 +141,7 @@ class PodGang:
     def _look(self) -> None:
         """Take in what the ranks' files say, and pass on what the pod was asked."""
         before = self.ranks
-        self.ranks = rank_files.read_ranks(self._told.work, self._told.all_ranks)
+        self.ranks = rank_files.read_ranks(self._pod.work, self._pod.all_ranks)
         self._count_members()
         self._play_drill()
         if self._notice.is_heard:
@@ -172,7 +171,7 @@ class PodGang:
         if self._told_to_end_at is None:
             self._told_to_end_at = now
             if not self._has_started:
-                rank_files.close(self._told.work)
+                rank_files.close(self._pod.work)
         last_s = min(LAST_S_MAX, LAST_PART * self._grace_s)
         is_late = now - self._told_to_end_at > self._grace_s - last_s
         for rank, process in self._living().items():
@@ -212,7 +211,7 @@ class PodGang:
 
     def _play_drill(self) -> None:
         """Play a control plane that takes the machine, when a drill asks for it."""
-        drill = None if self._drill_fired else read_json(self._told.work / "drill" / "preempt.json")
+        drill = None if self._drill_fired else read_json(self._pod.work / "drill" / "preempt.json")
         if drill is None:
             return
         self._drill_fired = True
@@ -236,8 +235,8 @@ class PodGang:
 
     def _close(self) -> None:
         """End what is left, and give every rank an end."""
-        rank_files.close(self._told.work)
-        self.ranks = rank_files.read_ranks(self._told.work, self._told.all_ranks)
+        rank_files.close(self._pod.work)
+        self.ranks = rank_files.read_ranks(self._pod.work, self._pod.all_ranks)
         for process in self._living().values():
             _kill_group(process)
         self.ranks = {number: self._ended(rank) for number, rank in self.ranks.items()}

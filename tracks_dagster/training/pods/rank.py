@@ -35,7 +35,7 @@ SIGNAL_EXIT = 128  # a rank that signal n ended ends this process with 128 + n, 
 
 
 def main(work: Path, local_rank: int) -> int:
-    """Run the rank to its end; returns what torchrun is told."""
+    """Run the rank to its end; returns the exit code for torchrun."""
     os.dup2(
         sys.stdout.fileno(), sys.stderr.fileno()
     )  # one log of a rank, in the order it was written
@@ -43,7 +43,7 @@ def main(work: Path, local_rank: int) -> int:
     gang = read_json(work / "pod.json") or {}
     rank = gang["first_rank"] + local_rank
     if is_closed(work):
-        return names.EXIT_DRAINED  # the pod was told to end before there was a rank to tell
+        return names.EXIT_DRAINED  # the pod was asked to end before there was a rank
     file = RankFile(work, rank, started_at=_now())
     try:
         child = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""How a pod's ranks are told of in files of its folder: who they are, when they began, how they ended.
+"""The files of a pod's ranks in its folder: who they are, when they started, how they ended.
 
 `ranks/rank-<r>.json` is written by the process that starts the rank, and read by the pod's main
 process. A disk that is full ends no rank: what could not be written is tried again.
@@ -50,19 +50,19 @@ class RankFile:
     def __init__(self, work: Path, rank: int, *, started_at: str) -> None:
         self.is_written = True
         self._path = _path(work, rank)
-        self._told: dict[str, Any] = {"rank": rank, "started_at": started_at}
+        self._facts: dict[str, Any] = {"rank": rank, "started_at": started_at}
 
     def began(self, pid: int) -> None:
         """Write down which process it is."""
         process = find_process(pid)
         if process is not None:
-            self._told["process"] = asdict(process)
+            self._facts["process"] = asdict(process)
         self._write()
 
     def ended(self, code: int, *, at: str) -> None:
         """Write down its end; code: as Popen says it, -N for signal N."""
         exit_code, number = (code, None) if code >= 0 else (None, -code)
-        self._told |= {"exit_code": exit_code, "signal": number, "ended_at": at}
+        self._facts |= {"exit_code": exit_code, "signal": number, "ended_at": at}
         self._write()
 
     def write_again(self) -> None:
@@ -73,7 +73,7 @@ class RankFile:
     def _write(self) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_json(self._path, self._told)
+            write_json(self._path, self._facts)
         except OSError:
             self.is_written = False
         else:
@@ -108,11 +108,11 @@ def log_tail(work: Path, local_rank: int) -> str:
 
 
 def _read(work: Path, rank: int) -> RankSeen:
-    told = read_json(_path(work, rank))
-    if told is None:
+    facts = read_json(_path(work, rank))
+    if facts is None:
         return RankSeen(rank=rank)
-    process = told.pop("process", None)
-    return RankSeen(process=None if process is None else Process(**process), **told)
+    process = facts.pop("process", None)
+    return RankSeen(process=None if process is None else Process(**process), **facts)
 
 
 def _path(work: Path, rank: int) -> Path:

@@ -1,10 +1,12 @@
 """What a pod puts into the store while it lives: where its ranks stand, and how they ended.
 
-The store may fail, or take its time: that is told in the log, tried again, and holds up nothing.
+The store may fail, or take its time: that goes to the log, is tried again, and holds up nothing.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import threading
 import time
@@ -15,15 +17,16 @@ from signal import SIGKILL
 
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.effects.local.processes import boot_id
-from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
+from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
+from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
 from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import format_time
+from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.machine import Machine
 from tracks_dagster.training.pods.environment import PodEnvironment
-from tracks_dagster.training.pods.rank_files import RankSeen, log_tail
+from tracks_dagster.training.pods.rank_files import RankSeen, log_tail, read_ranks
 
 PUT_AGAIN_S = 1.0
 
@@ -55,21 +58,21 @@ class Repeat:
 class Beats:
     """Puts where the ranks stand, when that has changed, and now and then that the pod is there."""
 
-    def __init__(self, store: ObjectStore, told: PodEnvironment) -> None:
+    def __init__(self, store: ObjectStore, pod: PodEnvironment) -> None:
         self._store = store
-        self._told = told
-        self._key = pod_files.beat_key(told.run_id, told.attempt_id, told.pod_uid)
+        self._pod = pod
+        self._key = pod_files.beat_key(pod.run_id, pod.attempt_id, pod.pod_uid)
         self._stored: tuple[PodBeat, float] | None = None  # and when, by a steady clock
 
     def put(self) -> None:
         """Put the newest beats. Raises StoreError; the next call tries again."""
-        told = self._told
+        pod = self._pod
         beat = PodBeat(
-            pod=told.pod,
-            node=told.node,
+            pod=pod.pod,
+            node=pod.node,
             boot_id=boot_id(),
-            index=told.index,
-            ranks=tuple(self._beat(rank) for rank in told.all_ranks),
+            index=pod.index,
+            ranks=tuple(self._beat(rank) for rank in pod.all_ranks),
         )
         now_s = time.monotonic()
         if self._stored is not None:
@@ -83,7 +86,7 @@ class Beats:
     def _beat(self, rank: int) -> Beat:
         """Return where a rank stood last; one that has written nothing yet is starting."""
         try:
-            data = beat_file(self._told.work, rank).read_bytes()
+            data = beat_file(self._pod.work, rank).read_bytes()
         except FileNotFoundError:
             data = b""
         return decode(rank, data) or Beat(rank=rank, phase=Phase.STARTING)
@@ -92,12 +95,12 @@ class Beats:
 class Ends:
     """Puts how the ranks ended: at each end, and whole at the last. One thread takes ends in."""
 
-    def __init__(self, store: ObjectStore, told: PodEnvironment, *, clean: Redact) -> None:
+    def __init__(self, store: ObjectStore, pod: PodEnvironment, *, clean: Redact) -> None:
         self._store = store
-        self._told = told
+        self._pod = pod
         self._clean = clean
-        self._key = pod_files.end_key(told.run_id, told.attempt_id, told.pod_uid)
-        self._machine = Machine(told.work)
+        self._key = pod_files.end_key(pod.run_id, pod.attempt_id, pod.pod_uid)
+        self._machine = Machine(pod.work)
         self._known: dict[int, RankEnd] = {}
         self._newest = b""
         self._stored = threading.Event()
@@ -113,12 +116,12 @@ class Ends:
     ) -> None:
         """Take in what is known now; what was never known before is put soon."""
         ends = {rank: self._end(seen) for rank, seen in ranks.items()}
-        machine = self._machine.tell(pids, is_killed=_first_was_killed(ends.values()))
+        machine = self._machine.report_since_start(pids, is_killed=_first_was_killed(ends.values()))
         end = PodEnd(
-            pod=self._told.pod,
-            node=self._told.node,
+            pod=self._pod.pod,
+            node=self._pod.node,
             boot_id=boot_id(),
-            index=self._told.index,
+            index=self._pod.index,
             ranks=tuple(ends.values()),
             cgroup=machine["cgroup"],
             kernel_lines=tuple(self._clean(line) for line in machine["kernel_lines"]),
@@ -159,7 +162,7 @@ class Ends:
         )
         if not end.has_ended:
             return end
-        tail = self._clean(log_tail(self._told.work, seen.rank - self._told.first_rank))
+        tail = self._clean(log_tail(self._pod.work, seen.rank - self._pod.first_rank))
         self._known[seen.rank] = replace(end, log_tail=tail or seen.problem)
         return self._known[seen.rank]
 
@@ -169,3 +172,82 @@ def _first_was_killed(ends: Iterable[RankEnd]) -> bool:
     ended = [end for end in ends if end.has_ended]
     first = min(ended, key=lambda end: end.ended_at or "", default=None)
     return first is not None and first.signal == SIGKILL
+
+
+class Asks:
+    """Answers what the pods of a gang are asked through the store: to save, to dump their stacks.
+
+    A wish is one object, known by its uid; each pod answers the newest one once. One thread calls
+    `look`.
+    """
+
+    def __init__(self, store: ObjectStore, pod: PodEnvironment, *, clean: Redact) -> None:
+        self._store = store
+        self._pod = pod
+        self._clean = clean
+        self._obeyed: str | None = None  # the uid of the newest wish that was obeyed
+        self._answer: tuple[str, bytes] | None = None  # key and bytes, until the store has them
+
+    def look(self) -> None:
+        """Obey a new wish, and answer. Raises StoreError; the next call goes on where this ended."""
+        ask = pod_files.decode_ask(self._store.get(self._key))
+        if ask is not None and ask.uid != self._obeyed:
+            self._obeyed = ask.uid  # first: what was done is not done again because of the store
+            self._answer = self._obey(ask)
+        if self._answer is not None:
+            self._store.put(*self._answer)
+            self._answer = None
+
+    @property
+    def _key(self) -> str:
+        return pod_files.ask_key(self._pod.run_id, self._pod.attempt_id)
+
+    def _obey(self, ask: Ask) -> tuple[str, bytes] | None:
+        """Do what is asked; return the answer and where it belongs, None where others answer."""
+        where = (self._pod.run_id, self._pod.attempt_id, self._pod.pod_uid, ask.uid)
+        if ask.what == pod_files.STACKS:
+            ranks = read_ranks(self._pod.work, self._pod.all_ranks)
+            processes = {r.rank: r.process for r in ranks.values() if r.process is not None}
+            dumps = dump_stacks(self._pod.work, processes, clean=self._clean)
+            return pod_files.stacks_key(*where), pod_files.encode_stacks(dumps)
+        if ask.what == pod_files.SAVE and self._pod.first_rank == 0:  # one rank's wish is enough
+            return pod_files.save_key(*where), pod_files.encode_save(self._save())
+        return None  # of a newer version, or of another pod
+
+    def _save(self) -> SaveAnswer:
+        """Send SIGUSR1, which ends a process that does not catch it, to rank 0 if it does."""
+        process = read_ranks(self._pod.work, (0,))[0].process
+        if process is None or not process.lives:
+            return SaveAnswer(is_asked=False, problem="rank 0 does not live")
+        if not process.catches(signal.SIGUSR1):
+            return SaveAnswer(is_asked=False, problem="rank 0 does not listen yet, or any more")
+        try:
+            os.kill(process.pid, signal.SIGUSR1)
+        except ProcessLookupError:
+            return SaveAnswer(is_asked=False, problem="rank 0 went by itself")
+        return SaveAnswer(is_asked=True)
+
+
+class GangFailure:
+    """How pods learn that another pod's rank failed, when no collective shows it.
+
+    is_seen: whether one has.
+
+    With NCCL a rank whose peer died waits until its time-out, and a pod cannot see another pod end.
+    One object in the store says it. Without it the devices of all others would stand idle until the
+    grace of the pods that their Job's controller deletes is over.
+    """
+
+    def __init__(self, store: ObjectStore, pod: PodEnvironment) -> None:
+        self.is_seen = False
+        self._store = store
+        self._pod = pod
+        self._key = pod_files.failed_key(pod.run_id, pod.attempt_id)
+
+    def tell(self) -> None:
+        """Let the others know. Raises StoreError; idempotent."""
+        self._store.put(self._key, canonical_json({"pod": self._pod.pod}))
+
+    def look(self) -> None:
+        """See whether a pod failed. Raises StoreError; the next call looks again."""
+        self.is_seen = self.is_seen or self._store.get(self._key) is not None

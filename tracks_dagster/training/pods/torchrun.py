@@ -24,7 +24,7 @@ from tracks_dagster.training.pods.rank_files import log_folder
 RANK = "tracks_dagster.training.pods.rank"
 
 
-def run_ranks(told: PodEnvironment, *, meet_s_max: float, others_s_max: float) -> Mapping[int, int]:
+def run_ranks(pod: PodEnvironment, *, meet_s_max: float, others_s_max: float) -> Mapping[int, int]:
     """Meet the other pods, run this one's ranks to their ends, and wait for those of the others.
 
     Returns rank → code of what stood between torchrun and the rank, of those that were no agreed ends
@@ -34,28 +34,28 @@ def run_ranks(told: PodEnvironment, *, meet_s_max: float, others_s_max: float) -
     handler = get_rendezvous_handler(
         RendezvousParameters(
             backend="static",
-            endpoint=f"{told.master_addr}:{told.master_port}",
-            run_id=f"{told.run_id}-a{told.attempt_id}",
-            min_nodes=told.pods,
-            max_nodes=told.pods,
-            rank=told.index,
+            endpoint=f"{pod.master_addr}:{pod.master_port}",
+            run_id=f"{pod.run_id}-a{pod.attempt_id}",
+            min_nodes=pod.pods,
+            max_nodes=pod.pods,
+            rank=pod.index,
             timeout=int(meet_s_max),
         )
     )
     spec = WorkerSpec(
         role="rank",
-        local_world_size=told.ranks,
+        local_world_size=pod.ranks,
         entrypoint=sys.executable,
-        args=("-m", RANK, str(told.work), macros.local_rank),
+        args=("-m", RANK, str(pod.work), macros.local_rank),
         rdzv_handler=handler,
         max_restarts=0,
         monitor_interval=0.1,
-        master_addr=told.master_addr,
-        master_port=told.master_port,
+        master_addr=pod.master_addr,
+        master_port=pod.master_port,
     )
     agent = LocalElasticAgent(
         spec,
-        DefaultLogsSpecs(log_dir=str(log_folder(told.work)), tee=Std.ALL),
+        DefaultLogsSpecs(log_dir=str(log_folder(pod.work)), tee=Std.ALL),
         exit_barrier_timeout=others_s_max,
         log_line_prefix_template="[rank ${rank}] ",
     )

@@ -1,7 +1,7 @@
 """Stores the chunks of one rank's save: several at a time, and only what is not stored yet.
 
 A chunk is named by the blake3 of its bytes. One that the restored checkpoint or the newest own commit
-names is named again instead of written; which checkpoints a save thereby leans on is told, because
+names is named again instead of written; which checkpoints a save thereby leans on is returned, because
 a commit that leans on one in quarantine, or on a deleted one, must not land.
 """
 

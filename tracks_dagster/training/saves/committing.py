@@ -29,7 +29,7 @@ from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter
 
 COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
 PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own; `slowest_s` more
-OUTCOME_S_MAX = 300.0  # how long the others wait to be told how it went; `slowest_s` more
+OUTCOME_S_MAX = 300.0  # how long the others wait for the outcome; `slowest_s` more
 SLOWEST_BYTES_PER_S = 16 * 1024 * 1024  # of a store for all ranks; a slower one counts as down
 ALERT_CHARS_MAX = 2000
 ALERTS_WAITING_MAX = 100  # for a store that is down; of more the oldest are let go
@@ -80,15 +80,19 @@ class Part:
     ends: str = ""
 
     def to_json(self) -> dict[str, Json]:
-        """Return it as rank 0 is told."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {**told, "results": results_to_json(self.results), "sources": sorted(self.sources)}
+        """Return it as it goes to rank 0."""
+        message = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {
+            **message,
+            "results": results_to_json(self.results),
+            "sources": sorted(self.sources),
+        }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Json]) -> Part:
-        """Return the part that another rank told of."""
-        results = results_from_json(told["results"])
-        return cls(**{**told, "results": results, "sources": frozenset(told["sources"])})
+    def from_json(cls, message: Mapping[str, Json]) -> Part:
+        """Return the part that another rank sent."""
+        results = results_from_json(message["results"])
+        return cls(**{**message, "results": results, "sources": frozenset(message["sources"])})
 
 
 class Committer:
@@ -101,7 +105,7 @@ class Committer:
         self._rank_is_lost = threading.Event()
 
     def lose_rank(self) -> None:
-        """Take in that another rank is gone: what has not been told by now is waited for no more."""
+        """Take in that another rank is gone: what has not come by now is waited for no more."""
         self._rank_is_lost.set()
 
     def complete(self, save: Save) -> Outcome:
@@ -111,7 +115,7 @@ class Committer:
         except BaseException as error:  # noqa: BLE001 - a thread's edge: `settle` raises it
             why = f"{type(error).__name__}: {error}"
             outcome = Outcome(failed=why, ends=TrainingError.__name__)
-            self._tell(save, outcome, None)
+            self._post_outcome(save, outcome, None)
             return outcome
 
     def journal(self, save: Save, outcome: Outcome) -> None:
@@ -150,24 +154,26 @@ class Committer:
         if not ranks.is_first:
             ranks.post(f"{key}/part-{ranks.rank}", part.to_json())
             wait_s = OUTCOME_S_MAX + save.slowest_s
-            told = self._fetch(f"{key}/outcome", wait_s)
-            if told is None:
+            message = self._fetch(f"{key}/outcome", wait_s)
+            if message is None:
                 return Outcome(failed=f"Rank 0 did not say{self._in_time(wait_s)} how it ended.")
-            outcome = Outcome(**told["outcome"])
+            outcome = Outcome(**message["outcome"])
         else:
             written, outcome = self._gather_and_commit(save, key, part)
-            told = self._tell(save, outcome, written)
-        if told["manifest"] and not outcome.failed:
-            self._known.learn_commit(told["manifest"], save.writer.chunks)
+            message = self._post_outcome(save, outcome, written)
+        if message["manifest"] and not outcome.failed:
+            self._known.learn_commit(message["manifest"], save.writer.chunks)
         return outcome
 
-    def _tell(self, save: Save, outcome: Outcome, written: Written | None) -> dict[str, Json]:
-        """Let the other ranks know what rank 0 found; return it as it is told."""
+    def _post_outcome(
+        self, save: Save, outcome: Outcome, written: Written | None
+    ) -> dict[str, Json]:
+        """Post what rank 0 found to the other ranks; return the message."""
         ranks = self._launch.ranks
-        told = {"outcome": asdict(outcome), "manifest": written and written.ref.manifest_sha256}
+        message = {"outcome": asdict(outcome), "manifest": written and written.ref.manifest_sha256}
         if ranks.is_first and ranks.world_size > 1:
-            ranks.post(f"save-{save.number}/outcome", told)
-        return told
+            ranks.post(f"save-{save.number}/outcome", message)
+        return message
 
     def _gather_and_commit(
         self, save: Save, key: str, part: Part
@@ -178,9 +184,9 @@ class Committer:
         deadline = time.monotonic() + wait_s
         for rank in range(1, ranks.world_size):
             left_s = max(0.0, deadline - time.monotonic())
-            told = self._fetch(f"{key}/part-{rank}", left_s)
+            message = self._fetch(f"{key}/part-{rank}", left_s)
             late = f"Rank {rank} had not stored its part{self._in_time(wait_s)}."
-            parts.append(Part(failed=late) if told is None else Part.from_json(told))
+            parts.append(Part(failed=late) if message is None else Part.from_json(message))
         failed = [each for each in parts if each.failed]
         if failed:
             first = next((each for each in failed if each.ends), failed[0])

@@ -73,16 +73,16 @@ class _Layout:
 
     def header(self, metadata: Mapping[str, str]) -> bytes:
         """Return the file's beginning; its size does not depend on the digest in `metadata`."""
-        told: dict[str, Json] = {"__metadata__": dict(metadata)}
+        header: dict[str, Json] = {"__metadata__": dict(metadata)}
         for name, (begin, end) in self.offsets.items():
             entry = self.entries[name]
             shape = list(entry.shape)
-            told[name] = {
+            header[name] = {
                 "dtype": WORDS[entry.dtype],
                 "shape": shape,
                 "data_offsets": [begin, end],
             }
-        data = json.dumps(told, separators=(",", ":")).encode()
+        data = json.dumps(header, separators=(",", ":")).encode()
         data += b" " * (-len(data) % ALIGNMENT_BYTES)
         return len(data).to_bytes(8, "little") + data
 

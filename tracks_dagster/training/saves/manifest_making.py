@@ -133,16 +133,16 @@ def results_to_json(results: Sequence[WriteResult]) -> Json:
     }
 
 
-def results_from_json(told: Json) -> list[WriteResult]:
-    """Return the results that `results_to_json` told."""
-    chunks = [Chunk(key=key, blake3=digest, size_bytes=n) for key, digest, n in told["chunks"]]
+def results_from_json(stored: Json) -> list[WriteResult]:
+    """Return the results that `results_to_json` wrote."""
+    chunks = [Chunk(key=key, blake3=digest, size_bytes=n) for key, digest, n in stored["chunks"]]
     return [
         WriteResult(
             index=MetadataIndex(fqn, offset, index),
             size_in_bytes=size,
             storage_data=tuple(StoredPiece(chunks[i], at, n) for i, at, n in pieces),
         )
-        for fqn, offset, index, size, pieces in told["results"]
+        for fqn, offset, index, size, pieces in stored["results"]
     ]
 
 

@@ -67,8 +67,8 @@ def put_back(optimizer: Optimizer, model: nn.Module, state: Mapping[str, Any]) -
     unknown = sorted(set(state["state"]) - set(indices))
     if unknown:
         raise CheckpointMismatch(
-            f"The optimizer of the checkpoint has state of {_told(unknown)}, which this one does not "
-            "train."
+            f"The optimizer of the checkpoint has state of {_format_names(unknown)}, which "
+            "this one does not train."
         )
     saved = {frozenset(group["params"]): group for group in state["param_groups"]}
     groups = []
@@ -76,8 +76,8 @@ def put_back(optimizer: Optimizer, model: nn.Module, state: Mapping[str, Any]) -
         own = [names[index] for index in group["params"]]
         if frozenset(own) not in saved:
             raise CheckpointMismatch(
-                f"The optimizer of the checkpoint has no group of exactly {_told(own)}; group the "
-                "parameters as when it was saved."
+                f"The optimizer of the checkpoint has no group of exactly {_format_names(own)}; "
+                "group the parameters as when it was saved."
             )
         groups.append({**saved[frozenset(own)], "params": group["params"]})
     values = {indices[name]: each for name, each in state["state"].items()}
@@ -103,6 +103,6 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
-def _told(names: list[str]) -> str:
+def _format_names(names: list[str]) -> str:
     more = f" and {len(names) - NAMES_TOLD_MAX} more" if len(names) > NAMES_TOLD_MAX else ""
     return ", ".join(names[:NAMES_TOLD_MAX]) + more

@@ -65,7 +65,7 @@ class _UnderWay:
 class Saver:
     """Saves one launch's checkpoints. `saved_step`: the newest that can be resumed from.
 
-    waits: told, in seconds, how long training may now wait for a save that is under way.
+    waits: called with how many seconds training may now wait for a save that is under way.
     """
 
     def __init__(
@@ -117,14 +117,14 @@ class Saver:
         """
         began = time.monotonic()
         self.settle()
-        told = {"data": data, "progress": progress, "metrics": metrics}
-        self._begin(step, trigger, began, told, spent)
+        facts = {"data": data, "progress": progress, "metrics": metrics}
+        self._begin(step, trigger, began, facts, spent)
         if trigger not in LAST_TRIGGERS:
             return
         outcome = self.settle()
         for _ in range(LAST_TRIES_MAX - 1):
             if outcome is not None and outcome.withdrawn:
-                self._begin(step, trigger, began, told, spent)
+                self._begin(step, trigger, began, facts, spent)
                 outcome = self.settle()
         if outcome is not None and outcome.failed:
             raise CheckpointWriteFailed(
@@ -164,16 +164,16 @@ class Saver:
     def _agreed(self, outcome: Outcome) -> Outcome:
         """Return the outcome that holds for all ranks: rank 0's, unless one says that it ends all.
 
-        What they do next follows from the flags, so all of these must be equal. A rank that was not
-        told in time, or whose thread died, would go another way than the rest. The sums alone are one
-        short exchange; nobody leaves before it: rank 0 keeps the words.
+        What they do next follows from the flags, so all of these must be equal. A rank that got no
+        answer in time, or whose thread died, would go another way than the rest. The sums alone are
+        one short exchange; nobody leaves before it: rank 0 keeps the words.
         """
         ranks = self._launch.ranks
         flags = (outcome.failed != "", outcome.withdrawn, outcome.ends != "")
         sums = ranks.sum([float(flag) for flag in flags])
         if all(each in (0.0, float(ranks.world_size)) for each in sums):
             return outcome
-        outcomes = [Outcome(**told) for told in ranks.gather(asdict(outcome))]
+        outcomes = [Outcome(**facts) for facts in ranks.gather(asdict(outcome))]
         return next((each for each in outcomes if each.ends), outcomes[0])
 
     def close(self, *, rank_is_lost: bool) -> None:
@@ -193,7 +193,7 @@ class Saver:
         step: int,
         trigger: str,
         began: float,
-        told: Mapping[str, Json],
+        facts: Mapping[str, Json],
         spent: TimeSpent | None,
     ) -> None:
         """Stage the state, and let a thread do the rest."""
@@ -205,7 +205,7 @@ class Saver:
         )
         thread.start()
         try:
-            save = self._stage(step, trigger, began, told, spent)
+            save = self._stage(step, trigger, began, facts, spent)
         except BaseException:
             staged_save.put(None)
             raise
@@ -217,7 +217,7 @@ class Saver:
         step: int,
         trigger: str,
         began: float,
-        told: Mapping[str, Json],
+        facts: Mapping[str, Json],
         spent: TimeSpent | None,
     ) -> Save:
         """Copy the state; training may change it as soon as this returns."""
@@ -225,7 +225,7 @@ class Saver:
         planned = self._planning.plan(state.tensors)
         writer = CheckpointStorageWriter(
             self._launch.store,
-            self._moment(step, state, told),
+            self._moment(step, state, facts),
             staging=self._staging,
             known=self._known,
             parameters=self._parameters,
@@ -247,7 +247,7 @@ class Saver:
             spent=spent,
         )
 
-    def _moment(self, step: int, state: StateDict, told: Mapping[str, Json]) -> Moment:
+    def _moment(self, step: int, state: StateDict, facts: Mapping[str, Json]) -> Moment:
         launch = self._launch
         return Moment(
             run_id=launch.place.run_id,
@@ -258,13 +258,13 @@ class Saver:
             rng=(),
             config_sha256=sha256_hex(canonical_json(dict(launch.opened.config))),
             environment_sha256=launch.environment_sha256,
-            **told,
+            **facts,
         )
 
     def _complete(self, staged_save: SimpleQueue[Save | None]) -> None:
         save = staged_save.get()
         if save is None:
-            return  # it could not be staged, which its caller was told
+            return  # it could not be staged, which its caller knows
         self._outcome = outcome = self._committer.complete(save)
         self._committer.journal(save, outcome)
 

@@ -33,6 +33,8 @@ from tracks_dagster.training.saves.manifest_making import Moment, StoredPiece, m
 from tracks_dagster.training.saves.staging import Staged, Staging
 from tracks_dagster.training.saves.state_dict import Tensors
 
+FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
+
 # --- planning -------------------------------------------------------------------------------------
 #
 # Who writes what: DCP's plan of a save over all ranks, kept as long as the tensors stay alike.
@@ -113,9 +115,6 @@ def _structure(tensors: Tensors) -> object:
 
 def _sharding(tensor: torch.Tensor) -> object:
     return (tensor.device_mesh, tensor.placements) if isinstance(tensor, DTensor) else None
-
-
-FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +231,7 @@ class CheckpointStorageWriter(StorageWriter):
     def _check_finite(self, staged: Staged) -> None:
         """Raise NonFinite for parameters that no run should resume from.
 
-        The loss of a step is of the weights before it, so a finite one does not tell. Buffers may
+        The loss of a step is of the weights before it, so a finite one proves nothing. Buffers may
         hold infinities on purpose (a mask does).
         """
         for item, tensor in zip(staged.plan.items, staged.tensors, strict=True):

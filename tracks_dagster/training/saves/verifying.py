@@ -43,10 +43,10 @@ def read_manifest(store: ObjectStore, ref: CheckpointRef) -> Manifest:
     if found != ref.manifest_sha256:
         raise CheckpointCorrupt(f"{key} has sha256 {found}; expected {ref.manifest_sha256}.")
     manifest = parse_manifest(data, key=key)
-    told = (manifest.run_id, manifest.attempt_id, manifest.step)
-    if told != (ref.run_id, ref.attempt_id, ref.step):
+    named = (manifest.run_id, manifest.attempt_id, manifest.step)
+    if named != (ref.run_id, ref.attempt_id, ref.step):
         raise CheckpointCorrupt(
-            f"{key} is of run {told[0]}, attempt {told[1]}, step {told[2]}; the commit says "
+            f"{key} is of run {named[0]}, attempt {named[1]}, step {named[2]}; the commit says "
             f"run {ref.run_id}, attempt {ref.attempt_id}, step {ref.step}."
         )
     return manifest

@@ -69,7 +69,7 @@ class Triggers:
         self._is_asked = True
 
     def asked(self) -> tuple[bool, bool, bool]:
-        """Return whether this rank was told to stop, wants to save, and finds that it is time."""
+        """Return whether this rank was asked to stop, wants to save, and finds that it is time."""
         every_s = self._cadence.every_s
         waited_s = time.monotonic() - self._saved_at
         is_time = self._is_clock and every_s is not None and waited_s >= every_s

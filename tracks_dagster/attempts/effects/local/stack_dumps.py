@@ -1,8 +1,10 @@
-"""Asks the ranks of a gang on this machine where they stand, by a signal, and reads their answers."""
+"""Stack dumps of the ranks on this machine: a signal asks for them, and each rank writes its own."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,3 +78,18 @@ def _answer(folder: Path, rank: int, offset: int) -> str:
     with stack_file(folder, rank).open("rb") as file:
         file.seek(offset)
         return file.read(DUMP_BYTES_MAX).decode("utf-8", errors="replace")
+
+
+def enable_dumps(work: Path, rank: int) -> None:
+    """Dump on `DUMP_SIGNAL` to the rank's file, and on a crash of native code to its log.
+
+    Python's faulthandler does it in C, inside the signal's handler: a rank that is stuck in native code
+    dumps as well. Only a process that is stopped, or in an uninterruptible wait of the kernel, cannot.
+    """
+    path = stack_file(work, rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_suffix(".new")
+    file = scratch.open("w", encoding="utf-8")  # faulthandler keeps it open
+    faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True, chain=False)
+    faulthandler.enable(file=sys.stderr, all_threads=True)
+    scratch.replace(path)  # only now may anybody signal: the default would end the process

@@ -79,12 +79,12 @@ def test_a_kill_in_a_shared_cgroup_counts_only_where_the_kernel_does_not_name_so
     machine = Machine(tmp_path)
     (group / "memory.events").write_text("oom_kill 4\n")
     kernel_says(monkeypatch, KILLED, at_s=1e12)
-    assert machine.tell({4711}, is_killed=True)["cgroup"] == {"oom_kill": 1}
-    assert machine.tell({1}, is_killed=True)["cgroup"] == {"oom_kill_unclear": 1}
+    assert machine.report_since_start({4711}, is_killed=True)["cgroup"] == {"oom_kill": 1}
+    assert machine.report_since_start({1}, is_killed=True)["cgroup"] == {"oom_kill_unclear": 1}
     monkeypatch.setattr(this_machine, "_LOG", tmp_path / "none")
-    assert machine.tell({1}, is_killed=True)["cgroup"] == {"oom_kill": 1}
+    assert machine.report_since_start({1}, is_killed=True)["cgroup"] == {"oom_kill": 1}
     # Nobody of this gang was killed: it was a neighbour, or a process that it got on without.
-    assert machine.tell({1}, is_killed=False)["cgroup"] == {"oom_kill_unclear": 1}
+    assert machine.report_since_start({1}, is_killed=False)["cgroup"] == {"oom_kill_unclear": 1}
 
 
 def test_a_cgroup_that_may_not_be_looked_into_ends_no_gang(

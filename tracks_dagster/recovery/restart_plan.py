@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 NOW = "now"
 LATER = "later"
@@ -146,6 +147,7 @@ def in_order(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s: float) -> Planned:
     """Return when the candidate starts: at the first end of another from which on it fits."""
+    planned = partial(Planned, run_id=candidate.run_id, position=position)
     there = [room for room in rooms.values() if room.device.kind == candidate.kind]
     usable = [room for room in there if room.is_large_enough(candidate.memory_bytes)]
     if len(usable) < candidate.ranks:
@@ -153,7 +155,7 @@ def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s
         if there:
             found = f"of {len(there)} here {len(usable)} are large enough"
         why = f"needs {_need(candidate)}; {found}"
-        return _planned(candidate, position, NEVER, None, (), (), why)
+        return planned(starts=NEVER, starts_in_s=None, devices=(), after=(), why=why)
     ends = {stay.end_s for room in there for stay in room.stays}
     for at_s in sorted(t for t in {floor_s, *ends} if floor_s <= t < math.inf):
         free = [r for r in usable if r.fits(candidate.memory_bytes, at_s)][: candidate.ranks]
@@ -162,14 +164,14 @@ def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s
             gone = _gone(there, at_s)
             starts = NOW if at_s == 0 else LATER
             why = f"{_need(candidate)} free" if starts == NOW else f"after {' and '.join(gone)}"
-            return _planned(candidate, position, starts, at_s, names, gone, why)
+            return planned(starts=starts, starts_in_s=at_s, devices=names, after=gone, why=why)
     waits_for = _endless(there)
     why = (
         f"after {' or '.join(waits_for)}, of which nobody knows when"
         if waits_for
         else "in its turn"
     )
-    return _planned(candidate, position, LATER, None, (), waits_for, why)
+    return planned(starts=LATER, starts_in_s=None, devices=(), after=waits_for, why=why)
 
 
 def _gone(rooms: Sequence[_Room], at_s: float) -> tuple[str, ...]:
@@ -190,26 +192,6 @@ def _need(candidate: Candidate) -> str:
     if candidate.memory_bytes is None:
         return f"{devices} alone"
     return f"{devices} with {candidate.memory_bytes / 2**30:.1f} GiB"
-
-
-def _planned(
-    candidate: Candidate,
-    position: int,
-    starts: str,
-    starts_in_s: float | None,
-    devices: tuple[str, ...],
-    after: tuple[str, ...],
-    why: str,
-) -> Planned:
-    return Planned(
-        run_id=candidate.run_id,
-        position=position,
-        starts=starts,
-        starts_in_s=starts_in_s,
-        devices=devices,
-        after=after,
-        why=why,
-    )
 
 
 def _stay(

@@ -138,7 +138,7 @@ def _quarantines(state: PoolState) -> list[Quarantine]:
     return sorted(found, key=lambda quarantine: quarantine.seq)
 
 
-def _rows(facts: Sequence[Fact[T]], subjects: Iterable[T]) -> list[Row]:
+def _rows(facts: tuple[Fact[T], ...], subjects: Iterable[T]) -> list[Row]:
     return [row(facts, each) for each in subjects]
 
 

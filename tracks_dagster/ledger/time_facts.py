@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from tracks_dagster.ledger.projection_values import time_of
 from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
@@ -106,6 +107,19 @@ class RunFacts:
 def micros(at: datetime) -> int:
     """Return a time as whole microseconds since 1970."""
     return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def time_of(text: str | None) -> datetime | None:
+    """Return the time that a body holds as text.
+
+    Raises TrackBroken for text that is no time.
+    """
+    if text is None:
+        return None
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise TrackBroken(f"A body holds {text!r} where a time has to be.") from error
 
 
 def time_facts(state: RunState) -> RunFacts:

@@ -6,10 +6,11 @@ that one's rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from tracks_dagster.ledger.facts.tables import OF_EVERY_TRACK, TABLES, key_of
 from tracks_dagster.ledger.projection import (
     Rows,
     dataset_rows,
@@ -29,25 +30,6 @@ from tracks_dagster.track.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS,
 
 TrackState = RunState | DatasetState | PoolState | QuarantineState
 
-TABLES: Mapping[str, Mapping[str, tuple[str, ...]]] = {  # kind of track → table → key of a row
-    RUNS: {
-        "training_runs": ("run_id",),
-        "training_attempts": ("run_id", "attempt_id"),
-        "attempt_nodes": ("run_id", "attempt_id", "node"),
-        "attempt_resumes": ("run_id", "attempt_id", "known_as"),
-        "attempt_facts": ("run_id", "attempt_id"),
-        "attempt_readings": ("run_id", "seq"),
-        "run_facts": ("run_id",),
-        "checkpoints": ("run_id", "manifest_sha256"),
-        "evals": ("run_id", "eval_id", "number"),
-        "promotions": ("run_id", "seq"),
-        "notes": ("run_id", "seq"),
-    },
-    DATASETS: {"datasets": ("dataset",), "snapshots": ("dataset", "snapshot_id")},
-    POOLS: {"node_strikes": ("pool", "seq"), "node_quarantines": ("pool", "seq")},
-    QUARANTINES_TRACK: {"source_quarantines": ("seq",)},
-}
-TEXT_TABLES = {"texts": ("track", "seq")}  # of every track
 _OWNERS = {RUNS: "run_id", DATASETS: "dataset", POOLS: "pool"}  # the column that names the track
 
 
@@ -136,7 +118,7 @@ def owned_rows(track: str) -> Iterator[Owned]:
             name = track.removeprefix(kind)
             if kind == POOLS:
                 name = unquote(name.replace("=", "%"))  # as `pool_track` wrote it
-            for table, key in tables.items():
-                yield Owned(table=table, key=key, column=_OWNERS.get(kind), owner=name)
-    for table, key in TEXT_TABLES.items():
-        yield Owned(table=table, key=key, column="track", owner=track)
+            for table, facts in tables.items():
+                yield Owned(table=table, key=key_of(facts), column=_OWNERS.get(kind), owner=name)
+    for table, facts in OF_EVERY_TRACK.items():
+        yield Owned(table=table, key=key_of(facts), column="track", owner=track)

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 from tracks_dagster.ledger.ports import Row
-from tracks_dagster.ledger.projection_values import json_text, row_of
-from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.records import Json, canonical_json, format_time
 
 # What facts are known of: a view of an attempt, for example.
 Subject = TypeVar("Subject", contravariant=True)
@@ -50,7 +50,7 @@ class Absence(Generic[Subject]):
     holds: Callable[[Subject], bool]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # so that a table of them is looked up by identity
 class Fact(Generic[Subject]):
     """One thing that may be known of a subject.
 
@@ -107,15 +107,32 @@ class Fact(Generic[Subject]):
             return self.absence(subject) is None
         return self.of(subject) is not None
 
-    def stored(self, subject: Subject) -> Json | datetime:
-        """Return the value of its column."""
-        value = self.of(subject)
-        return json_text(value) if self.type.is_json and value is not None else value
+
+def row(facts: tuple[Fact[Subject], ...], subject: Subject) -> Row:
+    """Return the row of a table whose columns are these facts, the same on every database."""
+    return {column: store(read(subject)) for column, read, store in _columns(facts)}
 
 
-def row(facts: Sequence[Fact[Subject]], subject: Subject) -> Row:
-    """Return the row of a table whose columns are these facts."""
-    return row_of(**{each.column: each.stored(subject) for each in facts if each.has_column})
+@cache
+def _columns(
+    facts: tuple[Fact[Any], ...],
+) -> list[tuple[str, Callable[[Any], Any], Callable[[Any], Json | datetime]]]:
+    """Return each column with what reads and what stores its value; made once, asked for every row."""
+    return [
+        (each.column, each.of, _stored_json if each.type.is_json else _stored)
+        for each in facts
+        if each.has_column
+    ]
+
+
+def _stored_json(value: Any) -> Json:
+    """Return canonical JSON as text: equal values have equal text."""
+    return None if value is None else canonical_json(value).decode()
+
+
+def _stored(value: Json | datetime) -> Json | datetime:
+    """Return the value as a column holds it. NUL becomes U+FFFD: Postgres cannot store it."""
+    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
 def nested(facts: Sequence[Fact[Subject]], subject: Subject) -> dict[str, Json]:

@@ -7,26 +7,41 @@ from typing import Any
 
 from tracks_dagster.ledger.facts import attempt, checkpoint, run, sources, text, time
 from tracks_dagster.ledger.facts.fact import Fact
+from tracks_dagster.track.track import DATASETS, POOLS, QUARANTINES_TRACK, RUNS
 
-FACTS: Mapping[str, Sequence[Fact[Any]]] = {
-    "training_runs": run.RUN,
-    "training_attempts": attempt.ATTEMPT,
-    "checkpoints": checkpoint.CHECKPOINT,
-    "evals": checkpoint.EVAL,
-    "promotions": run.PROMOTION,
-    "notes": run.NOTE,
-    "attempt_nodes": sources.ATTEMPT_NODE,
-    "attempt_resumes": sources.ATTEMPT_RESUME,
-    "datasets": sources.DATASET,
-    "snapshots": sources.SNAPSHOT,
-    "node_strikes": sources.NODE_STRIKE,
-    "node_quarantines": sources.NODE_QUARANTINE,
-    "source_quarantines": sources.SOURCE_QUARANTINE,
-    "texts": text.TEXT,
-    "run_facts": time.RUN_TIME,
-    "attempt_facts": time.ATTEMPT_TIME,
-    "attempt_readings": time.READING,
+Tables = Mapping[str, tuple[Fact[Any], ...]]
+
+TABLES: Mapping[str, Tables] = {  # by the kind of track that a row is of
+    RUNS: {
+        "training_runs": run.RUN,
+        "training_attempts": attempt.ATTEMPT,
+        "checkpoints": checkpoint.CHECKPOINT,
+        "evals": checkpoint.EVAL,
+        "promotions": run.PROMOTION,
+        "notes": run.NOTE,
+        "attempt_nodes": sources.ATTEMPT_NODE,
+        "attempt_resumes": sources.ATTEMPT_RESUME,
+        "run_facts": time.RUN_TIME,
+        "attempt_facts": time.ATTEMPT_TIME,
+        "attempt_readings": time.READING,
+    },
+    DATASETS: {"datasets": sources.DATASET, "snapshots": sources.SNAPSHOT},
+    POOLS: {
+        "node_strikes": sources.NODE_STRIKE,
+        "node_quarantines": sources.NODE_QUARANTINE,
+    },
+    QUARANTINES_TRACK: {"source_quarantines": sources.SOURCE_QUARANTINE},
 }
+OF_EVERY_TRACK: Tables = {"texts": text.TEXT}
+FACTS: Tables = {
+    table: facts for tables in (*TABLES.values(), OF_EVERY_TRACK) for table, facts in tables.items()
+}
+
+
+def key_of(facts: Sequence[Fact[Any]]) -> tuple[str, ...]:
+    """Return the columns that tell the rows of a table apart."""
+    return tuple(each.column for each in facts if each.is_key)
+
 
 # Which of them `tracks explain RUN --json` has, and where in it.
 EXPLAINED: Mapping[str, str] = {

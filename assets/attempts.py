@@ -56,7 +56,7 @@ from tracks_dagster.review.effects.report.link import write_report
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, TracksError
-from tracks_dagster.track.names import parse_attempt_key
+from tracks_dagster.track.names import AttemptRef, parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.track import run_track
@@ -170,7 +170,8 @@ def _supervise(
     it.
     """
     run_id, attempt_id = parse_attempt_key(context.partition_key)
-    _, attempt = find_attempt(app.tracks, run_id, attempt_id)
+    ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
+    _, attempt = find_attempt(app.tracks, ref)
     launcher = attempt.opened.compute.launcher
     reports = CheckpointReports(
         attempt_id=attempt_id,
@@ -196,7 +197,6 @@ def _supervise(
         dagster_run_id=context.run.run_id,
         host=platform.node(),
         process=app.own_process(),
-        clean=app.redact,
         sleep=time.sleep,
         seen=lambda _: show_commits(),
         rules=rules,

@@ -64,7 +64,6 @@ def _supervise(store: Any, launcher: KubernetesLauncher, run_id: str, ended: lis
         policy=DEFAULT_POLICY,
         dagster_run_id=f"dagster-{run_id}",
         host="bench",
-        clean=redact,
         sleep=time.sleep,
         seen=lambda state: None,
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any, cast
 
 from tests.fakes import FakeGangs, FakeOrchestrator
+from tracks_dagster.attempts.effects.closing import close_attempt
+from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem
 from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
 from tracks_dagster.attempts.effects.opening.retry import Retries
 from tracks_dagster.attempts.effects.world import World
@@ -19,7 +21,9 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalOpened, PromotionDecided
 from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.states.run_state import AttemptState
 
 LEDGER = cast(Ledger, None)  # of a world in which nothing asks it
 
@@ -88,3 +92,18 @@ def evals_wait_for(tracks: Tracks, run_id: str) -> str:
     """Say what the evals of a run wait for; empty where for nothing."""
     settled = settle(world_of(tracks), Evals(name="tests"), run_id)
     return settled.why if settled.what == "waiting" else ""
+
+
+def closed(
+    tracks: Tracks,
+    gangs: FakeGangs,
+    run_id: str = "r-1",
+    *,
+    attempt_id: int = 1,
+    by: str = "tests",
+    problem: EndProblem = NO_PROBLEM,
+    **fields: Any,
+) -> AttemptState:
+    """Close an attempt by what its gang's report says."""
+    ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
+    return close_attempt(world_of(tracks, **fields), gangs, ref, by=by, problem=problem)

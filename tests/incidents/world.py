@@ -1,7 +1,7 @@
 """A world in which incidents happen: a store, a ledger, a clock, a gang that a test moves by hand.
 
 Everything that a record says is said by the project's own parts: the evidence is gathered and judged
-by `close_attempt`, what follows is decided by `settle` under the shipped policy, evals are opened, run
+by `close_attempt`, what follows is decided by `Retries` under the shipped policy, evals are opened, run
 and ended by their services. Only the gang is played: what its ranks saw, wrote and left behind.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.bodies import declared
-from tests.deciders import settled_run, world_of
+from tests.deciders import closed, settled_run, world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator, SequentialUids
 from tests.histories import DatasetHistory
 from tests.incidents.gang import (
@@ -25,8 +25,8 @@ from tests.incidents.gang import (
     placed,
 )
 from tests.stories import step_line, store_checkpoint
-from tracks_dagster.attempts.effects.closing import close_attempt
 from tracks_dagster.attempts.effects.eval_tick import EvalsOfRun, tick_evals
+from tracks_dagster.attempts.effects.gathering import EndProblem
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.data.effects.evals import run_eval
@@ -151,15 +151,14 @@ class World:
 
     def close(self, told: Iterable[Condition] = ()) -> AttemptState:
         """Close the newest attempt by what the gang's report says."""
-        number = self.attempt.attempt_id
-        return close_attempt(
+        return closed(
             self.tracks,
             self.gangs,
-            self.orchestrator,
             self.run_id,
-            number,
-            "watch_attempts",
-            conditions=tuple(told),
+            attempt_id=self.attempt.attempt_id,
+            by="watch_attempts",
+            problem=EndProblem(conditions=tuple(told)),
+            orchestrator=self.orchestrator,
         )
 
     def decide(self, *, after_s: float = 3600) -> Settled:

@@ -23,7 +23,6 @@ from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.track.text.redact import redact
 
 ROUNDS_MAX = 2000
 TRIES = len(WAITS_S) + 1  # of one request
@@ -62,7 +61,6 @@ def supervise(
         policy=DEFAULT_POLICY,
         dagster_run_id="mine",
         host="run-worker",
-        clean=redact,
         sleep=lambda seconds: sleep(next(rounds)),
         seen=lambda state: None,
         drain_grace_s=120.0,

@@ -19,7 +19,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.text.redact import redact
 from tracks_dagster.wiring import new_uid, utc_now
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +44,6 @@ def make_supervisor(home: Path, dagster_run_id: str) -> Supervisor:
         policy=DEFAULT_POLICY,
         dagster_run_id=dagster_run_id,
         host="node-1",
-        clean=redact,
         sleep=lambda seconds: time.sleep(0.05),
         seen=lambda state: None,
     )

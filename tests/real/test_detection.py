@@ -27,7 +27,6 @@ from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.drills.faults import why_no_memory_cgroup
 from tracks_dagster.wiring import new_uid, utc_now
 
@@ -121,7 +120,6 @@ def supervise(
             policy=DEFAULT_POLICY,
             dagster_run_id="mine",
             host="node-1",
-            clean=redact,
             sleep=sleep,
             seen=lambda state: None,
         ).supervise("r-1", 1)

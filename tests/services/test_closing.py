@@ -8,9 +8,11 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tests.fakes import FakeGangs, FakeObjectStore, FakeOrchestrator
+from tests.deciders import closed
+from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
-from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, close_attempt, is_over
+from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, is_over
+from tracks_dagster.attempts.effects.gathering import EndProblem
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.beats import Beat, Phase
@@ -157,9 +159,7 @@ def test_an_attempt_whose_gang_never_ran_says_so(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History
 ) -> None:
     history.supervise().write_to(store)
-    attempt = close_attempt(
-        tracks, gangs, FakeOrchestrator(), "r-1", 1, "tests", message="no space for a gang"
-    )
+    attempt = closed(tracks, gangs, problem=EndProblem(message="no space for a gang"))
     assert attempt.ended is not None
     assert not attempt.ended.first_line_ran
     assert attempt.ended.device_seconds == 0.0
@@ -194,7 +194,7 @@ def test_an_attempt_that_was_never_opened_is_unknown(
 ) -> None:
     history.write_to(store)
     with pytest.raises(UnknownRun, match="no attempt 7"):
-        close_attempt(tracks, gangs, FakeOrchestrator(), "r-1", 7, "tests")
+        closed(tracks, gangs, attempt_id=7)
 
 
 def test_a_gang_is_over_when_it_is_gone_or_the_other_ranks_do_not_follow() -> None:
@@ -233,7 +233,7 @@ def history() -> History:
 
 
 def close(tracks: Tracks, gangs: FakeGangs) -> AttemptState:
-    return close_attempt(tracks, gangs, FakeOrchestrator(), "r-1", 1, "tests")
+    return closed(tracks, gangs)
 
 
 def gone(gangs: FakeGangs, *ranks: RankEnd, conditions: tuple[Condition, ...] = ()) -> None:

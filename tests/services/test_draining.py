@@ -6,11 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from tests.deciders import settled_run
-from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
+from tests.deciders import closed, settled_run
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, clustered
-from tracks_dagster.attempts.effects.closing import close_attempt
 from tracks_dagster.attempts.effects.draining import drain_node
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.checkpoints.effects.cadence import advise_cadence
@@ -32,7 +31,6 @@ from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import RETRY_PREEMPTED
 from tracks_dagster.track.reasons import TerminationReason as R
 from tracks_dagster.track.records import format_time
-from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.track import log_key
 
 
@@ -60,7 +58,7 @@ def end_drained(tracks: Tracks, run_id: str, clock: FakeClock) -> None:
         RankEnd(rank=rank, exit_code=75, ended_at=at, last_word=word) for rank in range(2)
     )
     gangs.reports[run_id, 1] = GangReport(phase=GangPhase.GONE, ranks=ranks)
-    close_attempt(tracks, gangs, FakeOrchestrator(), run_id, 1, "tests", clean=redact)
+    closed(tracks, gangs, run_id)
     clock.advance(60)
 
 

@@ -22,7 +22,6 @@ from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.track.text.redact import redact
 
 ROUNDS_MAX = 2000
 STUCK = (
@@ -74,7 +73,6 @@ def watch(
         policy=DEFAULT_POLICY,
         dagster_run_id="mine",
         host="node-1",
-        clean=redact,
         sleep=sleep,
         seen=lambda state: None,
         monotonic=lambda: clock().timestamp(),

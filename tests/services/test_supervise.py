@@ -24,10 +24,10 @@ from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.redact import redact
 
 ROUNDS_MAX = 100  # of a supervisor in these tests; more means that it would never end
 
@@ -75,7 +75,6 @@ def supervisor(
         policy=DEFAULT_POLICY,
         dagster_run_id=dagster_run_id,
         host="node-1",
-        clean=redact,
         sleep=days.sleep,
         seen=days.states.append,
         monotonic=lambda: tracks.now().timestamp(),
@@ -209,7 +208,7 @@ def test_a_start_that_waits_for_an_answer_starts_nothing_for_an_attempt_that_was
 
     def closed() -> None:
         supervised = supervisor(tracks, gangs, Days(clock))
-        supervised._close("r-1", 1)
+        supervised._close(AttemptRef(run_id="r-1", attempt_id=1))
 
     attempt = supervisor(tracks, gangs, Days(clock, closed)).supervise("r-1", 1)
     assert attempt is not None

@@ -6,6 +6,7 @@ Sensors may not import assets, so they name jobs and partitions by these strings
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from tracks_dagster.track.errors import InvalidInput
 
@@ -115,6 +116,19 @@ EXIT_STARTED_BEFORE = 3  # the attempt has had its gang; the caller adopts what 
 # Exit codes of a rank
 EXIT_DRAINED = 75  # SIGTERM was obeyed: the step was finished and saved (EX_TEMPFAIL)
 EXIT_FENCED = 76  # the launch gave way to a newer one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRef:
+    """One attempt of one run, passed whole."""
+
+    run_id: str
+    attempt_id: int
+
+    @property
+    def key(self) -> str:
+        """Its partition key."""
+        return attempt_key(self.run_id, self.attempt_id)
 
 
 def attempt_key(run_id: str, attempt_id: int) -> str:

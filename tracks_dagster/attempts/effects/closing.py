@@ -9,26 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from typing import Protocol
 
-from tracks_dagster.attempts.effects.gathering import Gathered, gather
+from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem, Gathered, gather
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport, Orchestrator
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.classify import classifier_version, classify
-from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, RankEnd, Verdict
+from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd, Verdict
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.reasons.initiator import initiator
 from tracks_dagster.reasons.rules.control import blamed_rank
-from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
+from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, UnknownRun
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.placement import node_of, nodes_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Kind, canonical_json, parse_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.track.text.redact import Redact, redact
 
 OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the others are awaited
 NUMERIC = frozenset({TerminationReason.NAN_LOSS.value, TerminationReason.LOSS_DIVERGENCE.value})
@@ -52,64 +52,68 @@ def is_over(report: GangReport, now: datetime) -> bool:
     return bool(ends) and (now - min(ends)).total_seconds() >= OTHER_RANKS_S_MAX
 
 
+class Closing(Protocol):
+    """What closing an attempt works with: a `World`, or a supervisor."""
+
+    @property
+    def tracks(self) -> Tracks:
+        """Every track."""
+        ...
+
+    @property
+    def orchestrator(self) -> Orchestrator:
+        """Says what became of the Dagster run that supervised."""
+        ...
+
+    @property
+    def rules(self) -> UserRules:
+        """A user's own rules of the classifier."""
+        ...
+
+
 def close_attempt(
-    tracks: Tracks,
+    closing: Closing,
     gangs: GangLauncher,
-    orchestrator: Orchestrator,
-    run_id: str,
-    attempt_id: int,
-    closed_by: str,
+    ref: AttemptRef,
     *,
-    message: str = "",
-    conditions: tuple[Condition, ...] = (),
-    clean: Redact = redact,
-    rules: UserRules = NO_RULES,
+    by: str,
+    problem: EndProblem = NO_PROBLEM,
 ) -> AttemptState:
     """End the attempt and return it ended, by this call or by another before it.
 
     Its processes are killed and seen gone first, and what they left on the machine is stored.
-    message, conditions: what the caller met or decided, kept as evidence; rules: a user's own rules of
-    the classifier. Idempotent, safe from two
-    processes. Raises UnknownRun, and GangError when processes cannot be ended; the attempt then
-    stays open.
+    problem: what the caller met or decided, kept as evidence. Idempotent, safe from two processes.
+    Raises UnknownRun, and GangError when processes cannot be ended; the attempt then stays open.
     """
+    tracks = closing.tracks
     for _ in range(GATHERINGS_MAX):
-        state, attempt = find_attempt(tracks, run_id, attempt_id)
+        state, attempt = find_attempt(tracks, ref)
         if not attempt.is_open:
             return attempt
-        gangs.kill(run_id, attempt_id)
-        gangs.ship(run_id, attempt_id, tracks.store)
-        report = gangs.observe(run_id, attempt_id)
+        gangs.kill(ref.run_id, ref.attempt_id)
+        gangs.ship(ref.run_id, ref.attempt_id, tracks.store)
+        report = gangs.observe(ref.run_id, ref.attempt_id)
         claim = attempt.claims[-1].body.dagster_run_id if attempt.claims else None
-        run = orchestrator.find(claim) if claim else None
-        gathered = gather(
-            tracks.store,
-            state,
-            attempt,
-            report,
-            run,
-            message=message,
-            conditions=conditions,
-            clean=clean,
-        )
-        ended = _ended(tracks, state, attempt, gathered, closed_by, rules)
-        draft = tracks.draft(Kind.ATTEMPT_ENDED, ended, attempt_id=attempt_id)
-        if tracks.decide_run(run_id, _unless_changed(draft, attempt)) is not None:
-            return find_attempt(tracks, run_id, attempt_id)[1]
+        run = closing.orchestrator.find(claim) if claim else None
+        gathered = gather(tracks, state, attempt, report, run, problem)
+        ended = _ended(tracks, state, attempt, gathered, by, closing.rules)
+        draft = tracks.draft(Kind.ATTEMPT_ENDED, ended, attempt_id=ref.attempt_id)
+        if tracks.decide_run(ref.run_id, _unless_changed(draft, attempt)) is not None:
+            return find_attempt(tracks, ref)[1]
     raise GangError(
-        f"Cannot close {attempt_key(run_id, attempt_id)}: its evidence changed "
-        f"{GATHERINGS_MAX} times while it was gathered; the next tick tries again."
+        f"Cannot close {ref.key}: its evidence changed {GATHERINGS_MAX} times while it was gathered; "
+        "the next tick tries again."
     )
 
 
-def find_attempt(tracks: Tracks, run_id: str, attempt_id: int) -> tuple[RunState, AttemptState]:
+def find_attempt(tracks: Tracks, ref: AttemptRef) -> tuple[RunState, AttemptState]:
     """Return the run and its attempt as they stand now; raises UnknownRun."""
-    state = tracks.run(run_id)
-    attempt = state.attempt(attempt_id)
+    state = tracks.run(ref.run_id)
+    attempt = state.attempt(ref.attempt_id)
     if attempt is None:
         raise UnknownRun(
-            f"{run_id} has no attempt {attempt_id}; it has {len(state.attempts)} so far. "
-            f"`tracks explain {run_id} --full` lists them."
+            f"{ref.run_id} has no attempt {ref.attempt_id}; it has {len(state.attempts)} so far. "
+            f"`tracks explain {ref.run_id} --full` lists them."
         )
     return state, attempt
 

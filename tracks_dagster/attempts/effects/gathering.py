@@ -13,6 +13,7 @@ from itertools import islice
 
 from tracks_dagster.attempts.effects.kept_logs import read_places
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.stores.journals import journal_prefix, line_time, parse_lines, spent_of
 from tracks_dagster.track.bodies import TimeSpent
@@ -51,22 +52,30 @@ class Gathered:
     first_line_ran: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndProblem:
+    """What whoever closes an attempt met or decided itself, in words and as evidence."""
+
+    message: str = ""
+    conditions: tuple[Condition, ...] = ()
+
+
+NO_PROBLEM = EndProblem()
+
+
 def gather(
-    store: ObjectStore,
+    tracks: Tracks,
     state: RunState,
     attempt: AttemptState,
     report: GangReport,
     run: OrchestratorRun | None,
-    *,
-    message: str,
-    conditions: tuple[Condition, ...],
-    clean: Redact,
+    problem: EndProblem,
 ) -> Gathered:
     """Return all that is known of the end of `attempt` now.
 
-    run: the Dagster run of its newest claim, if Dagster still lists it; message and conditions: what
-    the caller met, and what it decided itself.
+    run: the Dagster run of its newest claim, if Dagster still lists it.
     """
+    store, clean = tracks.store, tracks.clean
     launch_ids, words = _launches_and_words(store, state, attempt)
     journals = [journal_prefix(state.run_id, attempt.attempt_id, id_, 0) for id_ in launch_ids]
     ends = [read_journal_end(store, journal) for journal in journals]
@@ -78,12 +87,14 @@ def gather(
         attempt_id=attempt.attempt_id,
         launch_id=attempt.placed.launch_id if attempt.placed else None,
         ranks=ranks,
-        conditions=tuple(_clean_condition(c, clean) for c in (*report.conditions, *conditions)),
+        conditions=tuple(
+            _clean_condition(c, clean) for c in (*report.conditions, *problem.conditions)
+        ),
         stop=None
         if stop is None
         else {"by": stop.body.by, "why": stop.body.why, "mode": stop.body.mode},
         boot_ids=_changed_boots(store, state.run_id, attempt, report),
-        dagster=_dagster(attempt, run, clean(message)),
+        dagster=_dagster(attempt, run, clean(problem.message)),
         vanished=_has_vanished(report, ranks),
         started_at=report.started_at,
         finished_at=report.ended_at or journal.last_line_at,

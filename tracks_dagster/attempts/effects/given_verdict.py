@@ -11,7 +11,7 @@ from tracks_dagster.reasons.finding import STATED
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.track.bodies import AttemptReclassified
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import AttemptRef, attempt_key
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import Draft, Kind, Record
@@ -45,7 +45,7 @@ def give_verdict(
     attempt that has not ended or a reason that none can end for.
     """
     given = _valid(reason)
-    find_attempt(tracks, run_id, attempt_id)
+    find_attempt(tracks, AttemptRef(run_id=run_id, attempt_id=attempt_id))
 
     def choose(state: RunState | None) -> Draft | None:
         attempt = state.attempt(attempt_id) if state is not None else None

@@ -12,9 +12,9 @@ from tracks_dagster.reasons.beats import Beat
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.reasons.hangs import Hang, StackDump
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.track.text.redact import Redact
 
 # --- silence --------------------------------------------------------------------------------------
 #
@@ -51,20 +51,18 @@ def judged_beats(report: GangReport) -> Sequence[Beat]:
     return report.beats
 
 
-def keep_hang(
-    tracks: Tracks, gangs: GangLauncher, run_id: str, attempt_id: int, hang: Hang, *, clean: Redact
-) -> Condition:
+def keep_hang(tracks: Tracks, gangs: GangLauncher, ref: AttemptRef, hang: Hang) -> Condition:
     """Take a stack dump of every rank, store them, and return the finding as a condition.
 
     The dumps are objects beside the evidence, named by their sha256. A launcher that cannot dump
     keeps nobody from ending the gang.
     """
     try:
-        dumps = gangs.dump_stacks(run_id, attempt_id)
+        dumps = gangs.dump_stacks(ref.run_id, ref.attempt_id)
     except GangError as error:
         dumps = tuple(StackDump(rank=b.rank, text="", problem=str(error)) for b in hang.beats)
     kept = [
-        f"stacks of rank {dump.rank}: {_keep(tracks, run_id, attempt_id, clean(dump.text))}"
+        f"stacks of rank {dump.rank}: {_keep(tracks, ref, tracks.clean(dump.text))}"
         for dump in dumps
         if dump.text
     ]
@@ -79,8 +77,8 @@ def keep_hang(
     )
 
 
-def _keep(tracks: Tracks, run_id: str, attempt_id: int, text: str) -> str:
+def _keep(tracks: Tracks, ref: AttemptRef, text: str) -> str:
     data = text.encode()
-    key = f"runs/{run_id}/attempts/{attempt_id}/evidence/{sha256_hex(data)}.txt"
+    key = f"runs/{ref.run_id}/attempts/{ref.attempt_id}/evidence/{sha256_hex(data)}.txt"
     tracks.store.put(key, data)
     return key

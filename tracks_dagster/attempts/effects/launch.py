@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.retry.policy import sensor_of
-from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, attempt_key
+from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled
@@ -48,9 +48,14 @@ class OpenAttempt:
     root: str | None = None
 
     @property
+    def ref(self) -> AttemptRef:
+        """Which attempt it is."""
+        return AttemptRef(run_id=self.run_id, attempt_id=self.attempt.attempt_id)
+
+    @property
     def key(self) -> str:
         """The attempt's partition key."""
-        return attempt_key(self.run_id, self.attempt.attempt_id)
+        return self.ref.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

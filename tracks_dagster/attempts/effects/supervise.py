@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt, is_over
+from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem
 from tracks_dagster.attempts.effects.hanging import judged_beats, keep_hang
 from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill
 from tracks_dagster.attempts.effects.resuming import check_resume
@@ -34,10 +35,9 @@ from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
 from tracks_dagster.track.bodies import AttemptSupervised, Note
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
-from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
 from tracks_dagster.track.records import Draft, Kind, format_time
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import run_track
 
 POLL_S = 1.0
@@ -50,14 +50,6 @@ HANG_GRACE_S = 5.0  # between SIGTERM and SIGKILL of a gang that hangs: some of 
 
 def _kill_this_process() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """Why there is no gang to watch, in words and as evidence."""
-
-    message: str
-    conditions: tuple[Condition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +70,6 @@ class Supervisor:
     policy: RetryPolicy
     dagster_run_id: str
     host: str
-    clean: Redact
     sleep: Callable[[float], None]
     seen: Callable[[RunState], None]
     rules: UserRules = NO_RULES
@@ -93,17 +84,17 @@ class Supervisor:
         None when a newer claim took over: this one has to go at once and touch nothing more. Raises
         UnknownRun, and InvalidInput when the attempt has ended already.
         """
-        attempt = self._claim(run_id, attempt_id)
-        problem = self._start_or_adopt(run_id, attempt)
+        ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
+        problem = self._start_or_adopt(ref, self._claim(ref))
         if problem is None:
-            return self._watch(run_id, attempt_id)
+            return self._watch(ref)
         # A start may take long, and fail because a newer supervisor was at it too.
-        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        _, attempt = find_attempt(self.tracks, ref)
         if attempt.is_open and not self._holds(attempt):
             return None
-        return self._close(run_id, attempt_id, problem)
+        return self._close(ref, problem)
 
-    def _claim(self, run_id: str, attempt_id: int) -> AttemptState:
+    def _claim(self, ref: AttemptRef) -> AttemptState:
         """Append `attempt_supervised`: from here on older supervisors let go."""
         own = self.process
         body = AttemptSupervised(
@@ -113,56 +104,56 @@ class Supervisor:
             pid_started=own.started if own else None,
             boot_id=own.boot_id if own else None,
         )
-        draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=attempt_id)
+        draft = self.tracks.draft(Kind.ATTEMPT_SUPERVISED, body, attempt_id=ref.attempt_id)
 
         def choose(state: RunState | None) -> Draft | None:
-            attempt = state.attempt(attempt_id) if state else None
+            attempt = state.attempt(ref.attempt_id) if state else None
             is_free = attempt is not None and attempt.is_open and not self._holds(attempt)
             return draft if is_free else None
 
-        find_attempt(self.tracks, run_id, attempt_id)
-        self.tracks.decide_run(run_id, choose)
-        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        find_attempt(self.tracks, ref)
+        self.tracks.decide_run(ref.run_id, choose)
+        _, attempt = find_attempt(self.tracks, ref)
         if not attempt.is_open:
             raise InvalidInput(
-                f"Attempt {attempt_key(run_id, attempt_id)} has ended ({attempt.reason}) and stays "
-                f"as it is; `tracks retry {run_id} --why …` opens the next one, `tracks explain "
-                f"{attempt_key(run_id, attempt_id)}` says what happened."
+                f"Attempt {ref.key} has ended ({attempt.reason}) and stays "
+                f"as it is; `tracks retry {ref.run_id} --why …` opens the next one, `tracks explain "
+                f"{ref.key}` says what happened."
             )
         return attempt
 
-    def _start_or_adopt(self, run_id: str, attempt: AttemptState) -> Problem | None:
+    def _start_or_adopt(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
         """See to it that the gang lives; return why it cannot any more, or None."""
         give_up_at = self.monotonic() + START_S_MAX
         is_told = False
         while True:
             try:
-                return self._start_or_adopt_once(run_id, attempt)
+                return self._start_or_adopt_once(ref, attempt)
             except GangUnreachable as error:
                 if self.monotonic() >= give_up_at:
-                    return Problem(
+                    return EndProblem(
                         message=str(error), conditions=self._start_failed(attempt, error)
                     )
                 if not is_told:
-                    self._tell_of_waiting(run_id, attempt, error)
+                    self._tell_of_waiting(ref, error)
                 is_told = True
             self.sleep(START_AGAIN_S)
-            _, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
+            _, attempt = find_attempt(self.tracks, ref)
             if not attempt.is_open or not self._holds(attempt):
                 return None  # the first look of the watch lets go
 
-    def _start_or_adopt_once(self, run_id: str, attempt: AttemptState) -> Problem | None:
+    def _start_or_adopt_once(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
         """Raises GangUnreachable where another try may succeed."""
-        phase = self.gangs.observe(run_id, attempt.attempt_id).phase
+        phase = self.gangs.observe(ref.run_id, ref.attempt_id).phase
         if phase is not GangPhase.NEVER_STARTED:
             return None  # alive: adopted; gone: closed by the first look at it
         if attempt.placed is not None:
-            return Problem(
+            return EndProblem(
                 message="The launch that was placed does not live here, and no second one is started."
             )
-        state, attempt = find_attempt(self.tracks, run_id, attempt.attempt_id)
+        state, attempt = find_attempt(self.tracks, ref)
         if state.stop_for(attempt) is not None:
-            return Problem(message="It was stopped before its gang was started.")
+            return EndProblem(message="It was stopped before its gang was started.")
         if (refused := self._refuse_resume(state, attempt)) is not None:
             return refused
         try:
@@ -170,16 +161,15 @@ class Supervisor:
         except GangUnreachable:
             raise
         except GangError as error:
-            return Problem(message=str(error), conditions=self._start_failed(attempt, error))
+            return EndProblem(message=str(error), conditions=self._start_failed(attempt, error))
         return None
 
-    def _tell_of_waiting(self, run_id: str, attempt: AttemptState, error: GangError) -> None:
+    def _tell_of_waiting(self, ref: AttemptRef, error: GangError) -> None:
         """Say in the track, once, why the gang has not begun: a person may be able to help."""
         again = f"It is asked again every {START_AGAIN_S:g} s, for {START_S_MAX:g} s."
-        note = Note(by="supervisor", text=f"{self.clean(str(error))} {again}")
-        self.tracks.note_run(
-            run_id, self.tracks.draft(Kind.NOTE, note, attempt_id=attempt.attempt_id)
-        )
+        note = Note(by="supervisor", text=f"{self.tracks.clean(str(error))} {again}")
+        draft = self.tracks.draft(Kind.NOTE, note, attempt_id=ref.attempt_id)
+        self.tracks.note_run(ref.run_id, draft)
 
     def _start_failed(self, attempt: AttemptState, error: GangError) -> tuple[Condition, ...]:
         """Return what a cluster said when it refused the gang; on this machine nobody else spoke."""
@@ -195,90 +185,77 @@ class Supervisor:
         )
         return (told,)
 
-    def _refuse_resume(self, state: RunState, attempt: AttemptState) -> Problem | None:
+    def _refuse_resume(self, state: RunState, attempt: AttemptState) -> EndProblem | None:
         """Return why the attempt may not resume as it was opened to, or say what differs and go on."""
         resume = check_resume(
             self.tracks, state, attempt, foresee=self.foresee, rules=self.policy.environment
         )
         if resume.refusal is not None:
-            return Problem(message=resume.refusal.message, conditions=(resume.refusal,))
+            return EndProblem(message=resume.refusal.message, conditions=(resume.refusal,))
         if resume.note is not None:
             draft = self.tracks.draft(Kind.NOTE, resume.note, attempt_id=attempt.attempt_id)
             self.tracks.note_run(state.run_id, draft)
         return None
 
-    def _watch(self, run_id: str, attempt_id: int) -> AttemptState | None:
+    def _watch(self, ref: AttemptRef) -> AttemptState | None:
         """Look every `POLL_S` until the attempt ends; as long as training takes."""
         seen_seq = -1
         drained_at: float | None = None  # monotonic: a clock that is set must not end a save
         hang_watch: HangWatch | None = None
         while True:
-            state, attempt = find_attempt(self.tracks, run_id, attempt_id)
+            state, attempt = find_attempt(self.tracks, ref)
             if state.head.seq > seen_seq:
                 seen_seq = state.head.seq
-                self.tracks.project(run_track(run_id))  # what the ranks appended
+                self.tracks.project(run_track(ref.run_id))  # what the ranks appended
                 self.seen(state)
             if not attempt.is_open:
                 return attempt
             if not self._holds(attempt):
                 return None
-            report = self.gangs.observe(run_id, attempt_id)
+            report = self.gangs.observe(ref.run_id, ref.attempt_id)
             if is_over(report, self.tracks.now()):
-                return self._close(run_id, attempt_id)
+                return self._close(ref)
             self._play_own_death(state, report)
             hang_watch = hang_watch or HangWatch(limits_of(attempt.opened.config))
             hang = hang_watch.look(judged_beats(report), self.monotonic())
             if hang is not None and drained_at is None:
-                found = keep_hang(
-                    self.tracks, self.gangs, run_id, attempt_id, hang, clean=self.clean
-                )
-                if not self._goes_on(run_id, attempt_id, hang):
-                    return self._end_hung(run_id, attempt_id, found)
+                found = keep_hang(self.tracks, self.gangs, ref, hang)
+                if not self._goes_on(ref, hang):
+                    return self._end_hung(ref, found)
             if state.stop_for(attempt) is not None:
                 drained_at = self.monotonic() if drained_at is None else drained_at
-                self.gangs.drain(run_id, attempt_id, grace_s=self.drain_grace_s)
+                self.gangs.drain(ref.run_id, ref.attempt_id, grace_s=self.drain_grace_s)
                 if self.monotonic() - drained_at > self.drain_grace_s + DRAIN_KILL_S:
-                    return self._close(run_id, attempt_id)
+                    return self._close(ref)
             self.sleep(POLL_S)
 
-    def _goes_on(self, run_id: str, attempt_id: int, hang: Hang) -> bool:
+    def _goes_on(self, ref: AttemptRef, hang: Hang) -> bool:
         """Whether a rank has moved, or ended by itself, while the stacks were taken."""
-        report = self.gangs.observe(run_id, attempt_id)
+        report = self.gangs.observe(ref.run_id, ref.attempt_id)
         return tuple(judged_beats(report)) != hang.beats
 
-    def _end_hung(self, run_id: str, attempt_id: int, found: Condition) -> AttemptState | None:
+    def _end_hung(self, ref: AttemptRef, found: Condition) -> AttemptState | None:
         """End all ranks, whose stacks are kept: SIGTERM, a moment, SIGKILL."""
-        self.gangs.drain(run_id, attempt_id, grace_s=HANG_GRACE_S)
+        self.gangs.drain(ref.run_id, ref.attempt_id, grace_s=HANG_GRACE_S)
         give_up_at = self.monotonic() + HANG_GRACE_S
         while self.monotonic() < give_up_at:
-            if self.gangs.observe(run_id, attempt_id).phase is not GangPhase.ALIVE:
+            if self.gangs.observe(ref.run_id, ref.attempt_id).phase is not GangPhase.ALIVE:
                 break
             self.sleep(POLL_S)
-        _, attempt = find_attempt(self.tracks, run_id, attempt_id)
+        _, attempt = find_attempt(self.tracks, ref)
         if attempt.is_open and not self._holds(attempt):
             return None
         message = found.message.partition("\n")[0]
-        return self._close(run_id, attempt_id, Problem(message=message, conditions=(found,)))
+        return self._close(ref, EndProblem(message=message, conditions=(found,)))
 
     def _play_own_death(self, state: RunState, report: GangReport) -> None:
         done = min((beat.step for beat in report.beats), default=0) - 1
         if claim_outside_drill(self.tracks, state, "kill_run_worker", done) is not None:
             self.die()
 
-    def _close(self, run_id: str, attempt_id: int, problem: Problem | None = None) -> AttemptState:
-        ended = close_attempt(
-            self.tracks,
-            self.gangs,
-            self.orchestrator,
-            run_id,
-            attempt_id,
-            self.dagster_run_id,
-            message=problem.message if problem else "",
-            conditions=problem.conditions if problem else (),
-            clean=self.clean,
-            rules=self.rules,
-        )
-        self.seen(self.tracks.run(run_id))
+    def _close(self, ref: AttemptRef, problem: EndProblem = NO_PROBLEM) -> AttemptState:
+        ended = close_attempt(self, self.gangs, ref, by=self.dagster_run_id, problem=problem)
+        self.seen(self.tracks.run(ref.run_id))
         return ended
 
     def _holds(self, attempt: AttemptState) -> bool:

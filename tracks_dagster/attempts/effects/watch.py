@@ -54,16 +54,8 @@ def close_lost(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[tuple[s
 
 
 def _close(world: World, lost: OpenAttempt) -> AttemptState:
-    return close_attempt(
-        world.tracks,
-        world.launcher_of(lost.attempt.opened.compute.launcher),
-        world.orchestrator,
-        lost.run_id,
-        lost.attempt.attempt_id,
-        names.WATCH_ATTEMPTS,
-        clean=world.tracks.clean,
-        rules=world.rules,
-    )
+    gangs = world.launcher_of(lost.attempt.opened.compute.launcher)
+    return close_attempt(world, gangs, lost.ref, by=names.WATCH_ATTEMPTS)
 
 
 def _look(world: World, run_id: str) -> OpenAttempt | None:

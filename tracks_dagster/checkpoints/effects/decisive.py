@@ -21,8 +21,6 @@ from tracks_dagster.retry.decision import Refuse
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.policy import NEED_A_RULE, RetryPolicy
 from tracks_dagster.track.errors import CheckpointMismatch
-from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
 
 
@@ -49,27 +47,13 @@ def read_what_decides(
         wait = decide(state, policy, tracks.now(), () if lost is None else (lost,))
         if not isinstance(wait, Wait) or wait.verify is None:
             return Tick()
-        return Tick(done=_read(tracks, reader, state, wait, wait.verify, by=by, policy=policy))
+        try:
+            return Tick(done=(verify(tracks, reader, wait.verify, by=by),))
+        except CheckpointMismatch as error:
+            refuse = without_proof(state, wait, unreadable(error), tracks.now())
+        if isinstance(refuse, Refuse):  # unless somebody decided meanwhile
+            tracks.append_to(state, refusal_of(tracks, state, refuse, by=by, policy=policy))
+            tracks.project(run_track(run_id))
+        return Tick()
 
     return take_turns(runs_between_attempts(ledger, NEED_A_RULE), look, slice_until(tracks, until))
-
-
-def _read(
-    tracks: Tracks,
-    reader: CheckpointReader,
-    state: RunState,
-    wait: Wait,
-    ref: CheckpointRef,
-    *,
-    by: str,
-    policy: RetryPolicy,
-) -> tuple[Verified, ...]:
-    """Read one; where this version never can, refuse the retry, unless somebody decided meanwhile."""
-    try:
-        return (verify(tracks, reader, ref, by=by),)
-    except CheckpointMismatch as error:
-        refuse = without_proof(state, wait, unreadable(error), tracks.now())
-        if isinstance(refuse, Refuse):
-            tracks.append_to(state, refusal_of(tracks, state, refuse, by=by, policy=policy))
-            tracks.project(run_track(state.run_id))
-        return ()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.closing import close_attempt
+from tracks_dagster.attempts.effects.gathering import EndProblem
 from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
 from tracks_dagster.attempts.effects.opening.retry import Retries
 from tracks_dagster.attempts.effects.world import World
@@ -22,6 +23,7 @@ from tracks_dagster.recovery.restart_plan import NOW, Planned
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.errors import TracksError
+from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.records import Json, Kind
 
 CLOSED, OPENED, LEFT, FAILED = "closed", "opened", "left", "failed"
@@ -93,17 +95,10 @@ def _close(line: Line, acting: Acting) -> list[Act]:
     world = acting.world
     message = f"{acting.by} closed it by `tracks triage --apply` ({acting.why}): {line.why}"
     try:
-        ended = close_attempt(
-            world.tracks,
-            world.launcher_of(line.launcher),
-            world.orchestrator,
-            line.run_id,
-            line.attempt_id,
-            acting.by,
-            message=message,
-            clean=world.tracks.clean,
-            rules=world.rules,
-        )
+        gangs = world.launcher_of(line.launcher)
+        ref = AttemptRef(run_id=line.run_id, attempt_id=line.attempt_id)
+        problem = EndProblem(message=message)
+        ended = close_attempt(world, gangs, ref, by=acting.by, problem=problem)
     except TracksError as error:
         return [Act(run_id=line.run_id, what=FAILED, why=str(error))]
     words = f"attempt {line.attempt_id} ended as {ended.reason}: {line.why}"

@@ -1,15 +1,14 @@
 """Answers one SELECT over a SQLite ledger with DuckDB, in memory.
 
-The tables and views that the query names are copied in as arrow, only the columns that it names and
-less the rows that its conditions leave out anyway, all from one snapshot; SQLite itself computes the
-views. DuckDB can reach nothing else: no files, no network, no variables of this process, from the
-beginning: what a condition compares with is computed before the query.
+The tables and views that the query names are copied in as arrow, the columns that it names whole,
+from one snapshot; SQLite itself computes the views. DuckDB can reach nothing else: no files, no
+network, no variables of this process.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ import sqlalchemy as sa
 from tracks_dagster.ledger.effects.database.column_types import UtcTime
 from tracks_dagster.ledger.effects.database.engine import BUSY_S_MAX, READ_S_MAX
 from tracks_dagster.ledger.effects.database.sqlite_reading import to_read
-from tracks_dagster.ledger.effects.sql.sql_conditions import as_sqlite
 from tracks_dagster.ledger.effects.sql.sql_parse import CELLS_MAX, Select, too_large
 from tracks_dagster.track.errors import InvalidInput, LedgerError
 
@@ -61,8 +59,7 @@ def run_embedded(ledger: Path, select: Select) -> pa.Table:
         connection.execute("SET TimeZone = 'UTC'")
         connection.execute(f"SET default_null_order = '{_AS_POSTGRES}'")
         connection.execute("SET lock_configuration = true")
-        filters = _filters(connection, select)
-        for name, rows in _read(ledger, select, filters).items():
+        for name, rows in _read(ledger, select).items():
             connection.register(name, rows)
         with _time_limit(connection):
             return _answer(connection.sql(select.query))
@@ -84,26 +81,7 @@ def _answer(query: duckdb.DuckDBPyRelation) -> pa.Table:
         raise (duckdb.InterruptException if is_late else duckdb.Error)(str(error)) from error
 
 
-def _filters(connection: duckdb.DuckDBPyConnection, select: Select) -> dict[str, str]:
-    """Return what SQLite may check of a table's rows, by the table's name.
-
-    Begins the transaction in which `now()` says the same again.
-    """
-    connection.begin()
-    try:
-        told = [(each.column.table.name, as_sqlite(connection, each)) for each in select.conditions]
-    except (duckdb.Error, RecursionError):  # the query itself says it, if it comes to that
-        connection.rollback()
-        connection.begin()
-        return {}
-    filters: dict[str, list[str]] = {}
-    for table, condition in told:
-        if condition is not None:
-            filters.setdefault(table, []).append(condition)
-    return {table: " and ".join(each) for table, each in filters.items()}
-
-
-def _read(ledger: Path, select: Select, filters: Mapping[str, str]) -> dict[str, pa.Table]:
+def _read(ledger: Path, select: Select) -> dict[str, pa.Table]:
     """Return the tables that `select` may read, from one snapshot of the file."""
     reading = to_read(ledger)
     try:
@@ -114,10 +92,7 @@ def _read(ledger: Path, select: Select, filters: Mapping[str, str]) -> dict[str,
         ):
             _fetch(connection, f"PRAGMA busy_timeout = {BUSY_S_MAX * 1000}")
             connection.set_autocommit(False)
-            tables = {
-                table.name: _read_table(connection, table, select, filters.get(table.name))
-                for table in select.tables
-            }
+            tables = {table.name: _read_table(connection, table, select) for table in select.tables}
         reading.check_unchanged()
         return tables
     except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
@@ -127,21 +102,13 @@ def _read(ledger: Path, select: Select, filters: Mapping[str, str]) -> dict[str,
 
 
 def _read_table(
-    connection: adbc_driver_manager.AdbcConnection,
-    table: sa.Table,
-    select: Select,
-    where: str | None,
+    connection: adbc_driver_manager.AdbcConnection, table: sa.Table, select: Select
 ) -> pa.Table:
     columns = select.columns(table)
     kinds = [_ARROW[type(column.type)] for column in columns]
     first = ", ".join(f'{kind[0]} as "{c.name}"' for c, kind in zip(columns, kinds, strict=True))
     rest = ", ".join(f'"{column.name}"' for column in columns)
-    sql = f"select {rest} from {table.name}"
-    if where:
-        sql += f" where {where}"
-    if select.head is not None and select.head.table == table.name:
-        sql += f" {select.head.sql}"
-    rows = _fetch(connection, f"select {first} union all select * from ({sql})")
+    rows = _fetch(connection, f"select {first} union all select {rest} from {table.name}")
     schema = pa.schema([(c.name, kind[1]) for c, kind in zip(columns, kinds, strict=True)])
     return rows.slice(1).cast(schema)
 

@@ -13,7 +13,6 @@ from typing import Any
 
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.database.views import views
-from tracks_dagster.ledger.effects.sql.sql_conditions import every_node
 from tracks_dagster.track.errors import InvalidInput
 
 Tree = dict[str, Any]  # of a query, as DuckDB's parser writes it
@@ -207,3 +206,14 @@ def _unreadable(statements: Any, exact_names: frozenset[str]) -> Iterator[str]:
                     if each
                 )
         left += [(value, seen) for key, value in node.items() if key != "cte_map"]
+
+
+def every_node(tree: Any) -> Iterator[Tree]:
+    """Yield every object of a tree of JSON, however deep."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        if isinstance(node, dict):
+            yield node
+        children = node.values() if isinstance(node, dict) else node
+        left += [child for child in children if isinstance(child, dict | list)]

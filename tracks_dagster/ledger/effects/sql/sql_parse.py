@@ -17,9 +17,7 @@ import sqlalchemy as sa
 
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.database.views import views
-from tracks_dagster.ledger.effects.sql.sql_allowed import Named, check_allowed
-from tracks_dagster.ledger.effects.sql.sql_conditions import Condition, conditions, every_node
-from tracks_dagster.ledger.effects.sql.sql_heads import Head, head
+from tracks_dagster.ledger.effects.sql.sql_allowed import Named, check_allowed, every_node
 from tracks_dagster.ledger.sql_text import comparable_text
 from tracks_dagster.track.errors import InvalidInput
 
@@ -34,16 +32,13 @@ class Select:
     """One SELECT, of what is allowed. query: without comments. tables: those of the ledger, and its
     views, that it may read.
 
-    words: every name and literal in it, in lower case; None when any column may be read.
-    conditions: some that every row of the answer meets. head: all the rows that it needs, if few.
-    named: functions and attributes in it.
+    words: every name and literal in it, in lower case; None when any column may be read. named:
+    functions and attributes in it.
     """
 
     query: str
     tables: tuple[sa.Table, ...]
     words: frozenset[str] | None
-    conditions: tuple[Condition, ...]
-    head: Head | None
     named: Named
 
     def columns(self, table: sa.Table) -> list[sa.Column[Any]]:
@@ -68,7 +63,6 @@ def parse_select(query: str) -> Select:
         [(text,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
     try:
         tree = json.loads(text)
-        must_hold, first = conditions(tree), head(tree)
     except RecursionError as error:
         raise InvalidInput(
             "The query cannot be read: an expression in it is nested too deeply, as "
@@ -83,8 +77,6 @@ def parse_select(query: str) -> Select:
         query=query,
         tables=tables,
         words=None if _reads_unnamed(nodes) else frozenset(words),
-        conditions=must_hold,
-        head=first,
         named=named,
     )
 

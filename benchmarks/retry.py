@@ -18,13 +18,13 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks import retry_kill
+from benchmarks.defects import Case, drawn_trace, fleet
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import HOUR_S
-from tracks_dagster.simulation.defects import Case, drawn_trace, fleet
+from tracks_dagster.simulation.compare import best_ettr, best_kept_s
 from tracks_dagster.simulation.outcome import FIRST_START, Outcome, added
 from tracks_dagster.simulation.play import Decider, simulate
 from tracks_dagster.simulation.policies import advised, fixed_retries, ours
-from tracks_dagster.simulation.theory import best_ettr, best_kept_s
 from tracks_dagster.simulation.traces import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,

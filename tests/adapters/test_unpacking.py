@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.stores import unpacking
+from tracks_dagster.stores import archive
 from tracks_dagster.stores.archive import ArchiveStore, write_archive
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, StoreUnsuitable
 
@@ -112,7 +112,7 @@ def test_no_more_bytes_or_files_than_the_bounds_are_taken(
     ):
         opened.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(unpacking, bound, value)
+            patch.setattr(archive, bound, value)
             assert why in refused(path, opened, temp)
 
 
@@ -201,7 +201,7 @@ def test_a_disk_that_is_full_is_told_as_the_disk_and_not_as_the_archive(
         full.open("r+b", buffering=0) as device,
         pytest.raises(StoreUnavailable, match=r"No space left.*set TMPDIR"),
     ):
-        unpacking._unpack(path, device)
+        archive._unpack(path, device)
 
 
 def test_nothing_is_exported_that_could_not_be_read_again(

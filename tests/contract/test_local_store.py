@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.stores import durable, local, open_store
+from tracks_dagster.stores import local, open_store
 from tracks_dagster.stores.local import PARTIAL_FOLDER, LocalStore
 from tracks_dagster.track.errors import SettingsError, StoreUnavailable, StoreUnsuitable
 
@@ -156,8 +156,8 @@ def test_where_fsync_does_not_flush_the_drive_what_does_is_used(
         if refused:
             raise OSError(errno.ENOTSUP, os.strerror(errno.ENOTSUP))
 
-    monkeypatch.setattr(durable, "_FULL_SYNC", 51)
-    monkeypatch.setattr(durable.fcntl, "fcntl", fcntl)
+    monkeypatch.setattr(local, "_FULL_SYNC", 51)
+    monkeypatch.setattr(local.fcntl, "fcntl", fcntl)
     monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("fsync"))
     store.put("key", b"1")
     one = ["fcntl 51", "fsync"] if refused else ["fcntl 51"]

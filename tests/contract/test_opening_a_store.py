@@ -10,8 +10,12 @@ import pytest
 
 from tests.fakes import FakeObjectStore, Fault
 from tracks_dagster.stores import open_store, try_store
-from tracks_dagster.stores.format_file import check_format, make_format
-from tracks_dagster.stores.probe import PROBE_TRIES_MAX, probe_conditions
+from tracks_dagster.stores.checks import (
+    PROBE_TRIES_MAX,
+    check_format,
+    make_format,
+    probe_conditions,
+)
 from tracks_dagster.track.errors import StoreUnavailable, StoreUnsuitable
 
 

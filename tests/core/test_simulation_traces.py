@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.simulation.defects import drawn_trace, fleet
+from benchmarks.defects import drawn_trace, fleet
 from tracks_dagster.simulation.traces import (
     LLAMA3_CAUSES,
     LLAMA3_INTERRUPTIONS,

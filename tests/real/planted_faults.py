@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 
 from tests.real.checkpoint_life import Life
 from tracks_dagster.checkpoints.effects import retention
-from tracks_dagster.stores.durable import write_new
-from tracks_dagster.stores.local import LocalStore
+from tracks_dagster.stores.local import LocalStore, write_new
 
 
 def commit_before_manifest(life: Life) -> None:

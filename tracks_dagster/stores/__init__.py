@@ -11,9 +11,8 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from tracks_dagster.stores.archive import ArchiveStore, is_archive
-from tracks_dagster.stores.format_file import check_format, make_format
+from tracks_dagster.stores.checks import check_format, make_format, probe_conditions
 from tracks_dagster.stores.local import LocalStore, make_root
-from tracks_dagster.stores.probe import probe_conditions
 from tracks_dagster.track.errors import SettingsError, StoreUnsuitable
 from tracks_dagster.track.ports import Leftovers, ObjectStore
 

@@ -14,6 +14,7 @@ purpose, and the umask decides.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import threading
@@ -24,7 +25,6 @@ from io import FileIO
 from itertools import islice
 from pathlib import Path
 
-from tracks_dagster.stores.durable import sync_folder, write_new
 from tracks_dagster.stores.keys import check_key, is_key, is_part
 from tracks_dagster.track.errors import StoreUnavailable, StoreUnsuitable
 from tracks_dagster.track.ports import LEFTOVER_AGE_S
@@ -304,3 +304,50 @@ def _translated(what: str) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             reason = _without_inodes(error) or reason
         raise StoreUnavailable(f"Cannot {what}: {reason}.") from error
+
+
+# --- durable --------------------------------------------------------------------------------------
+#
+# Files and folders that are on the medium when a call returns: all that `LocalStore` syncs with.
+#
+# A file's bytes and its name are durable apart: the name only once its folder was synced as well.
+
+# On macOS fsync(2) leaves the bytes in the drive's cache; only this flushes it.
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+_NO_FULL_SYNC = frozenset({errno.ENOTSUP, errno.EINVAL, errno.ENOTTY})  # network file systems
+
+
+def write_new(path: Path, data: bytes | memoryview, *, mode: int = 0o666) -> None:
+    """Create the file `path` with `data`, durable but for its name; raises OSError.
+
+    mode: of the file; the umask takes away from it.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` durable, whoever gave them; raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        _sync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync(descriptor: int) -> None:
+    if _FULL_SYNC is None:
+        os.fsync(descriptor)
+        return
+    try:
+        fcntl.fcntl(descriptor, _FULL_SYNC)
+    except OSError as error:
+        if error.errno not in _NO_FULL_SYNC:
+            raise
+        os.fsync(descriptor)

@@ -14,10 +14,17 @@ from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
 from tracks_dagster.settings import Settings, load_policy, read_policy_file
-from tracks_dagster.simulation.compare import EVERY_S, OURS, Row, choices, compare, row_json
+from tracks_dagster.simulation.compare import (
+    EVERY_S,
+    OURS,
+    Row,
+    best_ettr,
+    choices,
+    compare,
+    row_json,
+)
 from tracks_dagster.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
 from tracks_dagster.simulation.play import Scenario
-from tracks_dagster.simulation.theory import best_ettr
 from tracks_dagster.simulation.traces import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,

@@ -14,7 +14,7 @@ from tracks_dagster.kubernetes.effects.api.kube_requests import Object
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
-from tracks_dagster.stores.format_file import FORMAT_KEY
+from tracks_dagster.stores.checks import FORMAT_KEY
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import ENV_STORE
 from tracks_dagster.track.ports import ObjectStore

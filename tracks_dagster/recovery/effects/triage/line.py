@@ -13,15 +13,16 @@ from typing import Any
 
 from tracks_dagster.attempts.pace import Pace, Span, mean_step, measure, time_for
 from tracks_dagster.attempts.ports import GangReport
-from tracks_dagster.recovery.effects.triage.cells import MEMORY_METRIC, cell_signs
-from tracks_dagster.recovery.effects.triage.reading import RunRead
-from tracks_dagster.recovery.effects.triage.steps import committed_step, last_step
+from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.recovery.effects.triage.reading import Commit, RunRead
 from tracks_dagster.recovery.signs import Sign
 from tracks_dagster.recovery.triage import Judged, Verdict
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
+from tracks_dagster.track.track import log_key, run_track
 
 _STANDINGS = {
     Verdict.ALIVE: "running",
@@ -286,3 +287,94 @@ def _metrics(read: RunRead) -> tuple[Mapping[str, float], int | None]:
     if read.commit is not None:
         return read.commit.metrics, read.commit.step
     return {}, None
+
+
+MEMORY_METRIC = "device_memory_bytes"  # what a trainer may report of its own device
+
+
+def cell_signs(
+    read: RunRead, *, step: int, code: str, pace: Pace | None, left_how: str, memory_how: str
+) -> tuple[Sign, ...]:
+    """Return the evidence for code, commit, progress, metrics, time left and memory."""
+    first, journal = log_key(run_track(read.run_id), 0), _journal_prefix(read)
+    signs = [Sign(cell="code", words=code, source=first)]
+    if read.problem is not None:
+        signs.append(Sign(cell="verdict", words=read.problem, source=run_track(read.run_id)))
+    if read.commit is not None:
+        signs += _commit_signs(read.run_id, read.commit)
+    signs += _progress_signs(read, step, journal)
+    pace_data = {} if pace is None else {"step_s": pace.step_s, "spread_s": pace.spread_s}
+    paced = first if pace is None or journal is None else journal
+    signs.append(Sign(cell="time left", words=left_how, source=paced, data=pace_data))
+    newest = read.journal.steps[-1:]
+    is_measured = journal is not None and any(MEMORY_METRIC in line.metrics for line in newest)
+    memory = journal if journal is not None and is_measured else first
+    return (*signs, Sign(cell="memory", words=memory_how, source=memory))
+
+
+def _journal_prefix(read: RunRead) -> str | None:
+    """Return the prefix of the journal that tells the newest step."""
+    if read.paced is None or read.paced_launch is None:
+        return None
+    return journal_prefix(read.run_id, read.paced, read.paced_launch, 0)
+
+
+def _commit_signs(run_id: str, commit: Commit) -> tuple[Sign, Sign]:
+    source = f"the ledger, checkpoints, {run_id}, {commit.manifest_sha256[:12]}"
+    if commit.seq is not None:
+        source = log_key(run_track(run_id), commit.seq)
+    words = f"step {commit.step} of attempt {commit.attempt_id}, committed {format_time(commit.at)}"
+    epoch = f"{commit.epoch} at the commit of step {commit.step}"
+    return Sign(cell="commit", words=words, source=source), Sign(
+        cell="epoch", words=epoch, source=source
+    )
+
+
+def _progress_signs(read: RunRead, step: int, journal: str | None) -> list[Sign]:
+    """Return what tells the newest step, and the metrics that were reported with it."""
+    if journal is None:
+        words = f"step {step}, by its records: no step stands in a journal"
+        return [Sign(cell="progress", words=words, source=run_track(read.run_id))]
+    newest = read.journal.steps[-1]
+    words = f"step {newest.step} was finished {newest.at}"
+    if step > newest.step:
+        words = f"{words}; records and beats tell of step {step}"
+    elif step < newest.step:
+        words = (
+            f"{words} by attempt {read.paced}, and lost with it: what lives now is at step {step}"
+        )
+    reported = f"as reported in step {newest.step}"
+    return [
+        Sign(cell="progress", words=words, source=journal, data={"step": step}),
+        Sign(cell="metrics", words=reported, source=journal),
+    ]
+
+
+# Where each of these phases stands, the step itself is done; in the others it is under way.
+_AFTER_THE_STEP = frozenset({Phase.SAVING, Phase.EVALUATING, Phase.ENDING})
+
+
+def last_step(read: RunRead, report: GangReport | None, *, lives: bool) -> int:
+    """Return the last step that was finished, by journal, beat, commit or the record of the end.
+
+    lives: the newest attempt does, and what one before it finished beyond its checkpoint is lost.
+    """
+    attempt = read.tail.attempt if read.tail is not None else None
+    known = [committed_step(read), read.row["final_step"] or 0]
+    if not lives:
+        known += [ended["last_step"] or 0 for ended in read.attempts[-1:]]
+    if not lives or (attempt is not None and read.paced == attempt.attempt_id):
+        known += [step.step for step in read.journal.steps[-1:]]
+    if attempt is not None and attempt.ended is not None:
+        known.append(attempt.ended.last_step or 0)
+    for beat in report.beats if report is not None else ():
+        if beat.rank == 0:
+            known.append(beat.step if beat.phase in _AFTER_THE_STEP else beat.step - 1)
+    return max(known)
+
+
+def committed_step(read: RunRead) -> int:
+    """Return the step of the checkpoint that a restart goes on from; 0 for the beginning."""
+    if read.commit is not None:
+        return read.commit.step
+    return int(read.row["branched_from_step"] or 0)

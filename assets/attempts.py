@@ -52,7 +52,7 @@ from tracks_dagster.review.effects.receipt_metadata import (
     ending_tags,
     runs_address,
 )
-from tracks_dagster.review.effects.report.link import write_report
+from tracks_dagster.review.effects.report.page import write_report
 from tracks_dagster.settings import find_ui_url, usable_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput, TracksError

@@ -26,8 +26,7 @@ from tracks_dagster.review.effects.explain.explanation import (
 )
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 from tracks_dagster.review.effects.explain.random_failed import SEED_MAX, Picked, pick_failed
-from tracks_dagster.review.effects.explain.raw_records import evidence_text, record_lines
-from tracks_dagster.review.effects.explain.reading import Break
+from tracks_dagster.review.effects.explain.reading import Break, evidence_text, record_lines
 from tracks_dagster.review.effects.explain.run import (
     ATTEMPTS_TOLD_MAX,
     Around,
@@ -249,7 +248,7 @@ def _write(
     html: str,
     around: Around,
 ) -> Break | None:
-    from tracks_dagster.review.effects.report.link import write_report  # most calls need none of it
+    from tracks_dagster.review.effects.report.page import write_report  # most calls need none of it
 
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
     written = write_report(tracks, run_id, file, around, attempt_id=attempt_id)

@@ -10,7 +10,7 @@ from tracks_dagster.cli.common import as_json, print_answer, run_argument
 from tracks_dagster.cli.night.explain import draw_on
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.effects.explain.run import Around
-from tracks_dagster.review.effects.report import link as report_link
+from tracks_dagster.review.effects.report import page as report_link
 from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices
 from tracks_dagster.track.names import check_run_id

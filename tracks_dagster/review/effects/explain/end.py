@@ -1,21 +1,42 @@
-"""Explain the end of an attempt: the verdict, the evidence that it rests on, what speaks against it.
+"""How an attempt ended: the verdict, the evidence it rests on, what speaks against it, each rank's end.
 
-Stored evidence is believed only while it has the hash that the verdict's record names.
+Stored evidence is believed only while it has the hash that the verdict's record names. A rank's log
+often ends with what another rank's failure did to it; so the one that began is named, and is first.
 """
 
 from __future__ import annotations
 
+import json
+import signal
+from collections.abc import Iterator
+
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.evidence import Evidence
+from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.initiator import initiator
 from tracks_dagster.reasons.logs import newest_own_frame
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.review.effects.explain.explanation import Ended
-from tracks_dagster.review.effects.explain.ranks import rank_ends
-from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.run_state import AttemptState
+from tracks_dagster.track.text.redact import redact
+
+# --- end ------------------------------------------------------------------------------------------
+#
+# Explain the end of an attempt: the verdict, the evidence that it rests on, what speaks against it.
+#
+# Stored evidence is believed only while it has the hash that the verdict's record names.
 
 TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
+RANKS_MAX = 8  # the earliest to end; the evidence has all of them
+LATE_MAX = 4
+KILLED = (signal.SIGKILL, signal.SIGTERM)
+LINE_CHARACTERS_MAX = 240
+FAILED_FIRST = "which failed first"
+FROM_OUTSIDE = (ReasonFamily.AS_MEANT, ReasonFamily.CAPACITY)  # no rank began it
 
 
 def explain_end(
@@ -60,10 +81,10 @@ def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
     The newest frame of the user's own code comes first where these lines do not hold it.
     """
     words = [r.last_word for r in evidence.ranks if r.last_word] if evidence else []
-    told = [word for word in words if word.traceback_tail]
-    if not told:
+    with_tail = [word for word in words if word.traceback_tail]
+    if not with_tail:
         return ()
-    root = next((word for word in told if word.reason == reason), told[0])
+    root = next((word for word in with_tail if word.reason == reason), with_tail[0])
     lines = root.traceback_tail.strip().splitlines()
     own = newest_own_frame(lines)
     begin = max(0, len(lines) - TRACEBACK_LINES_MAX)
@@ -71,3 +92,80 @@ def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
         return tuple(lines[begin:])
     begin = max(begin, own.stop)
     return (*lines[own.start : own.stop], *(("  …",) if begin > own.stop else ()), *lines[begin:])
+
+
+# --- each rank ------------------------------------------------------------------------------------
+
+
+def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[str]:
+    """Yield a line for each of the ranks that ended first, before all the one that failed first."""
+    ends = evidence.ranks if evidence is not None else ()
+    first = None if reason.family in FROM_OUTSIDE else _began(initiator(ends))
+    ordered = sorted(ends, key=lambda end: (end != first, end.ended_at or "~", end.rank))
+    for end in ordered[:RANKS_MAX]:
+        began = f", {FAILED_FIRST}," if end == first and len(ordered) > 1 else ""
+        yield f"rank {end.rank}{began} {_how(end)}{_last_line(end)}"
+    if len(ordered) > RANKS_MAX:
+        yield f"{len(ordered) - RANKS_MAX} more ranks ended later"
+
+
+def _began(end: RankEnd | None) -> RankEnd | None:
+    """Return the rank if it failed by itself: one that was killed says nothing about who began."""
+    if end is None or end.exit_code == 0 or end.signal in KILLED:
+        return None
+    return end if end.has_ended else None
+
+
+def _how(end: RankEnd) -> str:
+    at = f" at {end.ended_at[:19]}Z" if end.ended_at else ""
+    killed = ", OOM-killed" if end.oom_killed else ""
+    if end.signal is not None:
+        return f"was ended by {_signal(end.signal)}{at}{killed}"
+    if end.exit_code is not None:
+        return f"ended with exit code {end.exit_code}{at}{killed}"
+    return f"left no exit code: nobody saw it end{killed}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(end: RankEnd) -> str:
+    """Return the last line of its log, or what its last word says where there is no log."""
+    lines = [line for line in end.log_tail.splitlines() if line.strip()]
+    if lines:
+        return f"; its log ends: {lines[-1].strip()[:LINE_CHARACTERS_MAX]}"
+    word = end.last_word
+    return f"; its last word: {_word(word)}" if word is not None else "; no log of it is kept"
+
+
+def _word(word: LastWord) -> str:
+    said = f", {redact(word.message)}" if word.message else ""
+    return f"{word.reason}{said}"[:LINE_CHARACTERS_MAX]
+
+
+def late_words(store: ObjectStore, run_id: str, attempt: AttemptState) -> Iterator[str]:
+    """Yield what ranks of the attempt's launch said after its end had been recorded: zombies."""
+    if attempt.placed is None or attempt.ended_at is None:
+        return
+    prefix = f"runs/{run_id}/attempts/{attempt.attempt_id}/{attempt.placed.launch_id}/exit/"
+    ended_at = f"{attempt.ended_at:%Y-%m-%dT%H:%M:%S.%fZ}"
+    words = (_read_word(store, key) for key in store.list(prefix))
+    late = sorted((w for w in words if w and w.at > ended_at), key=lambda word: word.at)
+    for word in late[:LATE_MAX]:
+        step = f" at step {word.step}" if word.step is not None else ""
+        yield (
+            f"after this end was recorded, rank {word.rank} of the same launch still lived: at "
+            f"{word.at[:19]}Z{step} it gave up as {_word(word)}. What it wrote after the end does "
+            "not count."
+        )
+
+
+def _read_word(store: ObjectStore, key: str) -> LastWord | None:
+    try:
+        return from_json(LastWord, json.loads(store.get(key) or b"null"))
+    except (ValueError, TrackBroken):
+        return None

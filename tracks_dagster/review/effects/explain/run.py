@@ -24,8 +24,14 @@ from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import RunTime, run_buckets
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.review.completeness import completeness
-from tracks_dagster.review.effects.explain.began import explain_began
-from tracks_dagster.review.effects.explain.end import explain_end
+from tracks_dagster.review.effects.explain.attempt import (
+    explain_began,
+    explain_data,
+    explain_progress,
+    explain_tried,
+    missing,
+)
+from tracks_dagster.review.effects.explain.end import explain_end, late_words
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
     RankPlaced,
@@ -43,13 +49,9 @@ from tracks_dagster.review.effects.explain.made import (
     explain_run_cost,
     rests_on,
 )
-from tracks_dagster.review.effects.explain.missing import missing
 from tracks_dagster.review.effects.explain.next_action import explain_next, what_to_do
-from tracks_dagster.review.effects.explain.progress import explain_progress
-from tracks_dagster.review.effects.explain.ranks import late_words
 from tracks_dagster.review.effects.explain.reading import RunRead, read_run
 from tracks_dagster.review.effects.explain.stretches import stretches
-from tracks_dagster.review.effects.explain.tried import explain_data, explain_tried
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.stores.journals import journal_prefix, read_tail

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from tracks_dagster.ledger.time_buckets import BUCKETS
-from tracks_dagster.review.effects.goodput.values import Goodput, Group
+from tracks_dagster.review.effects.goodput.read import Goodput, Group
 
 WORDS = {
     "queue": "in queue, before the first rank",

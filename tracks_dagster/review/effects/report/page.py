@@ -10,6 +10,7 @@ stands together, and what is left out is said.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
+from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.review.effects.explain.run import (
     NOTHING_AROUND,
     Around,
@@ -41,9 +43,11 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.report.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.report.loss_curve import colour, loss_curve
 from tracks_dagster.review.effects.report.timeline import lanes, name_of
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.private_files import file_mode
 from tracks_dagster.track.text.safe_text import visible
 
 TEMPLATE = "report.html"
@@ -54,6 +58,51 @@ RECORDS_MAX = 1000  # the newest
 SHARE_SEEN_MIN = 0.0005  # of the bar; what is narrower stands in the table only
 _CODE = re.compile(r"`([^`]+)`")
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A report that was written. link: a file URL, of the attempt's place in it if one was named."""
+
+    path: Path
+    link: str
+    broken: Break | None
+
+
+def write_report(
+    tracks: Tracks,
+    run_id: str,
+    file: Path,
+    around: Around = NOTHING_AROUND,
+    *,
+    attempt_id: int | None = None,
+) -> Written:
+    """Write the report of a run as it stands now, that of `attempt_id` unfolded.
+
+    The file is replaced as a whole. Safe from two processes: the last one's file stays. Raises as
+    `read_to_explain`, and InvalidInput where the file cannot be written.
+    """
+    told = read_to_explain(tracks, run_id, around)
+    html = render_told(tracks, told, around, attempt_id=attempt_id)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+        with open(unfinished, "w", encoding="utf-8", opener=_create) as out:
+            out.write(html)
+        unfinished.replace(file)
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+        why = getattr(error, "strerror", None) or error
+        raise InvalidInput(
+            f"Cannot write the report {file}: {why}. Name another file: `tracks report {run_id} "
+            "--out FILE`."
+        ) from error
+    anchor = "" if attempt_id is None else f"#{report_anchor(attempt_id)}"
+    return Written(path=file, link=f"{file.absolute().as_uri()}{anchor}", broken=told.read.broken)
+
+
+def _create(path: str, flags: int) -> int:
+    folder = Path(path).absolute().parent
+    return os.open(path, flags, file_mode(f.stat().st_mode for f in (folder, *folder.parents)))
 
 
 def render_report(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> str:

@@ -45,7 +45,7 @@ from tracks_dagster.data.families import FAMILIES
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.reasons.endings import Ending, ending_check
-from tracks_dagster.review.effects.explain.run import Around
+from tracks_dagster.review.effects.explain.run import ExplainContext
 from tracks_dagster.review.effects.receipt_metadata import (
     Show,
     attempt_metadata,
@@ -289,10 +289,14 @@ def _write_report(
         return None  # the file would lie in this run worker's pod
     rules, _ = app.usable_rules()
     prices, _ = usable_prices(app.settings)
-    around = Around(rules=rules, ledger=app.ledger, ui_url=find_ui_url(app.settings), prices=prices)
+    explain_context = ExplainContext(
+        rules=rules, ledger=app.ledger, ui_url=find_ui_url(app.settings), prices=prices
+    )
     file = app.settings.reports / f"{run_id}.html"
     try:
-        return str(write_report(app.tracks, run_id, file, around, attempt_id=attempt_id).path)
+        return str(
+            write_report(app.tracks, run_id, file, explain_context, attempt_id=attempt_id).path
+        )
     except (TracksError, OSError) as error:
         problem = f"No report was written to {file}, the receipt names none: {error}"
         context.log.warning(app.redact(problem))

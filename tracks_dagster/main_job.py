@@ -22,7 +22,7 @@ from tracks_dagster.cli.printing import visible_output
 from tracks_dagster.cli.start.driving import drive
 from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
 from tracks_dagster.cli.start.snapshots import ensure_snapshots
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt
+from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
 from tracks_dagster.settings import Settings
@@ -98,7 +98,7 @@ def _tell(app: App, outcome: Json) -> None:
         if attempt["termination_reason"] == TerminationReason.GPU_OOM:
             attempt_id = attempt["attempt_id"]
             click.echo(f"\n$ tracks explain {attempt_key(run_id, attempt_id)}")
-            around = Around(rules=app.usable_rules()[0])
+            around = ExplainContext(rules=app.usable_rules()[0])
             attempt = explain_attempt(app.tracks, run_id, attempt_id, around)
             click.echo(attempt_summary(attempt, width=text_width()))
     promotion = outcome["promotion"]

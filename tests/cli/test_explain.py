@@ -187,8 +187,8 @@ def test_what_a_broken_record_does_not_reach_is_not_said_to_be_open_or_absent(
     assert "what to do    First mend the record: Restore the object" in told
     assert "still running" not in told
     later = call("explain", f"{RUN_ID}/a03")
-    assert later.exit_code == 1  # it is there, and cannot be told
-    assert f"Whether {RUN_ID} has an attempt 3 cannot be told" in later.stderr
+    assert later.exit_code == 1  # it is there, and cannot be read
+    assert f"Whether {RUN_ID} has an attempt 3 cannot be known" in later.stderr
 
 
 def test_an_attempt_that_runs_says_so_and_what_is_known(
@@ -298,7 +298,7 @@ def test_of_a_run_with_many_attempts_the_newest_are_told_and_the_others_named(
     text = call("explain", "many", "--full").stdout
     assert text.count("what it tried") == 12
     assert "a01 to a30 30 attempts, preempted" in text
-    assert "the oldest 18 are told here only" in text
+    assert "the oldest 18 are listed here only" in text
     named = [arguments for arguments in commands_in(text) if arguments != ["up"]]  # it goes on
     assert all(call(*arguments).exit_code in (0, 1) for arguments in named[:3])
     assert json.loads(call("explain", "many", "--json").stdout)["left_out"] == 18

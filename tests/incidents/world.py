@@ -39,7 +39,7 @@ from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import sensor_of
 from tracks_dagster.review.effects.explain.explanation import AttemptExplanation
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt
+from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import (
@@ -202,7 +202,9 @@ class World:
 
     def explain(self, attempt_id: int) -> AttemptExplanation:
         """Return what the record says of an attempt."""
-        return explain_attempt(self.tracks, self.run_id, attempt_id, Around(ledger=self.ledger))
+        return explain_attempt(
+            self.tracks, self.run_id, attempt_id, ExplainContext(ledger=self.ledger)
+        )
 
     # --- what there is ------------------------------------------------------------------------
 

@@ -227,7 +227,7 @@ def test_of_many_notes_the_newest_are_told_and_the_others_counted(
     text = attempt_text(explained)
     assert "note number 999" in text
     assert "note number 979" not in text
-    assert "980 older notes are not told here: `tracks search WORD --run gpt-story`" in text
+    assert "980 older notes are left out: `tracks search WORD --run gpt-story`" in text
 
 
 def test_an_alert_of_the_run_is_told_with_the_notes(story: Story, tracks: Tracks) -> None:

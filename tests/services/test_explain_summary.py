@@ -13,7 +13,7 @@ from tests.incidents.parts import parts_of
 from tests.random_histories import random_run
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
 from tracks_dagster.review.effects.explain.summary import LINES_MAX, attempt_summary, run_summary
 from tracks_dagster.track.bodies import RetryRefused
 from tracks_dagster.track.records import Kind
@@ -23,8 +23,8 @@ SEEDS = 60
 WIDTHS = (60, 80, 100)
 
 
-def of_attempt(tracks: Tracks, attempt_id: int, around: Around | None = None) -> str:
-    explained = explain_attempt(tracks, RUN_ID, attempt_id, around or Around())
+def of_attempt(tracks: Tracks, attempt_id: int, around: ExplainContext | None = None) -> str:
+    explained = explain_attempt(tracks, RUN_ID, attempt_id, around or ExplainContext())
     return attempt_summary(explained, width=100)
 
 
@@ -78,7 +78,9 @@ def test_an_open_attempt_says_how_far_it_is_and_nothing_of_an_end(
     story.ship(range(1, 15))
     story.commit(10)
     story.write_tracks()
-    text = of_attempt(tracks, 1, Around(waits=lambda state: "waiting: sensor retry_oom is off"))
+    text = of_attempt(
+        tracks, 1, ExplainContext(waits=lambda state: "waiting: sensor retry_oom is off")
+    )
     assert text.startswith("gpt-story/a01: open.\nwaiting: sensor retry_oom is off\n")
     parts = parts_of(text)
     assert parts["how far it is"][0].startswith("It is still running: step 14 of 40")

@@ -11,7 +11,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.reading import read_run
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
 from tracks_dagster.review.effects.explain.text import attempt_text, run_text
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal
@@ -92,7 +92,7 @@ def test_a_last_record_that_was_cut_off_or_edited_is_known_to_the_ledger_alone(
     assert edited.broken is not None
     assert (edited.broken.seq, len(edited.records)) == (last, last)
     store.delete(log_key(TRACK, last))
-    cut = explain_run(tracks, RUN_ID, Around(ledger=ledger))
+    cut = explain_run(tracks, RUN_ID, ExplainContext(ledger=ledger))
     assert cut.broken is not None
     assert cut.broken.seq == last
     assert "deleted or damaged" in cut.broken.meaning

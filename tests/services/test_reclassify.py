@@ -16,7 +16,7 @@ from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.reasons.user_rules import NO_RULES, Where, make_rule, make_rules
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.limits import spendings
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt
+from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.reasons import TerminationReason
@@ -78,7 +78,7 @@ def test_what_speaks_against_a_users_rule_is_told_with_that_rule(
     given = evidence(end(code=1, log=f"{FABRIC_DOWN}\nValueError: bad shape"))
     history = ended(History("r-1").declare().open().place(), store, given, "network_fabric")
     history.write_to(store)
-    with_rule = explain_attempt(tracks, "r-1", 1, Around(rules=OURS)).ended
+    with_rule = explain_attempt(tracks, "r-1", 1, ExplainContext(rules=OURS)).ended
     without = explain_attempt(tracks, "r-1", 1).ended
     assert with_rule is not None
     assert without is not None

@@ -10,9 +10,9 @@ from tests.fakes import FakeObjectStore
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.effects.explain.run import NOTHING_AROUND, Around, read_to_explain
+from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
-from tracks_dagster.review.effects.report.page import EXPLAINED_MAX, render_report, render_told
+from tracks_dagster.review.effects.report.page import EXPLAINED_MAX, render_loaded, render_report
 from tracks_dagster.track.track import log_key, run_track
 
 VOID = {"meta", "line", "circle", "polyline", "br"}
@@ -151,7 +151,7 @@ def test_the_explanation_of_an_attempt_has_its_place_and_evidence_is_folded_away
     story: Story, tracks: Tracks
 ) -> None:
     story.whole()
-    html = render_told(tracks, read_to_explain(tracks, RUN_ID), NOTHING_AROUND, attempt_id=2)
+    html = render_loaded(tracks, load_run(tracks, RUN_ID), NO_CONTEXT, attempt_id=2)
     assert re.findall(r'<details class="told" id="(a\d\d)"( open)?>', html) == [
         ("a01", ""),
         ("a02", " open"),
@@ -176,7 +176,7 @@ def test_a_run_of_three_hundred_attempts_stays_readable_and_says_what_stands_tog
     assert f"The oldest {300 - EXPLAINED_MAX} attempts are not explained here" in html
     assert "a01–a39 (39 attempts)" in html
     assert len(html) < 2_000_000
-    early = render_told(tracks, read_to_explain(tracks, RUN_ID), NOTHING_AROUND, attempt_id=7)
+    early = render_loaded(tracks, load_run(tracks, RUN_ID), NO_CONTEXT, attempt_id=7)
     assert 'id="a07" open' in early  # the one that was asked for is there all the same
 
 
@@ -197,7 +197,7 @@ def test_what_the_run_cost_in_money_stands_with_its_seconds(story: Story, tracks
     story.whole()
     assert "a device hour" not in render_report(tracks, RUN_ID)
     prices = Prices(currency="EUR", per_device_hour={"cpu": 36.0}, source="prices.yaml")
-    html = render_report(tracks, RUN_ID, Around(prices=prices))
+    html = render_report(tracks, RUN_ID, ExplainContext(prices=prices))
     assert "1.12 EUR at 36 a device hour" in html  # 112 device seconds
 
 
@@ -205,6 +205,6 @@ def test_pages_of_the_ui_can_be_followed_where_its_address_is_set(
     story: Story, tracks: Tracks
 ) -> None:
     story.whole()
-    page = Page(render_report(tracks, RUN_ID, Around(ui_url="https://dagster.example.org")))
+    page = Page(render_report(tracks, RUN_ID, ExplainContext(ui_url="https://dagster.example.org")))
     assert "https://dagster.example.org/runs/dagster-2" in page.links
     assert all(link.startswith("https://dagster.example.org/") for link in page.links)

@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.effects.launch import PendingLaunch
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.effects.explain.run import Around, explain_attempt, explain_run
+from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
 from tracks_dagster.review.effects.explain.text import attempt_text, run_text
 from tracks_dagster.review.effects.report.page import render_report
 from tracks_dagster.review.effects.status import RunLine, read_status, reads_what_waits
@@ -294,7 +294,7 @@ def test_a_launch_that_does_not_come_is_told_everywhere(
     found = line(tracks, ledger)
     assert (found.waiting_for or "").startswith(words or "")
     assert (found.waiting_for is None) is (words is None)
-    around = Around(waits=reads_what_waits(tracks))
+    around = ExplainContext(waits=reads_what_waits(tracks))
     for told in (
         run_text(explain_run(tracks, RUN_ID, around)),
         attempt_text(explain_attempt(tracks, RUN_ID, 1, around)),

@@ -28,8 +28,8 @@ from tracks_dagster.review.effects.explain.glossary import GLOSSARY
 from tracks_dagster.review.effects.explain.random_failed import SEED_MAX, Picked, pick_failed
 from tracks_dagster.review.effects.explain.reading import Break, evidence_text, record_lines
 from tracks_dagster.review.effects.explain.run import (
-    ATTEMPTS_TOLD_MAX,
-    Around,
+    ATTEMPTS_MAX,
+    ExplainContext,
     explain_attempt,
     explain_run,
 )
@@ -76,7 +76,7 @@ IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 @as_json
 @click.pass_context
 def explain_command(
-    context: click.Context,
+    click_context: click.Context,
     target: str | None,
     html: str | None,
     records: bool,
@@ -100,23 +100,23 @@ def explain_command(
     _check(target, html, records=records, evidence=evidence, random_failed=random_failed)
     settings = settings_for(archive)
     tracks = open_tracks_to_read(settings)
-    around = draw_on(settings, tracks)
+    context = explain_context(settings, tracks)
     if random_failed:
         picked = _pick(settings, last, seed)
-        click.echo(_told(picked, last), err=True)
+        click.echo(_describe(picked, last), err=True)
         target = attempt_key(picked.run_id, picked.attempt_id)
     run_id, attempt_id = parse_target(target or "")
     broken: Break | None = None
     if records:
-        broken = _tell_records(tracks, run_id, around.ledger, as_json)
+        broken = _print_records(tracks, run_id, context.ledger, as_json)
     elif evidence:
-        _tell_evidence(context, tracks, run_id, attempt_id)
+        _print_evidence(click_context, tracks, run_id, attempt_id)
     elif html is not None:
-        broken = _write(tracks, settings, run_id, attempt_id, html, around)
+        broken = _write(tracks, settings, run_id, attempt_id, html, context)
     else:
         asked = _Asked(is_full=full, with_words=words, as_json=as_json)
-        broken = _tell(tracks, run_id, attempt_id, around, asked)
-    context.exit(0 if broken is None else 1)
+        broken = _explain(tracks, run_id, attempt_id, context, asked)
+    click_context.exit(0 if broken is None else 1)
 
 
 def _check(
@@ -133,13 +133,13 @@ def _check(
         raise InvalidInput(f"--evidence is of one attempt: write {target}/a01, for example.")
 
 
-def draw_on(settings: Settings, tracks: Tracks) -> Around:
+def explain_context(settings: Settings, tracks: Tracks) -> ExplainContext:
     """Return what an explanation may draw on; what cannot be had is told and left out."""
     rules, wrong_rules = usable_rules(settings)
     prices, wrong_prices = usable_prices(settings)
     for problem in filter(None, (wrong_rules, wrong_prices)):
         click.echo(problem, err=True)
-    return Around(
+    return ExplainContext(
         rules=rules,
         ledger=_ledger(settings),
         ui_url=find_ui_url(settings),
@@ -171,7 +171,7 @@ def _pick(settings: Settings, last: str, seed: int | None) -> Picked:
     return picked
 
 
-def _told(picked: Picked, last: str) -> str:
+def _describe(picked: Picked, last: str) -> str:
     key = attempt_key(picked.run_id, picked.attempt_id)
     return f"picked {key} of {picked.count} failed in the last {last}; again: --seed {picked.seed}"
 
@@ -185,17 +185,17 @@ class _Asked:
     as_json: bool
 
 
-def _tell(
-    tracks: Tracks, run_id: str, attempt_id: int | None, around: Around, asked: _Asked
+def _explain(
+    tracks: Tracks, run_id: str, attempt_id: int | None, context: ExplainContext, asked: _Asked
 ) -> Break | None:
     width = text_width()
     if attempt_id is None:
-        newest = ATTEMPTS_TOLD_MAX if asked.is_full or asked.as_json else 1
-        run = explain_run(tracks, run_id, around, attempts_max=newest)
+        newest = ATTEMPTS_MAX if asked.is_full or asked.as_json else 1
+        run = explain_run(tracks, run_id, context, attempts_max=newest)
         text = run_text(run, width=width) if asked.is_full else run_summary(run, width=width)
         _print(run, text, asked, width)
         return run.broken
-    attempt = explain_attempt(tracks, run_id, attempt_id, around)
+    attempt = explain_attempt(tracks, run_id, attempt_id, context)
     summary = attempt_text if asked.is_full else attempt_summary
     _print(attempt, summary(attempt, width=width), asked, width)
     return attempt.broken
@@ -212,7 +212,7 @@ def _print(
         click.echo(f"\n{words_text(text, width=width)}")
 
 
-def _tell_records(
+def _print_records(
     tracks: Tracks, run_id: str, ledger: Ledger | None, as_json: bool
 ) -> Break | None:
     lines, broken = record_lines(tracks, run_id, ledger)
@@ -223,14 +223,14 @@ def _tell_records(
     return broken
 
 
-def _tell_evidence(
-    context: click.Context, tracks: Tracks, run_id: str, attempt_id: int | None
+def _print_evidence(
+    click_context: click.Context, tracks: Tracks, run_id: str, attempt_id: int | None
 ) -> None:
     text, problem = evidence_text(tracks, run_id, attempt_id)
     click.echo(text)
     if problem is not None:
         click.echo(problem, err=True)
-        context.exit(1)
+        click_context.exit(1)
 
 
 def _print_glossary(as_json: bool) -> None:
@@ -246,11 +246,11 @@ def _write(
     run_id: str,
     attempt_id: int | None,
     html: str,
-    around: Around,
+    context: ExplainContext,
 ) -> Break | None:
     from tracks_dagster.review.effects.report.page import write_report  # most calls need none of it
 
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
-    written = write_report(tracks, run_id, file, around, attempt_id=attempt_id)
+    written = write_report(tracks, run_id, file, context, attempt_id=attempt_id)
     click.echo(written.path)
     return written.broken

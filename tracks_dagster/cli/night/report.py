@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from tracks_dagster.cli.common import as_json, print_answer, run_argument
-from tracks_dagster.cli.night.explain import draw_on
+from tracks_dagster.cli.night.explain import explain_context
 from tracks_dagster.reading import open_tracks_to_read
-from tracks_dagster.review.effects.explain.run import Around
-from tracks_dagster.review.effects.report import page as report_link
+from tracks_dagster.review.effects.explain.run import ExplainContext
+from tracks_dagster.review.effects.report import page
 from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices
 from tracks_dagster.track.names import check_run_id
@@ -31,7 +31,7 @@ def report_command(run_id: str, out: Path | None, as_json: bool) -> None:
     settings = Settings.from_environment()
     tracks = open_tracks_to_read(settings)
     file = out or settings.reports / f"{check_run_id(run_id)}.html"
-    written = report_link.write_report(tracks, run_id, file, draw_on(settings, tracks))
+    written = page.write_report(tracks, run_id, file, explain_context(settings, tracks))
     path = str(written.path)
     print_answer(path, {"run_id": run_id, "path": path}, as_json=as_json)
 
@@ -42,7 +42,7 @@ def write_report(app: App, run_id: str) -> Path:
     prices, wrong_prices = usable_prices(app.settings)
     for problem in filter(None, (wrong_rules, wrong_prices)):
         click.echo(problem, err=True)
-    around = Around(
+    context = ExplainContext(
         rules=rules,
         ledger=app.ledger,
         ui_url=find_ui_url(app.settings),
@@ -50,4 +50,4 @@ def write_report(app: App, run_id: str) -> Path:
         waits=reads_what_waits(app.tracks),
     )
     file = app.settings.reports / f"{run_id}.html"
-    return report_link.write_report(app.tracks, run_id, file, around).path
+    return page.write_report(app.tracks, run_id, file, context).path

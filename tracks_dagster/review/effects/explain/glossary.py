@@ -1,7 +1,7 @@
 """The words of explanations: nobody needs to know the project to read one.
 
-Design section 3 says which words are used. A word is told where the text uses it, with the others of
-its topic, so that all of them take up a few lines.
+Design section 3 says which words are used. A word is explained where the text uses it, with the others
+of its topic, so that all of them take up a few lines.
 """
 
 from __future__ import annotations
@@ -123,6 +123,6 @@ def used_topics(text: str) -> Iterator[str]:
     """Yield a line for each topic of which `text` uses words: "word = meaning; word = meaning"."""
     used = dict(used_words(text))
     for topic in TOPICS:
-        told = [f"{word} = {used[word]}" for word in topic if word in used]
-        if told:
-            yield "; ".join(told)
+        meanings = [f"{word} = {used[word]}" for word in topic if word in used]
+        if meanings:
+            yield "; ".join(meanings)

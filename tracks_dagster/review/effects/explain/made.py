@@ -51,18 +51,18 @@ def rests_on(state: RunState, start: CheckpointRef | None, held_back: str) -> st
     final = state.finished.final
     if final is None:
         return "final checkpoint: none, nothing was saved"
-    told = f"final checkpoint: {_named(state, final)}"
+    final_words = f"final checkpoint: {_named(state, final)}"
     if final != state.resumes_from:
         made = state.checkpoint(final.manifest_sha256)
         status = made.status if made is not None else "not in the record"
     elif final != start:
         status = "in quarantine, or made from what is"
     else:
-        return told
+        return final_words
     newest = (
         f"the newest that may be used is {_named(state, start)}" if start else "no other is left"
     )
-    return f"{told}; {status}; {newest}"
+    return f"{final_words}; {status}; {newest}"
 
 
 def _named(state: RunState, ref: CheckpointRef) -> str:
@@ -173,10 +173,10 @@ def evals_owed(state: RunState) -> Iterator[str]:
     """Yield how each eval that the run requires stands, a sentence each."""
     for required in state.declared.evals:
         what = f"{required.suite}, version {required.suite_version}, on {required.snapshot.dataset}"
-        yield f"required: {what}: {_stands(state, required)}"
+        yield f"required: {what}: {_describe_eval(state, required)}"
 
 
-def _stands(state: RunState, required: EvalRequirement) -> str:
+def _describe_eval(state: RunState, required: EvalRequirement) -> str:
     waived = next((w.body for w in state.waivers if w.body.suite == required.suite), None)
     if waived is not None:
         return f"waived by {waived.by}: {waived.why}"

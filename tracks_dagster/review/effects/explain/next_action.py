@@ -53,11 +53,11 @@ def what_to_do(
     run: RunReceipts, attempt: AttemptState, broken: Break | None, held_back: str = ""
 ) -> str:
     """Tell what a person should do now, in words. held_back: by which quarantine a retry is refused."""
-    told, state = _to_do(run, attempt, broken), run.state
+    to_do, state = _to_do(run, attempt, broken), run.state
     asks_nothing = attempt is not state.last_attempt and state.refusal is None
-    if not held_back or broken is not None or asks_nothing or "tracks release" in told:
-        return told
-    return f"First the quarantine, which would refuse a retry: {held_back} Then: {told}"
+    if not held_back or broken is not None or asks_nothing or "tracks release" in to_do:
+        return to_do
+    return f"First the quarantine, which would refuse a retry: {held_back} Then: {to_do}"
 
 
 def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str:
@@ -84,12 +84,12 @@ def _undecided(run: RunReceipts) -> str:
 def _went_on(run: RunReceipts, following_id: int) -> str:
     """Say that the run went on, and what is to be done where it did not get far."""
     state, following = run.state, attempt_key(run.state.run_id, following_id)
-    told = f"the run went on; `tracks explain {following}` tells how."
+    went_on = f"the run went on; `tracks explain {following}` tells how."
     newest = state.attempts[-1]
     if state.refusal is None or state.finished is not None or newest.is_open:
-        return f"Nothing: {told}"
+        return f"Nothing: {went_on}"
     return (
-        f"Here nothing: {told} But attempt {newest.attempt_id} ended as {newest.reason} and is not "
+        f"Here nothing: {went_on} But attempt {newest.attempt_id} ended as {newest.reason} and is not "
         f"retried. {state.refusal.body.what_to_do}"
     )
 

@@ -23,14 +23,6 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
 
-# --- reading --------------------------------------------------------------------------------------
-#
-# Read a run's track as far as it holds, and say where and why it stops.
-#
-# Whoever decides must not go on past a break: they use `Tracks`, which raises TrackBroken. Whoever
-# explains tells what stands before it. A track has no witness for its own last record; a ledger, where
-# there is one, remembers the sha256 of the last record that it took in.
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
@@ -67,9 +59,9 @@ def read_run(tracks: Tracks, run_id: str, *, witness: Ledger | None = None) -> R
         tracks.run(run_id)  # raises UnknownRun with the nearest names
     broken = _first(findings, at=len(records))
     if broken is None:
-        told = list(check_cursor(name, records, cursor))
+        found = list(check_cursor(name, records, cursor))
         at = min(cursor.seq, len(records)) if cursor is not None else 0
-        broken, records = _first(told, at=at), records[:at] if told else records
+        broken, records = _first(found, at=at), records[:at] if found else records
     state, held, objection = _fold(records)
     broken = objection or broken
     if state is None:

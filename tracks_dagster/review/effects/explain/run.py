@@ -63,16 +63,16 @@ from tracks_dagster.track.records import Json, Kind, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
-ATTEMPTS_TOLD_MAX = 12  # of a run, the newest, each in full; the history names all of them
+ATTEMPTS_MAX = 12  # of a run, the newest, each in full; the history names all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Around:
+class ExplainContext:
     """What an explanation may draw on beside the store, none of which it needs.
 
     rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
     and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prices: None
-    where nothing is told in money. waits: says what a run waits for that is late or will not come by
+    where no price is known. waits: says what a run waits for that is late or will not come by
     itself, as the daemon left it; None for a record that no daemon belongs to.
     """
 
@@ -87,11 +87,11 @@ class Around:
         return None if self.waits is None else self.waits(state)
 
 
-NOTHING_AROUND = Around()
+NO_CONTEXT = ExplainContext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class LoadedRun:
     """A run as it was read for an explanation: its track, its receipts, its history in short, and the
     account of its time until `until`: its finish; before that its newest record, and now while an
     attempt is open."""
@@ -103,14 +103,14 @@ class Told:
     until: datetime
 
 
-def read_to_explain(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> Told:
+def load_run(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) -> LoadedRun:
     """Read a run once, for its explanation and its report; raises UnknownRun and TrackBroken."""
-    read = read_run(tracks, run_id, witness=around.ledger)
+    read = read_run(tracks, run_id, witness=context.ledger)
     state, run = read.state, receipts_of(tracks.store, read.state)
     newest = max(record.at for record in read.records)  # clocks of several machines wrote them
     until = newest if state.open_attempt is None else max(tracks.now(), newest)
     until = state.finished_at or until
-    return Told(
+    return LoadedRun(
         read=read,
         run=run,
         history=stretches(run),
@@ -134,60 +134,62 @@ def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeS
 def explain_run(
     tracks: Tracks,
     run_id: str,
-    around: Around = NOTHING_AROUND,
+    context: ExplainContext = NO_CONTEXT,
     *,
-    attempts_max: int = ATTEMPTS_TOLD_MAX,
+    attempts_max: int = ATTEMPTS_MAX,
 ) -> RunExplanation:
-    """Explain a run and its newest attempts; raises as `read_to_explain`."""
-    told = read_to_explain(tracks, run_id, around)
-    return explain_told(tracks, told, around, attempts_max=attempts_max)
+    """Explain a run and its newest attempts; raises as `load_run`."""
+    loaded = load_run(tracks, run_id, context)
+    return explain_loaded(tracks, loaded, context, attempts_max=attempts_max)
 
 
-def explain_told(
+def explain_loaded(
     tracks: Tracks,
-    told: Told,
-    around: Around,
+    loaded: LoadedRun,
+    context: ExplainContext,
     *,
-    attempts_max: int = ATTEMPTS_TOLD_MAX,
+    attempts_max: int = ATTEMPTS_MAX,
     also: int | None = None,
 ) -> RunExplanation:
     """Explain a run that was read before: its newest attempts, and `also` the one of that id."""
-    records, receipts = told.read.records, told.run.receipts
+    records, receipts = loaded.read.records, loaded.run.receipts
     newest = max(0, len(receipts) - attempts_max)
     holds = Holds(tracks)
     chosen = [r for i, r in enumerate(receipts) if i >= newest or r.attempt.attempt_id == also]
     return RunExplanation(
-        run_id=told.run.state.run_id,
-        facts=nested(RUN, RunView(state=told.run.state, status=told.run.status)),
-        state=told.run.status.state,
-        why=told.run.status.why,
-        attempts=tuple(_explain(tracks.store, told, receipt, around, holds) for receipt in chosen),
+        run_id=loaded.run.state.run_id,
+        facts=nested(RUN, RunView(state=loaded.run.state, status=loaded.run.status)),
+        state=loaded.run.status.state,
+        why=loaded.run.status.why,
+        attempts=tuple(
+            _explain(tracks.store, loaded, receipt, context, holds) for receipt in chosen
+        ),
         promotions=tuple(sentence(r) for r in records if r.kind is Kind.PROMOTION_DECIDED),
-        history=told.history,
+        history=loaded.history,
         left_out=len(receipts) - len(chosen),
-        cost=explain_run_cost(told.run, told.time, around.prices),
-        broken=told.read.broken,
-        waits_for=around.waits_for(told.run.state),
+        cost=explain_run_cost(loaded.run, loaded.time, context.prices),
+        broken=loaded.read.broken,
+        waits_for=context.waits_for(loaded.run.state),
     )
 
 
 def explain_attempt(
-    tracks: Tracks, run_id: str, attempt_id: int, around: Around = NOTHING_AROUND
+    tracks: Tracks, run_id: str, attempt_id: int, context: ExplainContext = NO_CONTEXT
 ) -> AttemptExplanation:
     """Explain one attempt; raises UnknownRun, and TrackBroken where the record does not reach it."""
-    told = read_to_explain(tracks, run_id, around)
-    count = len(told.run.receipts)
-    if told.run.state.attempt(attempt_id) is None:
-        if (broken := told.read.broken) is not None:
+    loaded = load_run(tracks, run_id, context)
+    count = len(loaded.run.receipts)
+    if loaded.run.state.attempt(attempt_id) is None:
+        if (broken := loaded.read.broken) is not None:
             raise TrackBroken(
-                f"Whether {run_id} has an attempt {attempt_id} cannot be told: {broken.meaning} "
+                f"Whether {run_id} has an attempt {attempt_id} cannot be known: {broken.meaning} "
                 f"{broken.to_do} Before that, {_which(run_id, count)}"
             )
         raise UnknownRun(
             f"Training run {run_id} has no attempt {attempt_id}; {_which(run_id, count)}"
         )
-    receipt = told.run.receipts[attempt_id - 1]
-    return _explain(tracks.store, told, receipt, around, Holds(tracks))
+    receipt = loaded.run.receipts[attempt_id - 1]
+    return _explain(tracks.store, loaded, receipt, context, Holds(tracks))
 
 
 def _which(run_id: str, count: int) -> str:
@@ -199,9 +201,9 @@ def _which(run_id: str, count: int) -> str:
 
 
 def _explain(
-    store: ObjectStore, told: Told, receipt: Receipt, around: Around, holds: Holds
+    store: ObjectStore, loaded: LoadedRun, receipt: Receipt, context: ExplainContext, holds: Holds
 ) -> AttemptExplanation:
-    run, records = told.run, list(told.read.records)
+    run, records = loaded.run, list(loaded.read.records)
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
     late = tuple(late_words(store, state.run_id, attempt))
@@ -219,26 +221,30 @@ def _explain(
         resumed=explain_began(attempt, records, receipt.continuity),
         checkpoints=explain_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
-        ended=explain_end(attempt, evidence, around.rules, late),
-        progress=explain_progress(receipt, state.run_id, told.until, _heard(store, told, attempt)),
-        cost=explain_cost(run, receipt, told.time.attempts[attempt.attempt_id - 1], around.prices),
-        next=explain_next(run, attempt, records, told.read.broken),
+        ended=explain_end(attempt, evidence, context.rules, late),
+        progress=explain_progress(
+            receipt, state.run_id, loaded.until, _heard(store, loaded, attempt)
+        ),
+        cost=explain_cost(
+            run, receipt, loaded.time.attempts[attempt.attempt_id - 1], context.prices
+        ),
+        next=explain_next(run, attempt, records, loaded.read.broken),
         resumes_from=run.final if state.finished is not None else start,
         rests_on=rests_on(state, start, held_back),
         evals=explain_evals(state, attempt),
         evals_owed=tuple(evals_owed(state)),
-        history=told.history,
+        history=loaded.history,
         quarantined=tuple(_quarantined(holds, state, attempt)),
         words=_words(state, attempt),
         missing=tuple(missing(receipt, evidence_problem)),
         completeness=completeness(
             replace(receipt.view, is_evidence_there=evidence_problem is None)
         ),
-        what_to_do=what_to_do(run, attempt, told.read.broken, held_back),
-        links=tuple(explain_links(state, attempt, around.ui_url)),
+        what_to_do=what_to_do(run, attempt, loaded.read.broken, held_back),
+        links=tuple(explain_links(state, attempt, context.ui_url)),
         references=tuple(references(state, attempt)),
-        broken=told.read.broken,
-        waits_for=around.waits_for(state),
+        broken=loaded.read.broken,
+        waits_for=context.waits_for(state),
     )
 
 
@@ -265,11 +271,11 @@ def _quarantined(holds: Holds, state: RunState, attempt: AttemptState) -> Iterat
         yield f"it {hold.words} It is in quarantine since {hold.at:%Y-%m-%dT%H:%M:%SZ}."
 
 
-def _heard(store: ObjectStore, told: Told, attempt: AttemptState) -> datetime | None:
+def _heard(store: ObjectStore, loaded: LoadedRun, attempt: AttemptState) -> datetime | None:
     """Return when the newest line of an open attempt's journal was written."""
     if not attempt.is_open or attempt.placed is None:
         return None
-    run_id, launch_id = told.run.state.run_id, attempt.placed.launch_id
+    run_id, launch_id = loaded.run.state.run_id, attempt.placed.launch_id
     return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
 
 
@@ -278,7 +284,7 @@ def _start(holds: Holds, state: RunState) -> tuple[CheckpointRef | None, str]:
     try:
         start = next_start(holds, state)
     except TrackBroken:
-        return state.resumes_from, ""  # told as what it is, where the quarantines are
+        return state.resumes_from, ""  # the quarantines say that it is broken
     if start.hold is None:
         return start.resume, ""
     may_be_opened = state.finished is None and state.open_attempt is None
@@ -319,7 +325,7 @@ def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
     alerts = [
         (a.seq, a.at, f"alert {a.body.rule}", a.body.text)
         for a in state.alerts
-        if a.body.rule != ALERT_SAVE_FAILED  # told with the checkpoints
+        if a.body.rule != ALERT_SAVE_FAILED  # is among the checkpoints
     ]
     return tuple(
         Words(seq=seq, at=format_time(at), by=by, text=text)

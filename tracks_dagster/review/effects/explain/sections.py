@@ -1,7 +1,7 @@
 """What each part of an explanation says, line by line: the text and the HTML report tell the same.
 
 A line is a whole sentence or a list of facts that needs nothing from outside: what it names can be
-looked up by a command of the last section, what it calls things stands in the glossary.
+looked up by a command of the last section, its words are in the glossary.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.track import code_diff_key
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
-RANKS_MAX = 16  # that are told one by one
+RANKS_MAX = 16  # that are listed one by one
 WORDS_MAX = 20  # notes, stops and alerts of one attempt, the newest
 SECONDS_SHOWN_MIN = 0.05  # what is less is 0.0 in the text
 
@@ -42,7 +42,7 @@ class Section:
 
 def sections(attempt: AttemptExplanation) -> list[Section]:
     """Return the parts in the order that they are asked for; a part without a line is left out."""
-    told = {
+    parts = {
         "quarantine": attempt.quarantined,
         "why it ended" if attempt.ended else "how far it is": _why(attempt),
         "what follows": _follows(attempt.next),
@@ -57,14 +57,14 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
         "checkpoints": _checkpoints(attempt),
         "evals": _evals(attempt),
         "history": history_lines(attempt.history, attempt.broken),
-        "said": _said(attempt),
+        "said": _notes(attempt),
         "missing": attempt.missing,
         "receipt": _receipt(attempt),
         "in Dagster": [f"{link.what}: {link.address}" for link in attempt.links],
         "to look up": [f"{each.what}: `{each.command}`" for each in attempt.references],
     }
-    parts = (Section(label, tuple(lines)) for label, lines in told.items())
-    return [part for part in parts if part.lines]
+    labelled = (Section(label, tuple(lines)) for label, lines in parts.items())
+    return [part for part in labelled if part.lines]
 
 
 def history_lines(history: Sequence[Stretch], broken: Break | None = None) -> Iterator[str]:
@@ -247,7 +247,7 @@ def _checkpoints(attempt: AttemptExplanation) -> Iterator[str]:
     if not made:
         yield "none committed"
     if len(made) > CHECKPOINTS_MAX:
-        yield f"{len(made) - CHECKPOINTS_MAX} older ones are not told here"
+        yield f"{len(made) - CHECKPOINTS_MAX} older ones are left out"
     for each in made[-CHECKPOINTS_MAX:]:
         pins = f", held by {', '.join(each.pins)}" if each.pins else ""
         yield (
@@ -310,11 +310,11 @@ def eval_lines(evals: Sequence[EvalDone]) -> Iterator[str]:
         yield f"{done.eval_id} (try {done.number}): {done.reason or 'open'}, {result}"
 
 
-def _said(attempt: AttemptExplanation) -> Iterator[str]:
+def _notes(attempt: AttemptExplanation) -> Iterator[str]:
     older = len(attempt.words) - WORDS_MAX
     if older > 0:
         yield (
-            f"{older} older notes are not told here: `tracks search WORD --run {attempt.run_id}` finds "
+            f"{older} older notes are left out: `tracks search WORD --run {attempt.run_id}` finds "
             f"them, `tracks explain {attempt.key} --json` has all"
         )
     for each in attempt.words[-WORDS_MAX:]:

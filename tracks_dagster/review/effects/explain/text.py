@@ -24,10 +24,10 @@ from tracks_dagster.review.effects.explain.sections import (
 
 LABEL_WIDTH = 14
 MARGIN = "  "  # before a label
-HANGING = "  "  # what is left of a line stands that far to the right of its beginning
+HANGING = "  "  # how far the rest of a line is indented
 WIDTH_MIN = 60  # a narrower terminal breaks lines by itself
 _COMMAND = re.compile(r"`[^`]*`")
-_JOINT = "\N{NO-BREAK SPACE}"  # stands for a space that must not end a line, while it is wrapped
+_JOINT = "\N{NO-BREAK SPACE}"  # in place of a space that must not end a line, while it is wrapped
 
 
 def run_text(run: RunExplanation, *, width: int | None = None) -> str:
@@ -109,35 +109,35 @@ def broken_lines(broken: Break | None, *, with_to_do: bool = True) -> list[str]:
     what = "A NEWER VERSION WROTE" if broken.is_newer else "THE RECORD BREAKS at"
     to_do = f" To do: {broken.to_do}" if with_to_do else ""
     return [
-        f"{what} record {broken.seq}: {broken.meaning} What is told here holds up to the record before "
+        f"{what} record {broken.seq}: {broken.meaning} What follows holds up to the record before "
         f"it, and is as things stood then.{to_do}"
     ]
 
 
 def _attempt(attempt: AttemptExplanation, *, is_alone: bool) -> str:
     lines = [headline(attempt)]
-    if is_alone:  # of a run both are told once, at its head
+    if is_alone:  # of a run both are said once, at its head
         lines += broken_lines(attempt.broken)
         lines += filter(None, [attempt.waits_for])
-    told = sections(attempt)
-    kept = told if is_alone else [each for each in told if each.label != "history"]
-    return "\n".join([*lines, *labelled_lines(kept)])
+    parts = sections(attempt)
+    shown = parts if is_alone else [each for each in parts if each.label != "history"]
+    return "\n".join([*lines, *labelled_lines(shown)])
 
 
 def _history(run: RunExplanation) -> Iterator[str]:
     yield from history_lines(run.history, run.broken)
     if run.left_out:
         yield (
-            f"the oldest {run.left_out} are told here only; `tracks explain {run.run_id}/a01` tells "
-            "the first in full, and so on"
+            f"the oldest {run.left_out} are listed here only; "
+            f"`tracks explain {run.run_id}/a01 --full` has the first in full, and so on"
         )
 
 
-def labelled_lines(told: Iterable[Section]) -> list[str]:
+def labelled_lines(parts: Iterable[Section]) -> list[str]:
     """Return the lines of the sections, each section's label before its first."""
     return [
         f"{label_column(section.label if index == 0 else '')}{line}"
-        for section in told
+        for section in parts
         for index, line in enumerate(section.lines)
     ]
 

@@ -61,7 +61,7 @@ def lineage_picture(
     height = TOP + (len(history) + len(below)) * ROW + BOTTOM
     parts = [
         f'<svg class="picture" viewBox="0 0 {WIDTH} {height}" role="img" '
-        f'aria-label="{escape(_told(run.state, history))}">',
+        f'aria-label="{escape(_describe(run.state, history))}">',
         *_source(run.state, frame),
         *_resumes(run, history, frame),
         *(
@@ -76,7 +76,7 @@ def lineage_picture(
     return "\n".join([*parts, "</svg>"])
 
 
-def _told(state: RunState, history: Sequence[Stretch]) -> str:
+def _describe(state: RunState, history: Sequence[Stretch]) -> str:
     """Return the picture in words, for whoever does not see it."""
     resumed = [
         f"attempt {a.attempt_id} from step {a.resumed_step}"
@@ -171,7 +171,7 @@ def _dot(checkpoint: CheckpointState, frame: _Frame) -> str:
 
 def _outcomes(state: RunState, frame: _Frame, row: int) -> Iterator[str]:
     """Yield a row for each of the newest evals and for each promotion, under their checkpoint."""
-    told = [
+    outcomes = [
         (
             e.opened.checkpoint,
             f"{e.opened.eval_id}: {e.ended.reason if e.ended else 'open'}",
@@ -186,7 +186,7 @@ def _outcomes(state: RunState, frame: _Frame, row: int) -> Iterator[str]:
         )
         for p in state.promotions[-EVALS_MAX:]
     ]
-    for index, (ref, words, css) in enumerate(told):
+    for index, (ref, words, css) in enumerate(outcomes):
         x, y = frame.x(ref.step), frame.y(row + index)
         above = frame.rows.get(ref.attempt_id)
         line = "" if above is None else _line(x, frame.y(above), x, y, "resume faint")

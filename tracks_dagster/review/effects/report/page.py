@@ -24,11 +24,11 @@ from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
 from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.review.effects.explain.run import (
-    NOTHING_AROUND,
-    Around,
-    Told,
-    explain_told,
-    read_to_explain,
+    NO_CONTEXT,
+    ExplainContext,
+    LoadedRun,
+    explain_loaded,
+    load_run,
 )
 from tracks_dagster.review.effects.explain.sections import (
     Section,
@@ -73,17 +73,17 @@ def write_report(
     tracks: Tracks,
     run_id: str,
     file: Path,
-    around: Around = NOTHING_AROUND,
+    context: ExplainContext = NO_CONTEXT,
     *,
     attempt_id: int | None = None,
 ) -> Written:
     """Write the report of a run as it stands now, that of `attempt_id` unfolded.
 
     The file is replaced as a whole. Safe from two processes: the last one's file stays. Raises as
-    `read_to_explain`, and InvalidInput where the file cannot be written.
+    `load_run`, and InvalidInput where the file cannot be written.
     """
-    told = read_to_explain(tracks, run_id, around)
-    html = render_told(tracks, told, around, attempt_id=attempt_id)
+    loaded = load_run(tracks, run_id, context)
+    html = render_loaded(tracks, loaded, context, attempt_id=attempt_id)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
@@ -97,7 +97,7 @@ def write_report(
             "--out FILE`."
         ) from error
     anchor = "" if attempt_id is None else f"#{report_anchor(attempt_id)}"
-    return Written(path=file, link=f"{file.absolute().as_uri()}{anchor}", broken=told.read.broken)
+    return Written(path=file, link=f"{file.absolute().as_uri()}{anchor}", broken=loaded.read.broken)
 
 
 def _create(path: str, flags: int) -> int:
@@ -105,9 +105,9 @@ def _create(path: str, flags: int) -> int:
     return os.open(path, flags, file_mode(f.stat().st_mode for f in (folder, *folder.parents)))
 
 
-def render_report(tracks: Tracks, run_id: str, around: Around = NOTHING_AROUND) -> str:
-    """Return the report of a run as it stands now; raises as `read_to_explain`."""
-    return render_told(tracks, read_to_explain(tracks, run_id, around), around)
+def render_report(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) -> str:
+    """Return the report of a run as it stands now; raises as `load_run`."""
+    return render_loaded(tracks, load_run(tracks, run_id, context), context)
 
 
 def report_anchor(attempt_id: int) -> str:
@@ -115,14 +115,14 @@ def report_anchor(attempt_id: int) -> str:
     return f"a{attempt_id:02d}"
 
 
-def render_told(
-    tracks: Tracks, told: Told, around: Around, *, attempt_id: int | None = None
+def render_loaded(
+    tracks: Tracks, loaded: LoadedRun, context: ExplainContext, *, attempt_id: int | None = None
 ) -> str:
     """Return the report of a run that was read before, the explanation of `attempt_id` unfolded."""
     import jinja2  # the code location loads this module, and most ticks write no report
 
-    run, state = told.run, told.run.state
-    explained = explain_told(tracks, told, around, attempts_max=EXPLAINED_MAX, also=attempt_id)
+    run, state = loaded.run, loaded.run.state
+    explained = explain_loaded(tracks, loaded, context, attempts_max=EXPLAINED_MAX, also=attempt_id)
     attempts = list(_attempts(tracks.store, explained, attempt_id))
     lines = [line for each in attempts for part in each.sections for line in part.lines]
     pages = jinja2.Environment(
@@ -138,23 +138,25 @@ def render_told(
         run_id=state.run_id,
         status=run.status,
         why=" ".join(filter(None, (run.status.why, explained.waits_for))),
-        broken=broken_lines(told.read.broken),
+        broken=broken_lines(loaded.read.broken),
         intent=state.declared.intent,
         facts=_facts(state),
         as_of=f"{tracks.now():%Y-%m-%d %H:%M} UTC",
         explained=explained,
         attempt_count=len(run.receipts),
         shown_max=STRETCHES_MAX,
-        rows=list(_rows(told)),
-        lanes=lanes(run, told.history, until=told.until, open_word=open_word(told.read.broken)),
+        rows=list(_rows(loaded)),
+        lanes=lanes(
+            run, loaded.history, until=loaded.until, open_word=open_word(loaded.read.broken)
+        ),
         declared_at=state.declared_at,
-        until=told.until,
+        until=loaded.until,
         curve=loss_curve(run.receipts, [c.ref.step for c in state.checkpoints]),
-        time=told.time,
-        buckets=list(_buckets(told.time)),
-        picture=lineage_picture(run, told.history, open_word=open_word(told.read.broken)),
+        time=loaded.time,
+        buckets=list(_buckets(loaded.time)),
+        picture=lineage_picture(run, loaded.history, open_word=open_word(loaded.read.broken)),
         attempts=attempts,
-        records=told.read.records,
+        records=loaded.read.records,
         records_max=RECORDS_MAX,
         words=list(used_words("\n".join(lines))),
     )
@@ -198,15 +200,15 @@ class _Row:
     continuity: str
 
 
-def _rows(told: Told) -> Iterator[_Row]:
-    for stretch in told.history:
-        group = members(stretch, told.run.receipts)
+def _rows(loaded: LoadedRun) -> Iterator[_Row]:
+    for stretch in loaded.history:
+        group = members(stretch, loaded.run.receipts)
         ended = [r.attempt.ended.device_seconds for r in group if r.attempt.ended]
         only = group[0] if stretch.count == 1 else None
         yield _Row(
             colour="" if only is None else colour(stretch.first),
             name=name_of(stretch),
-            end=stretch.reason or open_word(told.read.broken),
+            end=stretch.reason or open_word(loaded.read.broken),
             numbers=(
                 stretch.from_step,
                 stretch.to_step,

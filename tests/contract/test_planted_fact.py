@@ -18,7 +18,8 @@ from tracks_dagster.ledger.facts.fact import Fact, Type
 attempt.ATTEMPT += (
     Fact(
         "fan_speed", Type.REAL, lambda view: 0.75 if view.attempt.ended else None, "of its fans",
-        absent=(attempt.OPEN,), group="where", ui="where/fan_speed", label="fan speed",
+        absent=(attempt.OPEN,), group="where", ui="where/fan_speed", diff="placement/fan_speed",
+        label="fan speed",
     ),
 )
 
@@ -28,6 +29,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.reference import with_reference
+from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.explain.explanation import explanation_json
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.receipt_metadata import attempt_metadata
@@ -47,6 +49,8 @@ print(json.dumps({
     "ui": [attempt_metadata(tracks, "r-1", number).get("where/fan_speed") for number in (1, 2)],
     "receipt": [field for each in told["attempts"] for field in each["completeness"]["fields"]
                 if field["name"] == "fan speed"],
+    "diff": [[each.a, each.b] for each in compare_named(
+        tracks, lambda: ledger, "r-1/a01", "r-1/a02").placement if each.name == "fan_speed"],
     "docs": [line for line in with_reference("").splitlines() if "fan_speed" in line],
 }))
 """
@@ -61,16 +65,18 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url
 
 
-def test_a_planted_fact_is_in_sql_json_ui_receipt_and_docs(ledger_url: str) -> None:
+def test_a_planted_fact_is_in_sql_json_ui_diff_receipt_and_docs(ledger_url: str) -> None:
     root = Path(__file__).parents[2]
     run = [sys.executable, "-c", SCRIPT, ledger_url]
     found = json.loads(subprocess.run(run, cwd=root, check=True, capture_output=True).stdout)
     assert found["sql"] == [0.75, None]
     assert found["json"] == [0.75, None]
     assert found["ui"] == [0.75, None]
+    assert found["diff"] == [[0.75, None]]
     recorded, absent = found["receipt"]
     assert recorded["is_recorded"]
     assert (absent["is_recorded"], absent["absence"]) == (False, "open")
     assert found["docs"] == [
-        "| `fan_speed` | real | of its fans | open | `where.fan_speed` | `where/fan_speed` |"
+        "| `fan_speed` | real | of its fans | open | `where.fan_speed` | `where/fan_speed` "
+        "| `placement/fan_speed` |"
     ]

@@ -62,6 +62,7 @@ class Fact(Generic[Subject]):
     group: of `explain --json`; json: its path there where that is not `group.name`.
     has_column: False for what SQL does not show.
     ui: its name in Dagster's UI, `group/name`; empty where the UI does not show it.
+    diff: its name in `tracks diff`, `part/name`; empty where that does not compare it.
     label: its name as a field of the receipt, whose completeness is judged; empty for what is not.
     """
 
@@ -78,6 +79,7 @@ class Fact(Generic[Subject]):
     group: str = ""
     json: str = ""
     ui: str = ""
+    diff: str = ""
     label: str = ""
 
     @property
@@ -151,6 +153,12 @@ def shown(facts: Sequence[Fact[Subject]], subject: Subject) -> dict[str, Json]:
     """Return what Dagster's UI shows of these facts, as JSON."""
     known = (each for each in facts if each.ui and each.is_recorded(subject))
     return {each.ui: as_json(each.of(subject)) for each in known}
+
+
+def compared(facts: Sequence[Fact[Subject]], subject: Subject, part: str) -> dict[str, Json]:
+    """Return what `tracks diff` compares of these facts in one of its parts; an empty list is None."""
+    found = ((each.diff.partition("/"), as_json(each.of(subject))) for each in facts)
+    return {name: None if value == [] else value for (of, _, name), value in found if of == part}
 
 
 def as_json(value: Any) -> Json:

@@ -22,9 +22,11 @@ def with_reference(page: str) -> str:
 
 def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
     explained, is_in_ui = EXPLAINED.get(table), any(each.ui for each in facts)
+    is_compared = any(each.diff for each in facts)
     heads = ["column", "type", "what it is", "unknown"]
     heads += [f"`explain --json`{explained}"] if explained is not None else []
     heads += ["in Dagster's UI"] if is_in_ui else []
+    heads += ["`diff`"] if is_compared else []
     yield f"\n### {table}\n"
     yield f"| {' | '.join(heads)} |"
     yield f"|{'---|' * len(heads)}"
@@ -34,6 +36,7 @@ def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
         cells = [column, each.type.value, each.meaning, _unknown(each)]
         cells += [f"`{each.json_path}`"] if explained is not None else []
         cells += [f"`{each.ui}`" if each.ui else ""] if is_in_ui else []
+        cells += [f"`{each.diff}`" if each.diff else ""] if is_compared else []
         yield f"| {' | '.join(cells)} |"
     why = {absence.name: absence.sentence for each in facts for absence in each.absent}
     if why:

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.noting import known_attempt
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView, attempt_views
+from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT
+from tracks_dagster.ledger.facts.fact import compared
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.comparing import Comparison, Side, compare
 from tracks_dagster.review.comparing_scores import Score
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import attempt_key, parse_attempt_key
-from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Json, format_time
-from tracks_dagster.track.states.accounting import kept_and_lost
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.run_state import (
     AttemptState,
     CheckpointState,
     EvalState,
     RunState,
-    trainer_of,
 )
 
 DESCENT_MAX = 10_000  # checkpoints that one side's descent is followed through, branches included
@@ -86,18 +86,19 @@ def find(tracks: Tracks, open_ledger: OpenLedger, text: str) -> Named:
 def side_of(tracks: Tracks, named: Named) -> Side:
     """Return what is compared of an attempt or a checkpoint."""
     state, attempt, checkpoint = named.state, named.attempt, named.checkpoint
+    view = attempt_views(state)[attempt.attempt_id - 1]
     line = list(_descent(tracks, named))
     return Side(
         name=_name(named),
-        steps=_attempt_steps(named) if checkpoint is None else _checkpoint_steps(checkpoint),
+        steps=_attempt_steps(view) if checkpoint is None else _checkpoint_steps(checkpoint),
         dataset=attempt.opened.snapshot.dataset,
         snapshot_id=attempt.opened.snapshot.snapshot_id,
         cursor_from=attempt.restored.cursor if attempt.restored else None,
         cursor_to=_cursor_to(named),
         config=attempt.opened.config,
-        code=_code(state, attempt),
+        code=_code(view),
         environment=_environment(attempt),
-        placement=_placement(attempt),
+        placement=_placement(view),
         descent=tuple(each.ref for each in line),
         ancestor_cursors={each.ref.manifest_sha256: each.body.cursor for each in line},
         scores=tuple(_scores(named)),
@@ -151,30 +152,16 @@ def _name(named: Named) -> str:
 # --- what is compared -----------------------------------------------------------------------------
 
 
-def _attempt_steps(named: Named) -> Mapping[str, Json]:
-    attempt = named.attempt
-    account = kept_and_lost(named.state)[attempt.attempt_id - 1]
-    return {
-        "from_step": attempt.resumed_step,
-        "last_step": account.last,
-        "kept": account.kept,
-        "lost": account.lost,
-        "ended_as": "open" if attempt.reason is None else attempt.reason.value,
-        "device_seconds": attempt.ended.device_seconds if attempt.ended else None,
-    }
+def _attempt_steps(view: AttemptView) -> Mapping[str, Json]:
+    reason = view.attempt.reason
+    ended_as = "open" if reason is None else reason.value
+    return {**compared(ATTEMPT, view, "steps"), "ended_as": ended_as}
 
 
 def _checkpoint_steps(checkpoint: CheckpointState) -> Mapping[str, Json]:
-    body = checkpoint.body
-    training = {f"training {name}": body.metrics[name] for name in sorted(body.metrics)}
-    return {
-        "step": body.ref.step,
-        "epoch": body.epoch,
-        "status": checkpoint.status,
-        "trigger": body.trigger,
-        "committed_at": format_time(checkpoint.at),
-        **training,
-    }
+    metrics = checkpoint.body.metrics
+    training = {f"training {name}": metrics[name] for name in sorted(metrics)}
+    return {**compared(CHECKPOINT, checkpoint, "steps"), **training}
 
 
 def _cursor_to(named: Named) -> int | None:
@@ -188,14 +175,12 @@ def _cursor_to(named: Named) -> int | None:
     return max(own, default=attempt.restored.cursor if attempt.restored else None)
 
 
-def _code(state: RunState, attempt: AttemptState) -> Mapping[str, Json]:
-    code = state.declared.code
+def _code(view: AttemptView) -> Mapping[str, Json]:
+    code = view.declared.code
     return {
-        "commit": code.git_commit,
+        **compared(ATTEMPT, view, "code"),
         "branch": code.branch,
-        "dirty": code.dirty,
         "package_version": code.package_version,
-        "trainer": trainer_of(state, attempt),
     }
 
 
@@ -212,22 +197,20 @@ def _environment(attempt: AttemptState) -> Mapping[str, Json]:
     return flat
 
 
-def _placement(attempt: AttemptState) -> Mapping[str, Json]:
-    compute, placed = attempt.opened.compute, attempt.placed
-    where: dict[str, Json] = {
+def _placement(view: AttemptView) -> Mapping[str, Json]:
+    compute, placed = view.attempt.opened.compute, view.attempt.placed
+    ranks = placed.ranks if placed else ()
+    return {
         "launcher": compute.launcher,
         "pool": compute.pool,
         "ranks": compute.ranks,
         "device_class": compute.device_class,
         "memory_bytes": compute.memory_bytes,
         "excluded_nodes": sorted(compute.excluded_nodes),
+        "devices": sorted({place.device for place in ranks}) or None,
+        "accelerators": sorted({place.accelerator for place in ranks}) or None,
+        **compared(ATTEMPT, view, "placement"),
     }
-    if placed is not None:
-        where["nodes"] = list(nodes_of(placed))
-        where["devices"] = sorted({place.device for place in placed.ranks})
-        where["accelerators"] = sorted({place.accelerator for place in placed.ranks})
-        where["image"] = placed.image
-    return where
 
 
 def _scores(named: Named) -> Iterator[Score]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 from tracks_dagster.checkpoints.effects.verification import Verified, fallback_words, quarantine
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.attempt import ATTEMPT
+from tracks_dagster.ledger.facts.fact import row
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts, read_receipts
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened
 from tracks_dagster.track.body_json import to_json
@@ -21,6 +23,11 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
+
+ATTEMPT_FACTS = (  # of each attempt, as the ledger's columns
+    *("attempt_id", "termination_reason", "resumed_from_step", "last_step"),
+    *("kept_steps", "lost_steps", "gpu_seconds"),
+)
 
 WeightsDigest = Callable[[ObjectStore, CheckpointRef], str]  # of all model tensors, verified
 
@@ -62,17 +69,9 @@ def samples_sha256(receipts: Sequence[Receipt], last_step: int) -> str | None:
 
 
 def _attempt(receipt: Receipt) -> dict[str, Json]:
-    attempt, account = receipt.attempt, receipt.account
-    return {
-        "attempt_id": attempt.attempt_id,
-        "termination_reason": attempt.reason.value if attempt.reason else None,
-        "resumed_from_step": attempt.resumed_step or None,
-        "last_step": account.last if account.last > account.resume else None,
-        "kept_steps": account.kept,
-        "lost_steps": account.lost,
-        "gpu_seconds": attempt.ended.device_seconds if attempt.ended else None,
-        "continuity": to_json(receipt.continuity) if receipt.continuity else None,
-    }
+    columns = row(ATTEMPT, receipt.view)
+    continuity = to_json(receipt.continuity) if receipt.continuity else None
+    return {**{name: columns[name] for name in ATTEMPT_FACTS}, "continuity": continuity}
 
 
 def _final(

@@ -218,8 +218,6 @@ def _uncommitted(receipt: Receipt) -> int:
 def _steps(receipt: Receipt) -> Named:
     source = receipt.attempt.resumed_from
     yield "resumed_from", checkpoint_at(source) if source else "afresh"
-    yield "resumed_from_step", receipt.attempt.resumed_step
-    yield "last_step", receipt.account.last
     yield "last_committed_step", receipt.last_committed_step
     yield "continuity", receipt.continuity.sentence if receipt.continuity else None
 

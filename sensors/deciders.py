@@ -37,7 +37,7 @@ def decider_sensor(decider: Decider[World], *, idle: str, description: str) -> S
         app: ResourceParam[App],
         orchestrator: ResourceParam[Orchestrator],
     ) -> SkipReason:
-        world = app.world(orchestrator, app.policy)
+        world = app.world(app.policy, orchestrator)
         part = Part(
             name="decide",
             work=lambda after: decide_due(

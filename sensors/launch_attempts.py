@@ -38,7 +38,7 @@ def launch_attempts(
     orchestrator: ResourceParam[Orchestrator],
 ) -> SensorResult | SkipReason:
     """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
-    world = app.world(orchestrator, app.usable_policy()[0])
+    world = app.world(app.usable_policy()[0], orchestrator)
     part = Part(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     found = ticks[part.name]

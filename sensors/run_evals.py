@@ -46,7 +46,7 @@ def run_evals(
     policy, no_policy = app.usable_policy()
     if no_policy is not None:
         context.log.error(app.redact(no_policy))
-    world = app.world(orchestrator, policy)
+    world = app.world(policy, orchestrator)
     part = Part(name="evals", work=lambda after: tick_evals(world, TimeSlice(after=after)))
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     tick: Tick[EvalsOfRun] = ticks[part.name]

@@ -88,7 +88,7 @@ def watch_attempts(
     write_heartbeat(app.store, app.now(), switches)
     (rules, no_rules), (policy, no_policy) = app.usable_rules(), app.usable_policy()
     world = replace(
-        app.world(orchestrator, policy),
+        app.world(policy, orchestrator),
         rules=rules,
         decides_retries=no_policy is None,
         off=frozenset(name for name, is_on in switches.items() if not is_on),

@@ -8,6 +8,7 @@ from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.attempts.effects.closing import close_attempt
 from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem
 from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
+from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.opening.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.data.effects.evals import Evals
@@ -18,11 +19,13 @@ from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, Seconds, Tick, Time
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
+from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import EvalOpened, PromotionDecided
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.names import AttemptRef
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.run_state import AttemptState
 
 LEDGER = cast(Ledger, None)  # of a world in which nothing asks it
@@ -107,3 +110,17 @@ def closed(
     """Close an attempt by what its gang's report says."""
     ref = AttemptRef(run_id=run_id, attempt_id=attempt_id)
     return close_attempt(world_of(tracks, **fields), gangs, ref, by=by, problem=problem)
+
+
+def retried(
+    tracks: Tracks,
+    run_id: str = "r-1",
+    *,
+    by: str,
+    why: str,
+    nodes: NodeHealth | None = None,
+    **asked: Any,
+) -> Record:
+    """Open the next attempt in a person's name."""
+    retry = ManualRetry(name=by, why=why, **asked)
+    return retry_by_person(world_of(tracks, nodes=nodes), run_id, retry)

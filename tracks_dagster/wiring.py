@@ -76,16 +76,16 @@ class App:
     now: Clock
     new_uid: NewUid
 
-    def world(self, orchestrator: Orchestrator, policy: RetryPolicy) -> World:
-        """Return the world that deciders see in one tick, or in one command."""
-        from tracks_dagster.attempts.effects.world import World
+    def world(self, policy: RetryPolicy, orchestrator: Orchestrator | None = None) -> World:
+        """Return the world that deciders see in one tick, or in one command, which asks no Dagster."""
+        from tracks_dagster.attempts.effects.world import NoOrchestrator, World
         from tracks_dagster.holds.effects.holds import Holds
 
         world = World(
             tracks=self.tracks,
             ledger=self.ledger,
             launcher_of=self.launcher_of,
-            orchestrator=orchestrator,
+            orchestrator=orchestrator or NoOrchestrator(),
             policy=policy,
             checkpoints=self.checkpoints,
             holds=Holds(self.tracks),

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.bodies import EVAL_RESULT
+from tests.deciders import retried
 from tests.incidents.gang import ENVIRONMENT, NODES, condition, exited, killed, unseen
 from tests.incidents.world import World
 from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.holds.effects.quarantines import quarantine_snapshot
 from tracks_dagster.reasons import hangs
@@ -174,13 +174,12 @@ def _data_worker_stalled(world: World) -> None:
         rank=0,
     )
     world.end(killed(0), killed(1), after_s=120, told=(hung,))
-    retry_by_person(
+    retried(
         world.tracks,
         world.run_id,
         by="ann",
         why="Fewer loader workers, the share was slow.",
         changes=AttemptChanges(config={"lr": 0.0008}),
-        policy=DEFAULT_POLICY,
     )
     world.start().train(60).end(exited(0, 0), exited(1, 0))
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from tests.deciders import retried as retried_run
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -45,12 +45,11 @@ def retried(
     **given: Any,
 ) -> AttemptState:
     history.write_to(store)
-    retry_by_person(
+    retried_run(
         tracks,
         "r-1",
         by="ann",
         why="more of it",
-        policy=DEFAULT_POLICY,
         changes=AttemptChanges(**given),
         is_forced=is_forced,
         foresee=lambda launcher: {"code_sha256": "c"},

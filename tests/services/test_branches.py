@@ -7,19 +7,17 @@ from typing import Any
 
 import pytest
 
-from tests.deciders import settled_run
+from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.services.test_runs import REQUEST
 from tests.stories import Story
 from tracks_dagster.attempts.effects.opening.branches import find_origin
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.narrate import sentence
@@ -289,14 +287,14 @@ def test_a_retry_of_a_branch_whose_source_was_quarantined_is_refused_in_a_record
     assert settled.what == "refused"
     assert "r-0@20 (attempt 2) was quarantined" in settled.why
     with pytest.raises(InvalidInput, match="b-1 cannot be retried: r-0@20"):
-        retry_by_person(tracks, "b-1", by="ann", why="again", policy=DEFAULT_POLICY)
+        retried(tracks, "b-1", by="ann", why="again")
 
 
 def test_a_person_retries_a_branch_from_its_source(source: History, tracks: Tracks) -> None:
     declare(tracks, branched(tracks))
     branch = History("b-1").declare(branched_from=source.state.checkpoints[1].ref).open()
     append(tracks, branch.end("user_cancelled").drafts[-1])
-    retry_by_person(tracks, "b-1", by="ann", why="again", policy=DEFAULT_POLICY)
+    retried(tracks, "b-1", by="ann", why="again")
     assert tracks.run("b-1").attempts[1].opened.resume == source.state.checkpoints[1].ref
 
 

@@ -8,11 +8,10 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tests.deciders import ticked
+from tests.deciders import retried, ticked
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, PoolHistory, clustered, on_nodes, settled
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -158,12 +157,11 @@ def test_a_persons_retry_avoids_and_strikes_as_well(
 ) -> None:
     PoolHistory().quarantine("n-7").write_to(store)
     stored(store, ledger, clock, lost_node())
-    retry_by_person(
+    retried(
         tracks,
         "r-1",
         by="ann",
         why="the fan was changed",
-        policy=DEFAULT_POLICY,
         nodes=NodeHealth(tracks, ledger, DEFAULT_POLICY.nodes),
     )
     assert kinds(tracks) == [Kind.NODE_QUARANTINED, Kind.NODE_STRUCK]

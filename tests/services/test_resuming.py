@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.deciders import settled_run
+from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.services.test_supervise import Days, append, ends, supervisor
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.resuming import NOTE_BY, check_resume
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
@@ -89,12 +88,11 @@ def test_a_person_lets_it_go_on_and_the_track_says_with_what(
 ) -> None:
     resumed(OLDER).write_to(store)
     supervised(tracks, gangs, clock)
-    retry_by_person(
+    retried(
         tracks,
         "r-1",
         by="ann",
         why="upgraded",
-        policy=DEFAULT_POLICY,
         allows_environment_change=True,
     )
     supervised(tracks, gangs, clock, attempt_id=3)
@@ -112,7 +110,7 @@ def test_without_that_word_the_next_attempt_is_refused_again(
 ) -> None:
     resumed(OLDER).write_to(store)
     supervised(tracks, gangs, clock)
-    retry_by_person(tracks, "r-1", by="ann", why="once more", policy=DEFAULT_POLICY)
+    retried(tracks, "r-1", by="ann", why="once more")
     attempt = supervised(tracks, gangs, clock, attempt_id=3)
     assert attempt.reason is TerminationReason.DEPENDENCY_MISMATCH
     assert gangs.specs == []

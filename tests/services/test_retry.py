@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.deciders import settled_run
+from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.hold import Hold
@@ -314,13 +313,12 @@ def test_a_storm_pauses_a_retry_with_one_alert_and_then_lets_it_go(
 
 
 def by_ann(tracks: Tracks, **changes: Any) -> Any:
-    retry_by_person(
+    retried(
         tracks,
         "r-1",
         by="ann",
         why="The node is fine again.",
         changes=AttemptChanges(config=changes),
-        policy=DEFAULT_POLICY,
     )
     return tracks.run("r-1").attempts[-1].opened
 

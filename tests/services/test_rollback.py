@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from tests.deciders import settled_run
+from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
@@ -134,7 +133,7 @@ def test_two_sensors_at_once_quarantine_and_open_once(clock: FakeClock) -> None:
 def test_a_persons_retry_does_not_resume_from_after_the_onset(clock: FakeClock) -> None:
     store = stored(clock)
     tracks = tracks_on(store, clock)
-    record = retry_by_person(tracks, "r-1", by="ann", why="again", policy=DEFAULT_POLICY)
+    record = retried(tracks, "r-1", by="ann", why="again")
     assert record.kind is Kind.ATTEMPT_OPENED
     assert record.body["resume"]["step"] == 30
     assert [c.ref.step for c in tracks.run("r-1").checkpoints if c.quarantined] == [40, 50, 60]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from tests.deciders import retried
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import (
     RunRequest,
     declare,
@@ -18,7 +18,6 @@ from tracks_dagster.attempts.effects.opening.runs import (
 )
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text
 from tracks_dagster.track.bodies import CodeVersion, Drill
@@ -158,6 +157,6 @@ def test_what_a_caller_killed_before_it_projected_left_is_brought_into_the_ledge
     History("r-1").declare().open().write_to(store)
     declare(tracks, REQUEST)
     with pytest.raises(InvalidInput, match="has not ended"):
-        retry_by_person(tracks, "r-1", by="ann", why="again", policy=DEFAULT_POLICY)
+        retried(tracks, "r-1", by="ann", why="again")
     request_stop(tracks, "r-1", mode="stop", by="ann", why="enough")
     assert projected == ["runs/r-1"] * 4  # the last request is a record, projected as well

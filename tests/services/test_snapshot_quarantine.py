@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from tests.bodies import TRAIN, ended
-from tests.deciders import settled_run
+from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.quarantines import (
@@ -186,4 +185,4 @@ def test_of_many_consumers_the_newest_are_named_and_all_are_counted(
 
 
 def by_ann(tracks: Tracks) -> Record:
-    return retry_by_person(tracks, "r-1", by="ann", why="It is well.", policy=DEFAULT_POLICY)
+    return retried(tracks, "r-1", by="ann", why="It is well.")

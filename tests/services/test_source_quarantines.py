@@ -14,6 +14,7 @@ from tests.deciders import (
     evals_wait_for,
     first_settled,
     opened_evals,
+    retried,
     settled_run,
 )
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
@@ -21,7 +22,6 @@ from tests.histories import DatasetHistory, History
 from tests.services.test_retry import CONFIG
 from tests.services.test_runs import REQUEST
 from tracks_dagster.attempts.effects.opening.branches import find_origin
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
 from tracks_dagster.attempts.effects.opening.runs import declare
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.data.effects.promotion import promote
@@ -33,7 +33,6 @@ from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
@@ -79,7 +78,7 @@ def marks(tracks: Tracks, ledger: Ledger, thing: str) -> tuple[Hold, ...]:
 
 
 def by_person(tracks: Tracks) -> Any:
-    return retry_by_person(tracks, "r-1", by="bo", why="on with it", policy=DEFAULT_POLICY)
+    return retried(tracks, "r-1", by="bo", why="on with it")
 
 
 LATE_SOURCES = ["node:node-2", "attempt:r-1/a02", "checkpoint:r-1@30"]

@@ -64,26 +64,30 @@ class First:
 Answer = Decided | Wait | First | None
 
 
-class Decider(Protocol[W]):
-    """Says what follows on a run. One object serves every tick and several threads."""
+class Decides(Protocol[W]):
+    """Says what follows on a run, whoever asks."""
 
     @property
     def name(self) -> str:
-        """Stands in its records as `decided_by`; the sensor of this name is its switch."""
+        """Stands in its records as `decided_by`; a decider's switch is the sensor of this name."""
         ...
+
+    def decide(self, state: RunState, world: W) -> Answer:
+        """Return what follows on `state`; None where nothing is to be said here.
+
+        Writes nothing: what has to be done before is a `First`. May be asked several times, also on a
+        state whose place is then lost.
+        """
+        ...
+
+
+class Decider(Decides[W], Protocol[W]):
+    """Decides by itself on the runs that are due. One object serves every tick and several threads."""
 
     def due(self, world: W) -> Iterable[str]:
         """Return the ids of the runs worth a look, in the order of their turns; raises LedgerError.
 
         By the ledger, over all runs. A row that is behind costs a look and decides nothing.
-        """
-        ...
-
-    def decide(self, state: RunState, world: W) -> Answer:
-        """Return what follows on `state`; None where nothing is for this decider to say.
-
-        Writes nothing: what has to be done before is a `First`. May be asked several times, also on a
-        state whose place is then lost.
         """
         ...
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tracks_dagster.attempts.ports import LauncherOf, Orchestrator
+from tracks_dagster.attempts.ports import LauncherOf, Orchestrator, OrchestratorRun
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.pools import Pools
@@ -44,3 +45,19 @@ class World:
         pools = Pools(self.ledger, self.policy.storm, now=self.tracks.now())
         nodes = NodeHealth(self.tracks, self.ledger, self.policy.nodes)
         return replace(self, holds=Holds(self.tracks, pools=pools), nodes=nodes)
+
+
+class NoOrchestrator:
+    """Implements `ports.Orchestrator` where Dagster is not asked: it knows of no run."""
+
+    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return none."""
+        return ()
+
+    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
+        """Return none."""
+        return ()
+
+    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
+        """Return None."""
+        return None

@@ -88,13 +88,13 @@ def triage_command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.recovery.effects.triage.apply import Acting, NoOrchestrator, apply
+    from tracks_dagster.recovery.effects.triage.apply import Acting, apply
 
     app = open_app()
     rules, problem = app.usable_rules()
     if problem is not None:
         click.echo(problem, err=True)
-    world = replace(app.world(NoOrchestrator(), app.policy), rules=rules)
+    world = replace(app.world(app.policy), rules=rules)
     return apply(found, Acting(world=world, by=by, why=why))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.cli.common import (
     as_json,
     by_option,
@@ -24,7 +24,6 @@ from tracks_dagster.cli.compute_options import (
     gang_check_of,
     read_trainer,
 )
-from tracks_dagster.retry.effects.node_health import NodeHealth
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.text.safe_text import check_words
@@ -89,19 +88,16 @@ def retry_command(
     last = app.tracks.run(check_run_id(run_id)).last_attempt
     if last is not None:
         check_place(compute.get("launcher", last.opened.compute.launcher), compute)
-    record = retry_by_person(
-        app.tracks,
-        run_id,
-        by=by,
+    asked = ManualRetry(
+        name=by,
         why=why,
-        policy=policy,
         changes=changes,
         allows_environment_change=allow_environment_change,
         is_forced=force,
-        nodes=NodeHealth(app.tracks, app.ledger, policy.nodes),
         check_gang=gang_check_of(given),
         foresee=app.foresee,
     )
+    record = retry_by_person(app.world(policy), run_id, asked)
     print_answer(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "
         f"it. `tracks status {run_id}` shows how it goes.",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import click
 
-from tracks_dagster.attempts.effects.opening.manual_retry import retry_by_person
+from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill, steps_done
 from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Follower, Interrupts
 from tracks_dagster.cli.start.views import View, open_view
@@ -36,7 +36,8 @@ def take_up(app: App, run_id: str, *, by: str, intent: str) -> RunState | None:
     click.echo(f"{run_id} exists and is taken up as it was declared: {status.why}", err=True)
     if status.state == RunLifecycle.WAITING:
         why = f"Taken up again by `tracks run`: {intent}"
-        retry_by_person(app.tracks, run_id, by=by, why=why, policy=app.policy)
+        world = app.world(app.policy)
+        retry_by_person(world, run_id, ManualRetry(name=by, why=why))
     return state
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from tracks_dagster.ledger.deciding import Answer, Decided, Decider, First, Wait
+from tracks_dagster.ledger.deciding import Answer, Decided, Decider, Decides, First, Wait
 from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -51,7 +51,7 @@ class Settled:
     record: Record | None = None
 
 
-def settle(world: W, decider: Decider[W], run_id: str) -> Settled:
+def settle(world: W, decider: Decides[W], run_id: str) -> Settled:
     """Fold the run, ask the decider, and append what it decides at exactly the next seq.
 
     It is asked again wherever another record came first, after each `First`, and after a record that
@@ -88,7 +88,7 @@ def due_by_run(world: W, deciders: Sequence[Decider[W]]) -> dict[str, list[Decid
     return due
 
 
-def settle_all(world: W, deciders: Iterable[Decider[W]], run_id: str) -> Tick[Settled]:
+def settle_all(world: W, deciders: Iterable[Decides[W]], run_id: str) -> Tick[Settled]:
     """Ask several deciders about one run, one after the other; read it once where nothing happens."""
     done, decided, waiting = [], [], []
     try:
@@ -108,7 +108,7 @@ def settle_all(world: W, deciders: Iterable[Decider[W]], run_id: str) -> Tick[Se
 WAITING, NOTHING = "waiting", "nothing"
 
 
-def _settle(world: W, decider: Decider[W], state: RunState) -> tuple[Settled, RunState]:
+def _settle(world: W, decider: Decides[W], state: RunState) -> tuple[Settled, RunState]:
     """Return what came of it, and the state that was read last.
 
     state: may be behind; then the place is lost and the decider asked again.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from tracks_dagster.attempts.effects.opening.attempt_changes import (
     NO_CHANGES,
@@ -13,21 +15,22 @@ from tracks_dagster.attempts.effects.opening.attempt_changes import (
 )
 from tracks_dagster.attempts.effects.opening.remedying import quarantine_all
 from tracks_dagster.attempts.effects.opening.run_config import CheckGang
+from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.data.effects.own_trainer import FAMILY
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
+from tracks_dagster.ledger.deciding import Answer, Decided, First
+from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.retry.effects.node_health import NodeHealth, avoid_now
-from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.rollback import from_onset_on
+from tracks_dagster.retry.effects.node_health import avoid_now
+from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
 from tracks_dagster.track.bodies import AttemptOpened
 from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
@@ -36,79 +39,90 @@ CODE = "code_sha256"  # of the training code, in an environment
 Foresee = Callable[[str], Mapping[str, Json]]
 
 
-def retry_by_person(
-    tracks: Tracks,
-    run_id: str,
-    *,
-    by: str,
-    why: str,
-    policy: RetryPolicy,
-    changes: AttemptChanges = NO_CHANGES,
-    allows_environment_change: bool = False,
-    is_forced: bool = False,
-    nodes: NodeHealth | None = None,
-    check_gang: CheckGang | None = None,
-    foresee: Foresee | None = None,
-) -> Record:
-    """Open the next attempt in the name of `by`, with `changes`; no budget is spent.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManualRetry:
+    """Decides the next attempt in a person's name, with `changes`; no budget is spent.
 
-    What was saved after the numbers went wrong (`policy` says for which reasons) is quarantined first:
-    no attempt resumes from it, whoever opens it.
+    What was saved after the numbers went wrong (the policy says for which reasons) is quarantined
+    first: no attempt resumes from it, whoever opens it. The node that the newest attempt ended on is
+    struck, where no sensor has come to it.
+
     allows_environment_change: it may resume with other libraries than those that wrote its
     checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
-    nodes: strikes the node that the newest attempt ended on, where no sensor has come to it.
     check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
     foresee: the environment of a gang that the launcher of that name would start now, {} where that
     cannot be told.
+    """
+
+    name: str  # of the person
+    why: str
+    changes: AttemptChanges = NO_CHANGES
+    allows_environment_change: bool = False
+    is_forced: bool = False
+    check_gang: CheckGang | None = None
+    foresee: Foresee | None = None
+
+    def decide(self, state: RunState, world: World) -> Answer:
+        """Return the next attempt, or the work that comes before it; raises InvalidInput."""
+        tracks, nodes, changes = world.tracks, world.nodes, self.changes
+        last = _retriable(state, changes.config)
+        if nodes is not None and nodes.is_due(state):
+            return First(do=partial(nodes.look, state, by=self.name))
+        plan = plan_attempt(tracks, state, last, changes)
+        start = _start(tracks, state, plan)
+        changed = differences(state, last, plan, why=f"{self.name}: {self.why}")
+        if not (changed or self.allows_environment_change or self.is_forced):
+            _refuse_the_same_again(state, last, self.foresee)
+        if self.check_gang is not None and changes.compute:
+            self.check_gang(_gang(tracks, state, last, plan))
+        if tainted := from_onset_on(state, last, world.policy):
+            return First(do=partial(_quarantine, tracks, state, tainted, self.name))
+        source, key = changes.trainer_source, plan.trainer
+        if source is not None and key is not None and tracks.store.get(key) is None:
+            return First(do=partial(_store, tracks, key, source))  # before what needs it
+        opened = AttemptOpened(
+            cause="manual_retry",
+            decided_by=self.name,
+            decision=f"{self.why} {start.words}".rstrip(),
+            config=plan.config,
+            compute=plan.compute,
+            snapshot=plan.snapshot,
+            resume=start.resume,
+            remediation=changed,
+            counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
+            allows_environment_change=self.allows_environment_change,
+            cadence=plan.cadence,
+            trainer=plan.trainer,
+        )
+        opened = avoid_now(tracks, opened)
+        draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
+        return Decided(draft=draft, what="opened", why=opened.decision)
+
+
+def retry_by_person(world: World, run_id: str, retry: ManualRetry) -> Record:
+    """Open the next attempt, and return its record.
 
     Raises UnknownRun, and InvalidInput, with nothing opened, when an attempt is open, the run is
     finished, what it branched from, its snapshot or all that it could resume from is on hold, a change
     cannot be used, or one is needed and missing.
     """
-    tracks.run(run_id)
+    world.tracks.run(run_id)
     try:
-        for _ in range(DECISIONS_MAX):
-            state = tracks.run(run_id)
-            last = _retriable(state, changes.config)
-            if nodes is not None:
-                nodes.look(state, by=by)
-            plan = plan_attempt(tracks, state, last, changes)
-            start = _start(tracks, state, plan)
-            changed = differences(state, last, plan, why=f"{by}: {why}")
-            if not (changed or allows_environment_change or is_forced):
-                _refuse_the_same_again(state, last, foresee)
-            if check_gang is not None and changes.compute:
-                check_gang(_gang(tracks, state, last, plan))
-            if tainted := from_onset_on(state, last, policy):
-                quarantine_all(tracks, state, tainted, by=by)
-                continue
-            opened = AttemptOpened(
-                cause="manual_retry",
-                decided_by=by,
-                decision=f"{why} {start.words}".rstrip(),
-                config=plan.config,
-                compute=plan.compute,
-                snapshot=plan.snapshot,
-                resume=start.resume,
-                remediation=changed,
-                counted_seqs=(last.ended_seq,) if last.ended_seq is not None else (),
-                allows_environment_change=allows_environment_change,
-                cadence=plan.cadence,
-                trainer=plan.trainer,
-            )
-            opened = avoid_now(tracks, opened)
-            if changes.trainer_source is not None and plan.trainer is not None:
-                tracks.store.create(plan.trainer, changes.trainer_source)  # before what needs it
-            draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
-            after = tracks.append_to(state, draft)
-            if after is not None:
-                return after.head
-    finally:  # also what a caller left who was killed right after its append
-        tracks.project(run_track(run_id))
-    raise Contended(
-        f"Attempt {len(tracks.run(run_id).attempts) + 1} of {run_id} lost its place {DECISIONS_MAX} "
-        "times in a row to other records: give the same command again."
-    )
+        record = settle(world, retry, run_id).record
+    except Contended as error:
+        raise Contended(f"{error} Give the same command again.") from error
+    assert record is not None, "it decides, or raises"
+    return record
+
+
+def _quarantine(
+    tracks: Tracks, state: RunState, tainted: Sequence[CheckpointQuarantine], by: str
+) -> None:
+    quarantine_all(tracks, state, tainted, by=by)
+
+
+def _store(tracks: Tracks, key: str, source: bytes) -> None:
+    tracks.store.create(key, source)
 
 
 def _start(tracks: Tracks, state: RunState, plan: AttemptPlan) -> CleanStart:

@@ -6,7 +6,6 @@ daemon that comes up meanwhile does no harm. Every act leaves a note that says w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.closing import close_attempt
@@ -14,7 +13,6 @@ from tracks_dagster.attempts.effects.gathering import EndProblem
 from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
 from tracks_dagster.attempts.effects.opening.retry import Retries
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.attempts.ports import OrchestratorRun
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.recovery.effects.triage.judge import Triage
@@ -54,22 +52,6 @@ class Acting:
     world: World
     by: str
     why: str
-
-
-class NoOrchestrator:
-    """Implements `ports.Orchestrator` where Dagster is not asked: it knows of no run."""
-
-    def runs_of_attempt(self, attempt_key: str) -> Sequence[OrchestratorRun]:
-        """Return none."""
-        return ()
-
-    def runs_of_eval(self, eval_attempt_key: str) -> Sequence[OrchestratorRun]:
-        """Return none."""
-        return ()
-
-    def find(self, dagster_run_id: str) -> OrchestratorRun | None:
-        """Return None."""
-        return None
 
 
 def apply(found: Triage, acting: Acting) -> tuple[Act, ...]:

@@ -196,7 +196,8 @@ def _project_anew(settings: Settings, ledger: Ledger) -> None:
     done = Projector(open_store(settings.store_url), ledger).reindex(only_outdated=True)
     for problem in done.problems:
         _log.warning("%s", problem)
-    _log.warning("Projected the ledger anew, from %d tracks.", done.track_count)
+    if done.track_count:  # else another process was faster
+        _log.warning("Projected the ledger anew, from %d tracks.", done.track_count)
 
 
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:

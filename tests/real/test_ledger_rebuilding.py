@@ -393,6 +393,19 @@ def test_whoever_might_read_the_old_tables_may_read_the_new_ones(
         change(postgres_url, "drop owned by looker_on", "drop role looker_on")
 
 
+def test_a_view_of_somebodys_own_keeps_its_tables(postgres_url: str, store_url: str) -> None:
+    open_ledger(postgres_url)
+    old = "update ledger_version set version_num = '0008'"
+    change(postgres_url, old, "create view mine as select text from notes")
+    with pytest.raises(LedgerError, match="cannot drop table notes because other objects depend"):
+        open_ledger(postgres_url, when_outdated=partial(project, store_url))
+    assert version_in(postgres_url) == "0008"
+    change(postgres_url, "drop view mine")
+    open_ledger(postgres_url, when_outdated=partial(project, store_url))
+    assert version_in(postgres_url) == schema.current_version()
+    assert left_beside(postgres_url) == []
+
+
 @pytest.mark.parametrize("what", ["nothing", "column", "null", "type", "index"])
 def test_the_fingerprint_is_of_all_that_tables_are_made_of(
     what: str, monkeypatch: pytest.MonkeyPatch

@@ -30,30 +30,30 @@ _EVENT_HEAD_CHARACTERS = 80
 def evidence_of(case: Mapping[str, Json]) -> Evidence:
     """Return the evidence of a case; empty evidence when there is none in it."""
     given = case.get("evidence")
-    told: Mapping[str, Json] = given if isinstance(given, Mapping) else {}
-    pods = [_pod(pod, rank) for rank, pod in enumerate(_histories(case, told))]
+    fields: Mapping[str, Json] = given if isinstance(given, Mapping) else {}
+    pods = [_pod(pod, rank) for rank, pod in enumerate(_histories(case, fields))]
     conditions = tuple(condition for pod in pods for condition in pod.conditions)
     return Evidence(
         run_id="",
         attempt_id=0,
         launch_id=None,
-        ranks=_ranks(told, [pod.end for pod in pods if pod.end is not None]),
+        ranks=_ranks(fields, [pod.end for pod in pods if pod.end is not None]),
         conditions=(
             *conditions,
-            *(_event(each) for each in _items(told.get("events"))[:EVENTS_MAX]),
+            *(_event(each) for each in _items(fields.get("events"))[:EVENTS_MAX]),
         ),
-        kernel_lines=(*_xids(told.get("xid")), *map(str, _items(told.get("kernel_lines")))),
-        slurm_state=_text(told.get("slurm_state")) or None,
+        kernel_lines=(*_xids(fields.get("xid")), *map(str, _items(fields.get("kernel_lines")))),
+        slurm_state=_text(fields.get("slurm_state")) or None,
     )
 
 
-def _histories(case: Mapping[str, Json], told: Mapping[str, Json]) -> list[list[Json]]:
+def _histories(case: Mapping[str, Json], fields: Mapping[str, Json]) -> list[list[Json]]:
     """Return the history of every pod that the case shows, one a rank."""
     shown = [
         case.get("pod_history"),
-        told.get("pod_history"),
-        told.get("pod"),
-        *_list(told.get("pods")),
+        fields.get("pod_history"),
+        fields.get("pod"),
+        *_list(fields.get("pods")),
     ]
     return [each if isinstance(each, list) else [each] for each in shown if each][:RANKS_MAX]
 
@@ -62,12 +62,12 @@ def _pod(history: list[Json], rank: int) -> PodSeen:
     return read_pod(history, rank)
 
 
-def _ranks(told: Mapping[str, Json], pod_ends: list[RankEnd]) -> tuple[RankEnd, ...]:
+def _ranks(fields: Mapping[str, Json], pod_ends: list[RankEnd]) -> tuple[RankEnd, ...]:
     """Return the ranks: each of `ranks`, or one with what the case says of its only process."""
-    several = [each for each in _list(told.get("ranks")) if isinstance(each, Mapping)][:RANKS_MAX]
+    several = [each for each in _list(fields.get("ranks")) if isinstance(each, Mapping)][:RANKS_MAX]
     if several:
         return tuple(_rank(each, number) for number, each in enumerate(several))
-    alone = _rank(told, 0)
+    alone = _rank(fields, 0)
     if not pod_ends:
         return (alone,) if alone.has_ended or alone.log_tail else ()
     first = pod_ends[0]
@@ -76,19 +76,19 @@ def _ranks(told: Mapping[str, Json], pod_ends: list[RankEnd]) -> tuple[RankEnd, 
     return (replace(first, log_tail=alone.log_tail), *pod_ends[1:])
 
 
-def _rank(told: Mapping[str, Json], number: int) -> RankEnd:
-    code, by = _number(told.get("exit_code")), _signal(told.get("signal"))
+def _rank(fields: Mapping[str, Json], number: int) -> RankEnd:
+    code, by = _number(fields.get("exit_code")), _signal(fields.get("signal"))
     if code is not None and code < 0:  # as subprocess reports a signal
         by = by or _signal(-code)
         code = None
-    known = _number(told.get("rank"))
+    known = _number(fields.get("rank"))
     return RankEnd(
         rank=number if known is None else known,
         exit_code=None if by is not None and code is None else code,
         signal=by,
-        ended_at=_text(told.get("ended_at")) or None,
-        oom_killed=told.get("oom_killed") is True,
-        log_tail=_log(told.get("log_tail")),
+        ended_at=_text(fields.get("ended_at")) or None,
+        oom_killed=fields.get("oom_killed") is True,
+        log_tail=_log(fields.get("log_tail")),
     )
 
 
@@ -113,12 +113,15 @@ def _xids(value: Json) -> Iterable[str]:
             yield f"Xid {text}" if text[:1].isdigit() else text
 
 
-def _event(told: Json) -> Condition:
+def _event(fields: Json) -> Condition:
     """Return an event as a condition of type Event."""
-    if isinstance(told, Mapping):
-        reason, message = _text(told.get("reason")), _text(told.get("message") or told.get("note"))
+    if isinstance(fields, Mapping):
+        reason, message = (
+            _text(fields.get("reason")),
+            _text(fields.get("message") or fields.get("note")),
+        )
     else:
-        message = _text(told)
+        message = _text(fields)
         found = _EVENT_REASON.search(message[:_EVENT_HEAD_CHARACTERS])
         reason = found[1] if found else ""
     return Condition(type="Event", reason=reason, message=message, at=None, source="kubernetes")

@@ -61,10 +61,10 @@ class EndingCheck:
 
 def ending_check(reason: TerminationReason) -> EndingCheck:
     """Return how the UI tells a failure from an interruption."""
-    ending, told = ending_of(reason), f"{reason}: {reason.sentence}"
+    ending, words = ending_of(reason), f"{reason}: {reason.sentence}"
     passed = ending is Ending.AS_MEANT
     return EndingCheck(
         passed=passed,
         is_failure=ending is Ending.FAILURE,
-        words=told if passed else f"{told} {ending.sentence}",
+        words=words if passed else f"{words} {ending.sentence}",
     )

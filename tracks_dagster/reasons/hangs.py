@@ -145,8 +145,8 @@ def describe(hang: Hang, dumps: Sequence[StackDump]) -> str:
         f"{noun} {ranks}{of_all} {verb} not moved for {hang.stuck_s:.0f} s "
         f"(limit {hang.limit_s:.0f} s): {behind[0].phase.value} in step {behind[0].step}"
     )
-    told = {dump.rank: dump for dump in dumps}
-    return "\n".join([first, *(_stands(beat, told.get(beat.rank)) for beat in hang.beats)])
+    by_rank = {dump.rank: dump for dump in dumps}
+    return "\n".join([first, *(_place(beat, by_rank.get(beat.rank)) for beat in hang.beats)])
 
 
 def _furthest_behind(beats: Sequence[Beat]) -> list[Beat]:
@@ -156,7 +156,7 @@ def _furthest_behind(beats: Sequence[Beat]) -> list[Beat]:
     return [beat for beat in beats if places[beat.rank] == min(places.values())]
 
 
-def _stands(beat: Beat, dump: StackDump | None) -> str:
+def _place(beat: Beat, dump: StackDump | None) -> str:
     text = f"rank {beat.rank} {beat.phase.value} in step {beat.step}"
     if dump is None:
         return text

@@ -104,10 +104,10 @@ def _word(word: LastWord) -> LastWord:
     return replace(word, message=_text(word.message), traceback_tail=_text(word.traceback_tail))
 
 
-def _condition(told: Condition) -> Condition:
-    if told.type == hangs.CONDITION:  # our own: a line for every rank, the first is the finding
-        return replace(told, message=_text(told.message))
-    return replace(told, message=clean(told.message.replace("\n", " ")))
+def _condition(condition: Condition) -> Condition:
+    if condition.type == hangs.CONDITION:  # ours: a line for every rank, the first is the finding
+        return replace(condition, message=_text(condition.message))
+    return replace(condition, message=clean(condition.message.replace("\n", " ")))
 
 
 def _text(text: str) -> str:

@@ -36,14 +36,14 @@ class PodSeen:
 def read_pod(history: Iterable[Json], rank: int) -> PodSeen:
     """Return what the pod of `rank` shows; `history`: watch events, pods or bare statuses, in order."""
     statuses = [_status(event) for _, event in zip(range(EVENTS_MAX), history, strict=False)]
-    told = {(c.type, c.reason): c for status in statuses for c in _conditions(status, rank)}
+    once = {(c.type, c.reason): c for status in statuses for c in _conditions(status, rank)}
     end: RankEnd | None = None
     for status in statuses:
         end = _end(status, rank, end)
     last = statuses[-1] if statuses else {}
     has_run = end is not None and (end.has_ended or end.started_at is not None)
     waits = () if has_run else tuple(_waits(last, rank))
-    return PodSeen(end=end, conditions=(*told.values(), *waits))
+    return PodSeen(end=end, conditions=(*once.values(), *waits))
 
 
 def _status(event: Json) -> Mapping[str, Json]:
@@ -79,11 +79,11 @@ def _waits(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
             yield _condition("PodScheduled", {**each, "reason": reason}, None, rank)
 
 
-def _condition(kind: str, told: Mapping[str, Json], at: Json, rank: int) -> Condition:
+def _condition(kind: str, entry: Mapping[str, Json], at: Json, rank: int) -> Condition:
     return Condition(
         type=kind,
-        reason=text(told.get("reason")),
-        message=text(told.get("message")),
+        reason=text(entry.get("reason")),
+        message=text(entry.get("message")),
         at=time_text(at),
         source="kubernetes",
         rank=rank,
@@ -103,14 +103,14 @@ def _end(status: Mapping[str, Json], rank: int, before: RankEnd | None) -> RankE
     if not dead:
         return before
     # Sidecars end after the container that matters, and mostly well.
-    told = min(dead, key=lambda t: (t.get("exitCode") == 0, text(t.get("finishedAt")) or "~"))
+    ended = min(dead, key=lambda t: (t.get("exitCode") == 0, text(t.get("finishedAt")) or "~"))
     oom_killed = any(t.get("reason") == OOM_KILLED for t in dead)
-    code = told.get("exitCode")
+    code = ended.get("exitCode")
     return RankEnd(
         rank=rank,
         exit_code=code if isinstance(code, int) and not isinstance(code, bool) else None,
-        started_at=time_text(told.get("startedAt")),
-        ended_at=time_text(told.get("finishedAt")),
+        started_at=time_text(ended.get("startedAt")),
+        ended_at=time_text(ended.get("finishedAt")),
         oom_killed=oom_killed,
     )
 

@@ -22,7 +22,7 @@ from tracks_dagster.track.track import log_key, run_track
 
 DAEMON_AGE_S_MAX = 120.0  # its watcher ticks every few seconds; two minutes mean that it is gone
 ID_CHARACTERS = 12  # of a Dagster run's id, in words
-RANKS_TOLD_MAX = 4  # of a gang, in words; `data` has them all
+RANKS_SHOWN_MAX = 4  # of a gang, in words; `data` has them all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +57,15 @@ class Seen:
         return log_key(run_track(self.run_id), seq) if seq is not None else run_track(self.run_id)
 
 
-def ends_told(ends: Iterable[RankEnd]) -> str:
-    told = [
+def describe_ends(ends: Iterable[RankEnd]) -> str:
+    shown = [
         f"rank {end.rank} ended with "
         + (f"signal {end.signal}" if end.signal is not None else f"exit code {end.exit_code}")
         for end in ends
         if end.has_ended
     ]
-    more = len(told) - RANKS_TOLD_MAX
-    words = ", ".join(told[:RANKS_TOLD_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(shown) - RANKS_SHOWN_MAX
+    words = ", ".join(shown[:RANKS_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")
     return words or "no rank's end was written down"
 
 
@@ -81,7 +81,7 @@ def gang_signs(seen: Seen, machine: MachineNow) -> tuple[Sign, ...]:
     signs = [
         Sign(
             cell="verdict",
-            words=f"gang: {phase}; {ends_told(report.ranks)}",
+            words=f"gang: {phase}; {describe_ends(report.ranks)}",
             source=_files(seen, report),
             data={
                 "phase": report.phase.name.lower(),
@@ -121,13 +121,13 @@ def _pod_signs(seen: Seen) -> tuple[Sign, ...]:
     if placed is None or not pods:
         return ()
     count = max(len(pods), len(placed.pod_nodes))
-    told = [f"{pod} on {node}" for pod, node in pods.items()][:RANKS_TOLD_MAX]
-    more = f" and {count - len(told)} more" if count > len(told) else ""
+    shown = [f"{pod} on {node}" for pod, node in pods.items()][:RANKS_SHOWN_MAX]
+    more = f" and {count - len(shown)} more" if count > len(shown) else ""
     lives = seen.report is not None and seen.report.phase is GangPhase.ALIVE
     now = (
         "not asked" if seen.report is None else "its Job stands" if lives else "none of them lives"
     )
-    words = f"placed in {count} pods, {', '.join(told)}{more}; now: {now}"
+    words = f"placed in {count} pods, {', '.join(shown)}{more}; now: {now}"
     data: dict[str, Json] = {"pods": dict(pods), "pod_nodes": list(placed.pod_nodes)}
     source = seen.record(seen.attempt.placed_seq)
     return (Sign(cell="verdict", words=words, source=source, data=data),)
@@ -151,17 +151,17 @@ def rank_signs(seen: Seen, machine: MachineNow) -> tuple[bool, tuple[Sign, ...]]
     places = _here(seen, machine)
     if not places:
         return False, ()
-    told = {p.rank: _process(p.pid, p.pid_started, p.boot_id, machine) for p in places}
-    lives = any(alive for alive, _ in told.values())
-    words = "; ".join(f"rank {p.rank}: {told[p.rank][1]}" for p in places[:RANKS_TOLD_MAX])
-    more = len(told) - RANKS_TOLD_MAX
+    shown = {p.rank: _process(p.pid, p.pid_started, p.boot_id, machine) for p in places}
+    lives = any(alive for alive, _ in shown.values())
+    words = "; ".join(f"rank {p.rank}: {shown[p.rank][1]}" for p in places[:RANKS_SHOWN_MAX])
+    more = len(shown) - RANKS_SHOWN_MAX
     data = [
         {
             "rank": p.rank,
             "pid": p.pid,
             "pid_started": p.pid_started,
             "pid_started_now": machine.living.get(p.pid),
-            "lives": told[p.rank][0],
+            "lives": shown[p.rank][0],
         }
         for p in places
     ]
@@ -207,7 +207,7 @@ def supervision(
     which finds another supervisor for a gang that has lost its own."""
     claims = seen.attempt.claims
     ticks = daemon_at is not None and (now - daemon_at).total_seconds() <= DAEMON_AGE_S_MAX
-    daemon = _daemon_told(daemon_at, now)
+    daemon = _describe_daemon(daemon_at, now)
     if not claims:
         words = f"no Dagster run has claimed it; {daemon}"
         return False, Sign(cell="verdict", words=words, source=seen.record(seen.attempt.opened_seq))
@@ -235,7 +235,7 @@ def supervision(
     return supervised, Sign(cell="verdict", words=words, source=source, data=data)
 
 
-def _daemon_told(daemon_at: datetime | None, now: datetime) -> str:
+def _describe_daemon(daemon_at: datetime | None, now: datetime) -> str:
     if daemon_at is None:
         return "no daemon ever ticked on this store"
     age_s = (now - daemon_at).total_seconds()

@@ -15,11 +15,11 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.recovery.signs import (
-    RANKS_TOLD_MAX,
+    RANKS_SHOWN_MAX,
     Seen,
     Sign,
     booted_anew,
-    ends_told,
+    describe_ends,
     gang_signs,
     heartbeat_signs,
     rank_signs,
@@ -107,7 +107,7 @@ def _gone(seen: Seen, machine: MachineNow, report: GangReport) -> tuple[Verdict,
     if unknown and report.beats and all(beat.phase is Phase.ENDING for beat in report.beats):
         return Verdict.FINISHED_UNRECORDED, "Every rank had done its last step, and is gone."
     since = "; the machine was booted anew" if booted_anew(seen, machine) else ""
-    return Verdict.DEAD, f"Nothing of its gang lives{since}: {ends_told(report.ranks)}."
+    return Verdict.DEAD, f"Nothing of its gang lives{since}: {describe_ends(report.ranks)}."
 
 
 def _never_started_here(seen: Seen, machine: MachineNow, report: GangReport) -> tuple[Verdict, str]:
@@ -123,7 +123,7 @@ def _never_started_here(seen: Seen, machine: MachineNow, report: GangReport) -> 
     elsewhere = [node for node in nodes_of(placed) if node != report.where]
     if elsewhere and not report.sees_all_nodes:
         return Verdict.NOT_SEEN, (
-            f"Not seen from here: it was placed on {', '.join(elsewhere[:RANKS_TOLD_MAX])}, and this "
+            f"Not seen from here: it was placed on {', '.join(elsewhere[:RANKS_SHOWN_MAX])}, and this "
             f"is {report.where}. Ask there."
         )
     if report.sees_all_nodes:

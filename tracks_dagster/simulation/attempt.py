@@ -63,10 +63,10 @@ def play(
     for _ in range(SAVES_MAX):
         due = next_save(attempt.step, cadence, costs)
         attempt.walk(min(due, fails_after, all_steps), notice_s)
-        is_told = attempt.at_s >= notice_s
-        if is_told or attempt.step in (due, all_steps):
+        has_notice = attempt.at_s >= notice_s
+        if has_notice or attempt.step in (due, all_steps):
             attempt.save()
-        if attempt.is_over or is_told:
+        if attempt.is_over or has_notice:
             return attempt.played(timed if is_cut else None, until_s=stop_s)
         if attempt.step == all_steps:
             return attempt.played(_completed(attempt.at_s), until_s=attempt.at_s)

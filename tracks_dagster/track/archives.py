@@ -65,14 +65,15 @@ def manifest_bytes(manifest: ArchiveManifest) -> bytes:
 def parse_manifest(data: bytes) -> ArchiveManifest:
     """Return the manifest; raises StoreUnsuitable for what is none, ArchiveNewer for a later format."""
     try:
-        told = json.loads(data)
-        found = told["format"]
+        stored = json.loads(data)
+        found = stored["format"]
         if isinstance(found, int) and found > ARCHIVE_FORMAT:
             raise ArchiveNewer(
-                f"tracks-dagster {str(told.get('package_version'))[:40]!r} wrote it in format {found}, "
-                f"and this version reads {ARCHIVE_FORMAT}. Update this checkout to that version."
+                f"tracks-dagster {str(stored.get('package_version'))[:40]!r} wrote it in format "
+                f"{found}, and this version reads {ARCHIVE_FORMAT}. Update this checkout to that "
+                "version."
             )
-        manifest = from_json(ArchiveManifest, told)
+        manifest = from_json(ArchiveManifest, stored)
         if found != ARCHIVE_FORMAT or not isinstance(manifest.members, dict):
             raise ValueError(f"its format is {found!r}")
     except (ValueError, KeyError, TypeError, RecursionError, TrackBroken) as error:

@@ -86,10 +86,10 @@ def slurm_cancelled(evidence: Evidence) -> Finding | None:
 
 def start_refused(evidence: Evidence) -> Finding | None:
     """The supervisor started no gang, by the rules on what may be resumed from and with what."""
-    for told in evidence.conditions:
-        reason = REFUSED_STARTS.get(told.reason) if told.type == START_REFUSED else None
+    for condition in evidence.conditions:
+        reason = REFUSED_STARTS.get(condition.reason) if condition.type == START_REFUSED else None
         if reason is not None:
-            return _finding(reason, CERTAIN, told.message)
+            return _finding(reason, CERTAIN, condition.message)
     return None
 
 
@@ -99,11 +99,13 @@ def oom_first(evidence: Evidence) -> Finding | None:
     Where the order is not known the OOM counts: a container that a control plane ends says Error.
     """
     # That a Job was suspended before its start, or a pod waited for a node, came before and is over.
-    told = [c for c in evidence.conditions if _condition_reason(c) not in (None, *BEFORE_THE_START)]
-    if not told:
+    causes = [
+        c for c in evidence.conditions if _condition_reason(c) not in (None, *BEFORE_THE_START)
+    ]
+    if not causes:
         return None
     for rank in evidence.ranks:
-        if rank.oom_killed and not any(_came_before(c, rank) for c in told):
+        if rank.oom_killed and not any(_came_before(c, rank) for c in causes):
             return _finding(_R.HOST_OOM, MEASURED, f"rank {rank.rank} had been OOM-killed before")
     return None
 
@@ -120,8 +122,8 @@ def condition(evidence: Evidence) -> Finding | None:
         ]
     if not known:
         return None
-    told, reason = min(known, key=lambda pair: pair[0].at or "")
-    return _finding(reason, STATED, f"{told.source}: {_condition_text(told)}")
+    first, reason = min(known, key=lambda pair: pair[0].at or "")
+    return _finding(reason, STATED, f"{first.source}: {_condition_text(first)}")
 
 
 def slurm_state(evidence: Evidence) -> Finding | None:
@@ -145,8 +147,8 @@ def requeued_itself(evidence: Evidence) -> Finding | None:
 
 def scheduler_words(evidence: Evidence) -> Finding | None:
     """Words of a scheduler in a rank's log."""
-    told = next(told_by_schedulers(evidence.ranks), None)
-    return None if told is None else _finding(told[1], MEASURED, told[0])
+    found = next(lines_of_schedulers(evidence.ranks), None)
+    return None if found is None else _finding(found[1], MEASURED, found[0])
 
 
 def job_cancelled(evidence: Evidence) -> Finding | None:
@@ -204,45 +206,49 @@ def kernel_oom(evidence: Evidence) -> Finding | None:
 
 def hung(evidence: Evidence) -> Finding | None:
     """No rank moved for longer than the limit, and the supervisor ended them."""
-    for told in evidence.conditions:
-        if told.type != hangs.CONDITION:
+    for condition in evidence.conditions:
+        if condition.type != hangs.CONDITION:
             continue
-        stalled = told.reason == hangs.DATA_LOADER_STALL
-        lines = tuple(line for line in told.message.splitlines() if line)
+        stalled = condition.reason == hangs.DATA_LOADER_STALL
+        lines = tuple(line for line in condition.message.splitlines() if line)
         return Finding(
             reason=_R.DATA_LOADER_STALL if stalled else _R.HANG,
             confidence=0.95,
             lines=lines,
-            root_message=lines[0] if lines else told.reason,
+            root_message=lines[0] if lines else condition.reason,
         )
     return None
 
 
-def _condition_text(told: Condition) -> str:
-    return f"{told.type}/{told.reason}: {told.message}"
+def _condition_text(condition: Condition) -> str:
+    return f"{condition.type}/{condition.reason}: {condition.message}"
 
 
 def blamed_rank(evidence: Evidence, reason: str) -> int | None:
     """Return the rank whose end a control plane gives as `reason`, the earliest; None: of no single
     one. Of a lost node, only the others say anything themselves: that they lost a peer."""
-    told = [c for c in evidence.conditions if c.rank is not None and _condition_reason(c) == reason]
-    return min(told, key=lambda c: (c.at or "", c.rank or 0)).rank if told else None
+    ranked = [
+        c for c in evidence.conditions if c.rank is not None and _condition_reason(c) == reason
+    ]
+    return min(ranked, key=lambda c: (c.at or "", c.rank or 0)).rank if ranked else None
 
 
-def _condition_reason(told: Condition) -> TerminationReason | None:
-    return _first(CONDITIONS, _condition_text(told))
+def _condition_reason(condition: Condition) -> TerminationReason | None:
+    return _first(CONDITIONS, _condition_text(condition))
 
 
-def _came_before(told: Condition, rank: RankEnd) -> bool:
+def _came_before(condition: Condition, rank: RankEnd) -> bool:
     """Whether the condition is known to have come before the rank's end."""
-    return told.at is not None and rank.ended_at is not None and told.at < rank.ended_at
+    return condition.at is not None and rank.ended_at is not None and condition.at < rank.ended_at
 
 
-def _came_after_all(told: Condition, ranks: tuple[RankEnd, ...]) -> bool:
+def _came_after_all(condition: Condition, ranks: tuple[RankEnd, ...]) -> bool:
     """Whether every rank had ended before: then the condition says nothing about why."""
-    if told.at is None or not ranks or TOLD_AFTERWARDS.search(_condition_text(told)):
+    if condition.at is None or not ranks or TOLD_AFTERWARDS.search(_condition_text(condition)):
         return False
-    return all(rank.ended_at is not None and _is_later(told.at, rank.ended_at) for rank in ranks)
+    return all(
+        rank.ended_at is not None and _is_later(condition.at, rank.ended_at) for rank in ranks
+    )
 
 
 def _is_later(at: str, ended_at: str) -> bool:
@@ -299,35 +305,35 @@ _ABOUT_SOMETHING_ELSE = re.compile(
 _ENDS_JOBS = re.compile(r"^\W*(slurmstepd|srun|PBS)\b|\bnotice\b", re.IGNORECASE)
 
 
-def told_by_schedulers(ranks: Iterable[RankEnd]) -> Iterator[tuple[str, TerminationReason]]:
+def lines_of_schedulers(ranks: Iterable[RankEnd]) -> Iterator[tuple[str, TerminationReason]]:
     """Yield each line of a scheduler that says why the job ended, with what it says."""
     for rank in ranks:
         lines = rank.log_tail.splitlines()
         again = starts_again(lines)
         for number, line in enumerate(lines):
-            reason = _said(line)
+            reason = _reason_of(line)
             if reason is None or number < again:
                 continue
             if not _is_over(line, reason, lines[number + 1 :]):
                 yield line, reason
 
 
-def _said(line: str) -> TerminationReason | None:
+def _reason_of(line: str) -> TerminationReason | None:
     """Return what a line says has happened."""
-    told = without_guesses(line)
-    if _ABOUT_SOMETHING_ELSE.search(told):
+    certain = without_guesses(line)
+    if _ABOUT_SOMETHING_ELSE.search(certain):
         return None
     for words, reason in SCHEDULER_LINES:
-        match = words.search(told)
+        match = words.search(certain)
         if match is None:
             continue
-        is_said = not (
-            _NOT_NOW.search(told[: match.end()])
-            or _LOOKED_FOR.search(told[: match.start()])
-            or is_led_by_or(told, match.start())
-            or _NOT_SURE.match(told[match.end() :])
+        has_happened = not (
+            _NOT_NOW.search(certain[: match.end()])
+            or _LOOKED_FOR.search(certain[: match.start()])
+            or is_led_by_or(certain, match.start())
+            or _NOT_SURE.match(certain[match.end() :])
         )
-        if is_said:
+        if has_happened:
             return reason
     return None
 

@@ -57,7 +57,7 @@ _FROM_ELSEWHERE = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class CauseLine:
     """One cause as one rank tells it.
 
     survived: whether the process went on after it; is_aside: whether it was only printed, and is of a
@@ -74,10 +74,10 @@ class Told:
 
 def known_cause(evidence: Evidence) -> Finding | None:
     """The cause nearest to the root that any rank's words tell, the earliest of several."""
-    told = _root(evidence, CAUSES, among=False)
-    if told is None or (told.cause.tier is not Tier.ROOT and _evaluates(evidence)):
+    root = _root(evidence, CAUSES, among=False)
+    if root is None or (root.cause.tier is not Tier.ROOT and _evaluates(evidence)):
         return None
-    return _finding(told)
+    return _finding(root)
 
 
 def survived_cause(evidence: Evidence) -> Finding | None:
@@ -88,16 +88,16 @@ def survived_cause(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None or signal_of(first) is not None or exit_code(first) == 0:
         return None
-    told = _root(evidence, CAUSES, among=True)
-    return None if told is None else replace(_finding(told), confidence=LEANING)
+    root = _root(evidence, CAUSES, among=True)
+    return None if root is None else replace(_finding(root), confidence=LEANING)
 
 
 def user_rule(evidence: Evidence, rules: UserRules) -> Finding | None:
     """The first of a user's rules that any rank's words, or those of kernels and conditions, meet."""
     for rule in rules.rules:
-        told = _root(seen_by(rule, evidence), (rule.cause,), among=None)
-        if told is not None:
-            return _finding(told)
+        root = _root(seen_by(rule, evidence), (rule.cause,), among=None)
+        if root is not None:
+            return _finding(root)
     return None
 
 
@@ -113,8 +113,8 @@ def evaluation(evidence: Evidence) -> Finding | None:
         return None  # somebody else ended it
     lines = [line for text in texts(first) for line in text.splitlines()]
     raised = [line for line in lines if EXCEPTION.match(line)]
-    told = raised or [line for line in lines if _EVALUATION.search(line)]
-    return _said(_R.EVALUATOR_ERROR, LEANING, first, told[-1])
+    shown = raised or [line for line in lines if _EVALUATION.search(line)]
+    return _make_finding(_R.EVALUATOR_ERROR, LEANING, first, shown[-1])
 
 
 def any_exception(evidence: Evidence) -> Finding | None:
@@ -124,13 +124,15 @@ def any_exception(evidence: Evidence) -> Finding | None:
         return None
     if says(first, _R.CODE_ERROR) and first.last_word is not None:
         word = first.last_word
-        said = f"{word.exception}: {word.message}"
-        return None if _has_row(said) else _said(_R.CODE_ERROR, LIKELY, first, said)
+        words = f"{word.exception}: {word.message}"
+        return None if _has_row(words) else _make_finding(_R.CODE_ERROR, LIKELY, first, words)
     for text in texts(first):
         raised = _not_over(text.splitlines(), is_raised_by_code)
         if raised:
-            is_told_otherwise = _has_row(raised[-1]) or _FROM_ELSEWHERE.search(raised[-1])
-            return None if is_told_otherwise else _said(_R.CODE_ERROR, LEANING, first, raised[-1])
+            has_other_cause = _has_row(raised[-1]) or _FROM_ELSEWHERE.search(raised[-1])
+            if has_other_cause:
+                return None
+            return _make_finding(_R.CODE_ERROR, LEANING, first, raised[-1])
     return None
 
 
@@ -140,24 +142,24 @@ def cascade_only(evidence: Evidence) -> Finding | None:
     if first is None or not lost_its_peer(first):
         return None
     if says(first, _R.RANK_LOST_SECONDARY) and first.last_word is not None:
-        said = first.last_word.message or "a peer was lost"
-        return _said(_R.RANK_LOST_SECONDARY, LEANING, first, said)
+        words = first.last_word.message or "a peer was lost"
+        return _make_finding(_R.RANK_LOST_SECONDARY, LEANING, first, words)
     for text in texts(first):
         lines = _not_over(text.splitlines(), lambda line: CASCADE.search(line) is not None)
         if lines:
-            return _said(_R.RANK_LOST_SECONDARY, LEANING, first, lines[0])
+            return _make_finding(_R.RANK_LOST_SECONDARY, LEANING, first, lines[0])
     return None
 
 
 def _not_over(lines: list[str], tells: Callable[[str], bool]) -> list[str]:
     """Return the lines that tell, or none when the process went on for many steps after the last."""
-    told = [number for number, line in enumerate(lines) if tells(line)]
-    if not told or goes_on(lines[told[-1] + 1 :]):
+    found = [number for number, line in enumerate(lines) if tells(line)]
+    if not found or goes_on(lines[found[-1] + 1 :]):
         return []
-    return [lines[number] for number in told]
+    return [lines[number] for number in found]
 
 
-def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) -> Told | None:
+def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) -> CauseLine | None:
     """Return the cause nearest to the root; of several the one told by the rank that ended first.
 
     among: only of lines that their process survived or did not, or None for all lines.
@@ -165,7 +167,7 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
     """
     first = initiator(evidence.ranks)
     is_signalled = first is not None and signal_of(first) is not None
-    told = [
+    found = [
         each
         for rank in own(evidence.ranks)
         for each in _told_by(rank, rows)
@@ -174,10 +176,10 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
         and not (each.is_aside and _ended_otherwise(rank))
         and not (among is True and says_it_went_on(each.line))
     ]
-    if not told:
+    if not found:
         return None
-    nearest = min((each.cause.tier, each.is_aside) for each in told)
-    candidates = [each for each in told if (each.cause.tier, each.is_aside) == nearest]
+    nearest = min((each.cause.tier, each.is_aside) for each in found)
+    candidates = [each for each in found if (each.cause.tier, each.is_aside) == nearest]
     earliest = by_end([each.rank for each in candidates])
     return min(
         (each for each in candidates if each.rank in earliest),
@@ -185,9 +187,9 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
     )
 
 
-def _told_by(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[Told]:
+def _told_by(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
     """Yield the cause of each tier that is told nearest to the rank's end in its own words."""
-    found: dict[tuple[Tier, bool, bool], Told] = {}
+    found: dict[tuple[Tier, bool, bool], CauseLine] = {}
     for text_number, text in enumerate(texts(rank)):
         lines = text.splitlines()
         lines = lines[works_again(lines) :]
@@ -201,7 +203,7 @@ def _told_by(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[Told]:
                 is_aside = _is_software(row) and EXCEPTION.match(line) is None
                 place = (row.tier, has_survived, is_aside)
                 if place not in found or order < found[place].order:
-                    found[place] = Told(
+                    found[place] = CauseLine(
                         rank=rank,
                         cause=row,
                         line=line,
@@ -217,10 +219,10 @@ def _rows_of(line: str, rows: tuple[Cause, ...]) -> tuple[tuple[int, Cause], ...
     """Return the rows that one line tells, with their numbers."""
     if _HELP.match(line):
         return ()
-    told = without_guesses(line)
-    found = [(number, row) for number, row in enumerate(rows) if row.is_told_by(told)]
-    if " or " in told.lower():
-        return tuple(each for each in found if not is_one_of_several(each[1], told, rows))
+    certain = without_guesses(line)
+    found = [(number, row) for number, row in enumerate(rows) if row.matches(certain)]
+    if " or " in certain.lower():
+        return tuple(each for each in found if not is_one_of_several(each[1], certain, rows))
     return tuple(found)
 
 
@@ -248,13 +250,15 @@ def _has_row(text: str) -> bool:
     return any(row.beside is None for row in rows)
 
 
-def _finding(told: Told) -> Finding:
-    sure = min(told.cause.confidence, LIKELY) if told.is_aside else told.cause.confidence
-    found = _said(told.cause.reason, sure, told.rank, told.line)
-    return replace(found, row=told.cause.name)
+def _finding(root: CauseLine) -> Finding:
+    sure = min(root.cause.confidence, LIKELY) if root.is_aside else root.cause.confidence
+    found = _make_finding(root.cause.reason, sure, root.rank, root.line)
+    return replace(found, row=root.cause.name)
 
 
-def _said(reason: TerminationReason, confidence: float, rank: RankEnd, line: str) -> Finding:
+def _make_finding(
+    reason: TerminationReason, confidence: float, rank: RankEnd, line: str
+) -> Finding:
     return Finding(
         reason=reason,
         confidence=confidence,

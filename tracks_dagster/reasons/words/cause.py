@@ -92,7 +92,7 @@ class Cause:
     beside: re.Pattern[str] | None = None
     required: frozenset[str] | None = None
 
-    def is_told_by(self, line: str) -> bool:
+    def matches(self, line: str) -> bool:
         """Whether a line has the words and nothing against them."""
         lowered = line.lower()
         if self.required is not None and not any(word in lowered for word in self.required):

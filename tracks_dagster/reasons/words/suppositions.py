@@ -92,7 +92,7 @@ def is_one_of_several(row: Cause, line: str, rows: tuple[Cause, ...]) -> bool:
         return False
     if _BY_OTHERS.search(other) is not None:
         return True
-    return any(each.reason is not row.reason and each.is_told_by(other) for each in rows)
+    return any(each.reason is not row.reason and each.matches(other) for each in rows)
 
 
 def _lies_outside(reason: TerminationReason) -> bool:

@@ -170,7 +170,7 @@ def _past_run(
 ) -> PastRun:
     devices = max(1, rows[0]["ranks"])
     counts = Counter(save["attempt_id"] for save in saves)
-    told = {save["attempt_id"] for save in saves if save["trigger"] == "sigterm"}
+    drained = {save["attempt_id"] for save in saves if save["trigger"] == "sigterm"}
     periodic = [save for save in saves if save["trigger"] not in ("sigterm", "final")]
     apart = [
         after["step"] - before["step"]
@@ -188,7 +188,7 @@ def _past_run(
             replace(
                 attempt,
                 save_count=counts[row["attempt_id"]],
-                saved_at_end=row["attempt_id"] in told,
+                saved_at_end=row["attempt_id"] in drained,
             )
             for attempt, row in zip(attempts, rows, strict=True)
         ),

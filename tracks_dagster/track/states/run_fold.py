@@ -305,8 +305,8 @@ def _reclassify(state: RunState, record: Record) -> RunState:
     state = _with_attempt(
         state, replace(attempt, reclassified=reading, reclassified_seq=record.seq)
     )
-    told = _dated(AttemptReclassified, record)
-    return replace(state, reclassifications=(*state.reclassifications, told))
+    reclassified = _dated(AttemptReclassified, record)
+    return replace(state, reclassifications=(*state.reclassifications, reclassified))
 
 
 def _check_reason(record: Record, reason: str) -> None:

@@ -38,7 +38,7 @@ class Archive(Protocol):
 def check_archive(archive: Archive) -> Iterator[Finding]:
     """Yield every member that is not as the manifest says; reads one at a time."""
     try:
-        told = archive.manifest().members
+        members = archive.manifest().members
     except ArchiveNewer as error:
         yield Finding(
             kind=FindingKind.ARCHIVE_NEWER,
@@ -57,7 +57,7 @@ def check_archive(archive: Archive) -> Iterator[Finding]:
         )
         return
     there = set(archive.names()) - {MANIFEST}
-    for name in sorted(told.keys() | there):
+    for name in sorted(members.keys() | there):
         data = archive.member(name)
         if data is None:
             yield Finding(
@@ -67,7 +67,7 @@ def check_archive(archive: Archive) -> Iterator[Finding]:
                 "taken out after the export.",
                 to_do=f"{AGAIN}.",
             )
-        elif name not in told:
+        elif name not in members:
             yield Finding(
                 kind=FindingKind.MEMBER_ADDED,
                 where=name,
@@ -75,11 +75,11 @@ def check_archive(archive: Archive) -> Iterator[Finding]:
                 "export.",
                 to_do=f"Do not believe it. {AGAIN}.",
             )
-        elif (found := sha256_hex(data)) != told[name]:
+        elif (found := sha256_hex(data)) != members[name]:
             yield Finding(
                 kind=FindingKind.MEMBER_CHANGED,
                 where=name,
-                meaning=f"{name} has sha256 {found}, and the manifest says {told[name]}: it was "
+                meaning=f"{name} has sha256 {found}, and the manifest says {members[name]}: it was "
                 "changed after the export.",
                 to_do=f"Do not believe it. {AGAIN}.",
             )

@@ -209,18 +209,18 @@ def _check_end(
 ) -> Iterator[Finding]:
     assert attempt.placed is not None
     assert attempt.ended is not None
-    told = attempt.ended.last_step
-    if told is None:
+    recorded = attempt.ended.last_step
+    if recorded is None:
         return
     steps = read_steps(store, run_id, attempt.attempt_id, attempt.placed.launch_id)
     found = steps[-1].step if steps else None
-    if found is None or found < told:
+    if found is None or found < recorded:
         yield Finding(
             kind=FindingKind.JOURNAL_SHORT,
             where=prefix,
             meaning=f"The journal of attempt {attempt.attempt_id} of run {run_id} "
             f"{'holds no step' if found is None else f'ends at step {found}'}, and its record tells "
-            f"step {told}: the end of it was deleted, or never left a machine that was taken away.",
+            f"step {recorded}: the end of it was deleted, or never left a machine that was taken away.",
             to_do="Nothing, where the machine is gone: the verdict and the count of steps stand in "
             f"the track. Else {RESTORE[0].lower()}{RESTORE[1:]}.",
         )

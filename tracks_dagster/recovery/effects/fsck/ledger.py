@@ -54,8 +54,8 @@ def check_ledger(
     if state is None and cursor is None:
         return  # nothing of it can be read, so the ledger lacks nothing
     if cursor is None or not problems or is_newer:
-        is_told = state is not None and (cursor is None or cursor.seq <= state.head.seq)
-        if is_told or not is_newer:
+        is_known = state is not None and (cursor is None or cursor.seq <= state.head.seq)
+        if is_known or not is_newer:
             yield from _differences(ledger, name, records, cursor)
         return
     count = sum(1 for _ in _differences(ledger, name, records, cursor))
@@ -148,11 +148,11 @@ def _difference(found: Row | None, wanted: Row | None) -> str | None:
     if not differing:
         return None
     first = differing[0]
-    values = (_said(first, row.get(first)) for row in (found, wanted))
+    values = (_format(first, row.get(first)) for row in (found, wanted))
     return f"has {first} {'; the records give '.join(values)}"
 
 
-def _said(column: str, value: Json) -> str:
+def _format(column: str, value: Json) -> str:
     """Return a value as people write it; a column `…_us` holds a time in microseconds since 1970."""
     if value is None:
         return "nothing"

@@ -176,12 +176,12 @@ def _judged(
         saved_last=bool(commits) and commits[-1].body.trigger == FINAL,
     )
     judged = judge(seen, machine, daemon_at, now)
-    if (stop := _stop_told(read)) is None:
+    if (stop := _describe_stop(read)) is None:
         return judged
     return replace(judged, why=f"{judged.why} {stop[0].upper()}{stop[1:]}.")
 
 
-def _stop_told(read: RunRead) -> str | None:
+def _describe_stop(read: RunRead) -> str | None:
     stop = read.held_by
     return None if stop is None else f"{stop.by} asked for a {stop.mode} ({stop.why})"
 
@@ -202,7 +202,7 @@ def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
         return Verdict.DONE, f"Finished: {row['state_why']}", None
     if tail is None:
         return Verdict.NOT_SEEN, f"Its track cannot be read: {read.problem}", None
-    attempt, stop = tail.attempt, _stop_told(read)
+    attempt, stop = tail.attempt, _describe_stop(read)
     if attempt is None:
         held = "" if stop is None else f" {stop}: the run is about to be finished."
         return Verdict.NOT_STARTED, f"Declared; no attempt was ever opened.{held}", 0

@@ -271,9 +271,9 @@ def _accelerator(read: RunRead) -> str | None:
 
 def _memory(read: RunRead, compute: ComputeRequest) -> tuple[int | None, str]:
     """Return what one rank takes of its device, as it measured it, else as it was asked for."""
-    told = [step.metrics.get(MEMORY_METRIC) for step in read.journal.steps[-1:]]
-    if told and told[0] is not None:
-        return int(told[0]), f"measured by itself in step {read.journal.steps[-1].step}"
+    measured = [step.metrics.get(MEMORY_METRIC) for step in read.journal.steps[-1:]]
+    if measured and measured[0] is not None:
+        return int(measured[0]), f"measured by itself in step {read.journal.steps[-1].step}"
     if compute.memory_bytes is not None:
         return compute.memory_bytes // compute.ranks_per_node, "as asked for"
     return None, "not known"

@@ -60,9 +60,9 @@ def find_room(found: Devices, asked: Asked, orphans: Sequence[OrphanMemory] = ()
     gpus = _gpus(found, asked, orphans)
     words = f"{asked.slots} attempts at once on CPUs"
     if asked.devices is not None:
-        words = f"{_told(asked.devices, asked.memory_bytes, 'as given')}, and {words}"
+        words = f"{_format(asked.devices, asked.memory_bytes, 'as given')}, and {words}"
     elif gpus:
-        words = f"{_told(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
+        words = f"{_format(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
     elif found.problem:
         words = f"{words}; accelerators are not known: {found.problem}"
     else:
@@ -164,6 +164,6 @@ def _pids(data: object) -> set[int]:
     return {rank["pid"] for rank in ranks if rank["lives"]}
 
 
-def _told(count: int, memory_bytes: int | None, how: str) -> str:
+def _format(count: int, memory_bytes: int | None, how: str) -> str:
     memory = "" if memory_bytes is None else f" of {memory_bytes / 2**30:.0f} GiB"
     return f"{count} device{'s' if count != 1 else ''}{memory} {how}"

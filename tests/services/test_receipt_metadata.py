@@ -49,7 +49,7 @@ def test_what_it_cost_and_what_no_checkpoint_holds_is_told_with_units(
 def test_the_commands_that_go_on_from_here_are_ready_to_copy(story: Story, tracks: Tracks) -> None:
     story.whole()
     told = attempt_metadata(tracks, RUN_ID, 2)
-    assert told["look_up/everything"] == f"tracks explain {RUN_ID}/a02"
+    assert told["look_up/everything"] == f"tracks explain {RUN_ID}/a02 --full"
     assert told["look_up/where_it_comes_from"] == f"tracks lineage attempt:{RUN_ID}/a02"
     assert told["look_up/what_rests_on_it"] == f"tracks blast checkpoint:{RUN_ID}@30"
     assert told["look_up/report"] == f"tracks report {RUN_ID}"
@@ -111,7 +111,7 @@ def test_where_the_track_cannot_be_read_it_says_so_and_how_to_look_again(
     store.fail("get", 1, Fault.LOST_BEFORE)
     told = attempt_metadata(tracks, RUN_ID, 2)
     assert told["receipt"].startswith("It could not be read when the attempt ended: ")
-    assert told["look_up/everything"] == f"tracks explain {RUN_ID}/a02"
+    assert told["look_up/everything"] == f"tracks explain {RUN_ID}/a02 --full"
     assert attempt_metadata(tracks, RUN_ID, 2)["ended/termination_reason"] == "gpu_oom"
 
 

@@ -74,7 +74,7 @@ def test_a_new_rule_corrects_the_reason_once(
 def test_what_speaks_against_a_users_rule_is_told_with_that_rule(
     tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    """Without the rule the same evidence reads otherwise, and nothing would seem to speak against."""
+    """Without the rule the same evidence is read otherwise today, which is what speaks against."""
     given = evidence(end(code=1, log=f"{FABRIC_DOWN}\nValueError: bad shape"))
     history = ended(History("r-1").declare().open().place(), store, given, "network_fabric")
     history.write_to(store)
@@ -83,7 +83,8 @@ def test_what_speaks_against_a_users_rule_is_told_with_that_rule(
     assert with_rule is not None
     assert without is not None
     assert [line for line in with_rule.against if "code_error" in line]
-    assert without.against == ()
+    [read_otherwise] = without.against
+    assert "speaks for code_error as it is read today: " in read_otherwise
 
 
 def test_a_dry_run_tells_and_writes_nothing(

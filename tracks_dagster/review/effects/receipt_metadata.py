@@ -159,7 +159,7 @@ def _unreadable(key: str, run_id: str, error: TracksError) -> dict[str, Shown]:
         "attempt": key,
         "training_run_id": run_id,
         "receipt": f"It could not be read when the attempt ended: {error}",
-        "look_up/everything": f"tracks explain {key}",
+        "look_up/everything": f"tracks explain {key} --full",
     }
 
 
@@ -187,7 +187,7 @@ def _ended(receipt: Receipt) -> Named:
 def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> Named:
     attempt = receipt.attempt
     key = attempt_key(run_id, attempt.attempt_id)
-    yield "everything", f"tracks explain {key}"
+    yield "everything", f"tracks explain {key} --full"
     yield "evidence_in_full", f"tracks explain {key} --evidence" if attempt.ended else None
     yield "report", show.path(report) if report is not None else f"tracks report {run_id}"
     yield "where_it_comes_from", f"tracks lineage attempt:{key}"

@@ -47,23 +47,18 @@ def explain_end(
 ) -> Ended | None:
     """Return why the attempt ended; None while it is open.
 
-    rules: a user's own, as they read now; what speaks against the reason is told while they, and the
-    words that ship, still read it from the evidence. late: what ranks said after the end.
+    rules: a user's own, as they read now. late: what ranks said after the end.
     """
     if attempt.ended is None or attempt.ended_at is None:
         return None
     newest = attempt.reclassified or attempt.ended
-    against: tuple[str, ...] = ()
-    if evidence is not None:
-        verdict = classify(evidence, rules)
-        against = verdict.against if verdict.reason == newest.reason else ()
     return Ended(
         reason=newest.reason,
         sentence=TerminationReason(newest.reason).sentence,
         confidence=newest.confidence,
         rule=newest.rule,
         lines=newest.lines,
-        against=against,
+        against=_against(evidence, newest.reason, rules),
         root_message=attempt.ended.root_message,
         traceback_tail=_traceback(evidence, newest.reason),
         evidence_key=attempt.ended.evidence_key,
@@ -73,6 +68,22 @@ def explain_end(
         ranks=tuple(rank_ends(evidence, TerminationReason(newest.reason))),
         late=late,
     )
+
+
+def _against(evidence: Evidence | None, reason: str, rules: UserRules) -> tuple[str, ...]:
+    """Return what speaks against `reason`: where the evidence is read otherwise today, that reading.
+
+    It is where a person knew better, or a rule has changed since; `unknown` speaks for nothing.
+    """
+    if evidence is None:
+        return ()
+    verdict = classify(evidence, rules)
+    if verdict.reason == reason:
+        return verdict.against
+    if verdict.reason == TerminationReason.UNKNOWN:
+        return ()
+    seen = " | ".join(verdict.lines[:1])
+    return (f"{verdict.rule} speaks for {verdict.reason} as it is read today: {seen}",)
 
 
 def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:

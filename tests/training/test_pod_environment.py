@@ -11,6 +11,7 @@ from tracks_dagster.kubernetes.objects.manifests import gang_objects
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError
+from tracks_dagster.track.names import POD_VARIABLES
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 
 # What a kubelet makes of the fields that a manifest refers to.
@@ -41,6 +42,13 @@ def given(trainer: str = "family", *, ranks: int = 4) -> dict[str, str]:
         else FIELDS[each["valueFrom"]["fieldRef"]["fieldPath"]]
         for each in container["env"]
     }
+
+
+def test_a_manifest_sets_exactly_what_the_table_of_a_pods_variables_has() -> None:
+    ours = {
+        name for name in given("runs/r/trainer.py") if name in POD_VARIABLES or "TRACKS" in name
+    }
+    assert ours == POD_VARIABLES
 
 
 def test_a_pod_reads_what_its_manifest_tells() -> None:

@@ -104,6 +104,29 @@ ENV_MASTER_PORT = "TRACKS_MASTER_PORT"
 ENV_TERMINATION_GRACE_S = "TRACKS_TERMINATION_GRACE_S"
 TRAINER_FAMILY, TRAINER_SCRIPT = "family", "script"
 
+# What a pod's manifest sets and the pod reads: nobody else may set one of them.
+POD_VARIABLES = frozenset(
+    {
+        ENV_STORE,
+        ENV_RUN_ID,
+        ENV_ATTEMPT_ID,
+        ENV_OPENED_SEQ,
+        ENV_WORK,
+        ENV_IMAGE,
+        ENV_NODE,
+        ENV_POD,
+        ENV_POD_UID,
+        ENV_INDEX,
+        ENV_TRAINER,
+        ENV_TRAINER_KEY,
+        ENV_NODES,
+        ENV_RANKS_PER_NODE,
+        ENV_MASTER_ADDR,
+        ENV_MASTER_PORT,
+        ENV_TERMINATION_GRACE_S,
+    }
+)
+
 # Labels and annotations of what a gang is on Kubernetes
 LABEL_APP = "app.kubernetes.io/managed-by"  # always MANAGED_BY
 MANAGED_BY = "tracks-dagster"

@@ -35,25 +35,6 @@ _FIELDS = {
     names.ENV_POD: "metadata.name",
     names.ENV_POD_UID: "metadata.uid",
 }
-OWN = frozenset(
-    {
-        *_FIELDS,
-        *(names.ENV_STORE, names.ENV_RUN_ID, names.ENV_ATTEMPT_ID, names.ENV_OPENED_SEQ),
-        *(
-            names.ENV_WORK,
-            names.ENV_IMAGE,
-            names.ENV_TRAINER,
-            names.ENV_TRAINER_KEY,
-            names.ENV_NODES,
-        ),
-        *(
-            names.ENV_RANKS_PER_NODE,
-            names.ENV_MASTER_ADDR,
-            names.ENV_MASTER_PORT,
-            names.ENV_TERMINATION_GRACE_S,
-        ),
-    }
-)
 
 
 def environment(

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.kubernetes.objects.compute_demand import REQUIRED
-from tracks_dagster.kubernetes.objects.pod_environment import OWN
-from tracks_dagster.track.names import LABEL_APP
+from tracks_dagster.track.names import LABEL_APP, POD_VARIABLES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import secrets_of
 
@@ -79,7 +78,7 @@ def read_template(template: Mapping[str, Json], problems: list[str]) -> Template
 def check_variables(values: Mapping[str, str], where: str) -> list[str]:
     """Return why these variables cannot be set: they are the launcher's own, or secrets."""
     entries = [{"name": name, "value": value} for name, value in values.items()]
-    return _literals(entries, where, own=OWN)
+    return _literals(entries, where, own=POD_VARIABLES)
 
 
 def _containers(
@@ -103,7 +102,7 @@ def _trainer(container: Json, where: str, problems: list[str]) -> Mapping[str, J
     problems += _refused(container, _CONTAINER, where)
     lists = ("env", "envFrom", "ports", "volumeMounts")
     read = {field: _maps(container.get(field), f"{where}.{field}", problems) for field in lists}
-    problems += _literals(read["env"], f"{where}.env", own=OWN)
+    problems += _literals(read["env"], f"{where}.env", own=POD_VARIABLES)
     others = {field: value for field, value in container.items() if field not in read}
     return others | {field: entries for field, entries in read.items() if entries}
 

@@ -86,8 +86,11 @@ def test_code_that_fails_before_the_first_step_is_refused_a_retry(embedded_home:
     [attempt] = refused["attempts"]
     assert (attempt["termination_reason"], attempt["last_step"]) == ("code_error", None)
     told = embedded_home.call("explain", "refused").stdout
-    assert "> RuntimeError: drill code_error@0" in told
+    assert "RuntimeError: drill code_error@0" in told
     assert "tracks retry refused" in told
+    assert len(told.splitlines()) <= 25
+    full = embedded_home.call("explain", "refused", "--full").stdout
+    assert "> RuntimeError: drill code_error@0" in full
 
 
 def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(

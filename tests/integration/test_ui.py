@@ -118,7 +118,7 @@ def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
     page = browser.open(f"/assets/training_attempts?view=events&partition={quote('drilled/a02')}")
     browser.shows("ended/termination_reason")
     browser.shows("gpu_oom")
-    browser.shows("tracks explain drilled/a02")
+    browser.shows("tracks explain drilled/a02 --full")
     said = page.inner_text("body")
     assert "A device ran out of memory." in said
     assert "as played" in said  # a drill is not sold as a real OOM

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 import click
 
 from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
-from tracks_dagster.ledger.effects.sql.sql_query import run_sql
 from tracks_dagster.reading import open_ledger_to_read
 from tracks_dagster.review.effects.goodput.read import KEYS, read_goodput
 from tracks_dagster.review.effects.goodput.text import goodput_text
@@ -77,6 +76,9 @@ def sql_command(query: str, as_json: bool) -> None:
     interruptions, eval_lag. The same text runs on Postgres as it stands. Functions are those that
     only compute; an error about another one lists them.
     """
+    # goodput, beside it, loads no database driver
+    from tracks_dagster.ledger.effects.sql.sql_query import run_sql
+
     settings = Settings.from_environment()
     open_ledger_to_read(settings)  # says what to do where there is none, or one of another version
     columns, rows = run_sql(

@@ -6,7 +6,6 @@ from datetime import datetime, timedelta
 
 import click
 
-from tracks_dagster.attempts.effects.noting import note
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     as_json,
@@ -140,6 +139,9 @@ def note_command(target: str, text: str, by: str, as_json: bool) -> None:
 
     `tracks explain` shows it and `tracks search` finds it. What looks like a password is hidden.
     """
+    # search, beside it, only reads
+    from tracks_dagster.attempts.effects.noting import note
+
     run_id, attempt_id = parse_target(target)
     check_words({"note": text, "by": by})
     app = open_app()

@@ -14,7 +14,13 @@ from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import decide_due
-from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, Part, TimeSlice, run_parts, skip_reason
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    TickPart,
+    TimeSlice,
+    run_parts,
+    skip_reason,
+)
 from tracks_dagster.wiring import App
 
 
@@ -38,7 +44,7 @@ def decider_sensor(decider: Decider[World], *, idle: str, description: str) -> S
         orchestrator: ResourceParam[Orchestrator],
     ) -> SkipReason:
         world = app.world(app.policy, orchestrator)
-        part = Part(
+        part = TickPart(
             name="decide",
             work=lambda after: decide_due(
                 world, (decider,), TimeSlice(after=after, at_once=AT_ONCE_MAX)

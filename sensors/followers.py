@@ -14,7 +14,13 @@ from dagster import (
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.deciding import Follower
 from tracks_dagster.ledger.effects.following import follow_all
-from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, Part, TimeSlice, run_parts, skip_reason
+from tracks_dagster.ledger.effects.ticks import (
+    AT_ONCE_MAX,
+    TickPart,
+    TimeSlice,
+    run_parts,
+    skip_reason,
+)
 from tracks_dagster.wiring import App
 
 
@@ -36,7 +42,7 @@ def follower_sensor(
     @without_secrets
     def follow(context: SensorEvaluationContext, app: ResourceParam[App]) -> SkipReason:
         follower = follower_of(app)
-        part = Part(
+        part = TickPart(
             name="follow",
             work=lambda after: follow_all(
                 app, app.cursors, follower, TimeSlice(after=after, at_once=AT_ONCE_MAX)

@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.launch import LaunchRequest, plan_launches
 from tracks_dagster.attempts.effects.watch import survey
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.ledger.effects.ticks import Part, Tick, TimeSlice, run_parts, skip_reason
+from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
@@ -39,7 +39,7 @@ def launch_attempts(
 ) -> SensorResult | SkipReason:
     """Request what `plan_launches` says; its run keys make a repeated tick harmless."""
     world = app.world(app.usable_policy()[0], orchestrator)
-    part = Part(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
+    part = TickPart(name="look", work=lambda after: survey(world, TimeSlice(after=after)))
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     found = ticks[part.name]
     context.update_cursor(cursor)

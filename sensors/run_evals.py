@@ -17,7 +17,7 @@ from tracks_dagster.attempts.effects.eval_tick import EvalRequest, EvalsOfRun, t
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
-from tracks_dagster.ledger.effects.ticks import Part, Tick, TimeSlice, run_parts, skip_reason
+from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.review.effects.eval_metadata import promotion_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
@@ -47,7 +47,7 @@ def run_evals(
     if no_policy is not None:
         context.log.error(app.redact(no_policy))
     world = app.world(policy, orchestrator)
-    part = Part(name="evals", work=lambda after: tick_evals(world, TimeSlice(after=after)))
+    part = TickPart(name="evals", work=lambda after: tick_evals(world, TimeSlice(after=after)))
     ticks, cursor = run_parts((part,), context.cursor, app.now())
     tick: Tick[EvalsOfRun] = ticks[part.name]
     context.update_cursor(cursor)

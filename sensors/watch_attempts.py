@@ -46,8 +46,8 @@ from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
-    Part,
     Tick,
+    TickPart,
     TimeSlice,
     run_parts,
     skip_reason,
@@ -111,7 +111,7 @@ def watch_attempts(
     )
 
 
-def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Part, ...]:
+def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[TickPart, ...]:
     """The parts of a tick, in their order."""
 
     def close(after: str | None) -> Tick[tuple[str, AttemptState]]:
@@ -121,16 +121,16 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Pa
         return decide_due(world, DECIDERS, TimeSlice(after=after, at_once=AT_ONCE_MAX))
 
     return (
-        Part(name=CLOSE, work=close),
-        Part(name=DECIDE, work=decide),
-        Part(
+        TickPart(name=CLOSE, work=close),
+        TickPart(name=DECIDE, work=decide),
+        TickPart(
             name=REVISIT,
             work=lambda after: revisit(app.tracks, app.ledger, after=after),
             every=REVISIT_EVERY,
         ),
-        Part(name=SCAN, work=lambda after: scan(app.projector, after=after), every=SCAN_EVERY),
-        Part(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
-        Part(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
+        TickPart(name=SCAN, work=lambda after: scan(app.projector, after=after), every=SCAN_EVERY),
+        TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
+        TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
     )
 
 

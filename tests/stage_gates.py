@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.ledger.deciding import Answer, Decided, Wait
+from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.run_state import RunState
@@ -32,4 +32,4 @@ class StageGates:
         if done < self.steps:
             return Wait(why=f"step {done} of {self.steps}")
         note = Note(by=self.name, text=f"Passed at step {done}.")
-        return Decided(draft=world.tracks.draft(Kind.NOTE, note), what="passed", why=note.text)
+        return Append(draft=world.tracks.draft(Kind.NOTE, note), what="passed", why=note.text)

@@ -14,7 +14,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.start import follow
 from tracks_dagster.cli.start.driving import drive, going_on
-from tracks_dagster.cli.start.follow import Followed, Follower, Interrupts
+from tracks_dagster.cli.start.follow import Followed, Interrupts, RunFollower
 from tracks_dagster.cli.start.views import LineView
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
@@ -38,7 +38,7 @@ class Scene:
         """Follow the run while these happen, one after each look."""
         self._happenings = iter(happenings)
         self.story.write_tracks()
-        return Follower(
+        return RunFollower(
             self.tracks, RUN_ID, self.view, self.interrupts, wait_s=wait_s, by="ann"
         ).to_the_end()
 

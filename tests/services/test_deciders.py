@@ -11,7 +11,7 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.stage_gates import StageGates
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.ledger.deciding import Answer, Decided, First, Wait
+from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.ledger.effects.deciding import decide_due, settle, settle_all
 from tracks_dagster.ledger.effects.ticks import TimeSlice
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -156,7 +156,7 @@ class Careful(StageGates):
             is_known = any(alert.body.text == answer.why for alert in state.alerts)
             alert = None if is_known else Alert(rule="stage_gate", text=answer.why)
             return replace(answer, alert=alert)
-        if not isinstance(answer, Decided) or self.worked:
+        if not isinstance(answer, Append) or self.worked:
             return answer
         return First(do=lambda: self.worked.append(state.run_id))
 
@@ -183,7 +183,7 @@ class Counting(StageGates):
         if count == 3:
             return None
         draft: Draft = world.tracks.draft(Kind.NOTE, Note(by=self.name, text=f"{count}"))
-        return Decided(draft=draft, what="counted", why=f"{count}", is_last=False)
+        return Append(draft=draft, what="counted", why=f"{count}", is_last=False)
 
 
 def test_several_deciders_of_one_run_are_asked_in_order_each_on_what_the_others_left(

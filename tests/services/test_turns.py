@@ -16,8 +16,8 @@ from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     SEVERAL_AT_ONCE,
     Mark,
-    Part,
     Tick,
+    TickPart,
     TimeSlice,
     format_cursor,
     read_cursor,
@@ -142,7 +142,7 @@ def test_a_part_rests_once_it_is_done_and_not_before(every: timedelta, rest: tim
         given.append(after)
         return next(comes)
 
-    part, cursor = Part(name="it", work=work, every=every), None
+    part, cursor = TickPart(name="it", work=work, every=every), None
     soon = BEGIN + rest - timedelta(seconds=1)
     for now in (BEGIN, BEGIN, soon, BEGIN + rest, soon + rest):
         _, cursor = run_parts([part], cursor, now)
@@ -156,7 +156,7 @@ def test_a_part_without_a_rest_is_done_at_every_tick_from_where_it_was_cut() -> 
 
     cursor, seen = None, []
     for _ in range(3):
-        ticks, cursor = run_parts([Part(name="it", work=work)], cursor, BEGIN)
+        ticks, cursor = run_parts([TickPart(name="it", work=work)], cursor, BEGIN)
         seen += ticks["it"].done
     assert seen == ["the first", "r-1", "the first"]
 

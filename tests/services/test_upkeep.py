@@ -11,8 +11,8 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.ticks import (
     UPKEEP_S_MAX,
     Mark,
-    Part,
     Tick,
+    TickPart,
     read_cursor,
     run_parts,
 )
@@ -46,7 +46,7 @@ def test_a_scan_of_many_tracks_is_cut_and_comes_to_its_end_over_ticks(ledger: Le
     store = Slow()
     told(store)
     projector = Projector(store, ledger)
-    part = Part(
+    part = TickPart(
         name="scan",
         work=lambda after: scan(projector, after=after, seconds=lambda: store.now_s),
         every=SCAN_EVERY,
@@ -122,7 +122,7 @@ def test_runs_that_wait_for_a_person_have_their_turn_over_several_visits(
         now_s += 1.0
         return now_s
 
-    part = Part(
+    part = TickPart(
         name="revisit",
         work=lambda after: revisit(tracks, ledger, after=after, seconds=slow),
         every=REVISIT_EVERY,

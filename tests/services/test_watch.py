@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_hear
 from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.ledger.effects.ticks import Part, Tick, TimeSlice, run_parts, skip_reason
+from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
@@ -259,7 +259,7 @@ def test_a_broken_track_is_told_once_a_day_and_fails_no_tick(
     History("good").declare().open().write_to(store)
     store.put(log_key("runs/bad", 0), b"no record")
     projector = Projector(store, ledger)
-    part = Part(name="scan", work=lambda after: scan(projector, after=after), every=SCAN_EVERY)
+    part = TickPart(name="scan", work=lambda after: scan(projector, after=after), every=SCAN_EVERY)
     ticks, cursor = run_parts([part], None, BEGIN)
     assert (ticks["scan"].is_done, ticks["scan"].cut_at) == (True, None)
     assert "runs/bad" in ticks["scan"].problems[0]

@@ -25,7 +25,7 @@ W = TypeVar(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decided:
+class Append:
     """A record to append at exactly the next seq. what: "opened", "refused" …; why: the words for it.
 
     is_last: False has the decider asked again after it, for a further record.
@@ -61,7 +61,7 @@ class First:
     do: Callable[[], Callable[[RunState, Any], Answer] | None]
 
 
-Answer = Decided | Wait | First | None
+Answer = Append | Wait | First | None
 
 
 class Decides(Protocol[W]):

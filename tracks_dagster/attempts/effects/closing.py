@@ -52,7 +52,7 @@ def is_over(report: GangReport, now: datetime) -> bool:
     return bool(ends) and (now - min(ends)).total_seconds() >= OTHER_RANKS_S_MAX
 
 
-class Closing(Protocol):
+class ClosingWorld(Protocol):
     """What closing an attempt works with: a `World`, or a supervisor."""
 
     @property
@@ -72,7 +72,7 @@ class Closing(Protocol):
 
 
 def close_attempt(
-    closing: Closing,
+    closing: ClosingWorld,
     gangs: GangLauncher,
     ref: AttemptRef,
     *,

@@ -15,7 +15,7 @@ import click
 
 from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill, steps_done
-from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Follower, Interrupts
+from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Interrupts, RunFollower
 from tracks_dagster.cli.start.views import View, open_view
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import InvalidInput, TracksError
@@ -81,7 +81,7 @@ def _drive(
     with Interrupts() as interrupts, home.daemon():
         with open_view() as view:
             keeper = DaemonKeeper(home, view.event)
-            follower = Follower(
+            follower = RunFollower(
                 app.tracks,
                 run_id,
                 view,
@@ -116,7 +116,7 @@ def play_daemon_death(app: App, home: DagsterHome, run_id: str) -> None:
     os.kill(daemon.pid, signal.SIGKILL)
 
 
-def _end_at_once(app: App, run_id: str, follower: Follower, view: View) -> Followed:
+def _end_at_once(app: App, run_id: str, follower: RunFollower, view: View) -> Followed:
     """Kill the gang, if one lives; the next daemon finds it gone and closes the attempt."""
     view.event("ending everything at once")
     try:  # two Ctrl-C in a row leave no time for it before

@@ -58,7 +58,7 @@ class Followed:
     waited_for: str | None
 
 
-class Follower:
+class RunFollower:
     """Follows one run. shown: how many records need no line any more; check: called at every look."""
 
     def __init__(

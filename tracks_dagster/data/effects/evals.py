@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.ledger.deciding import Answer, Decided, Wait
+from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.due import runs_with_evals
@@ -64,7 +64,7 @@ class Evals:
             hold = holds.on_checkpoint(due.checkpoint, state, snapshot=due.snapshot)
             if hold is None:
                 draft = world.tracks.draft(Kind.EVAL_OPENED, due)
-                return Decided(draft=draft, what="opened", why=due.decision, is_last=False)
+                return Append(draft=draft, what="opened", why=due.decision, is_last=False)
             words.insert(0, f"{due.eval_id} is not opened: {hold.sentence}")
         return Wait(why="; ".join(words)) if words else None
 

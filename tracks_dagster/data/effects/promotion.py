@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.ledger.deciding import Decided
+from tracks_dagster.ledger.deciding import Append
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -54,7 +54,7 @@ class Promotions:
         ledger, now = world.ledger, world.tracks.now()
         return [*runs_with_evals(ledger), *runs_with_promotion_on_hold(ledger, now)]
 
-    def decide(self, state: RunState, world: HasTracks) -> Decided | None:
+    def decide(self, state: RunState, world: HasTracks) -> Append | None:
         """Return the promotion or its refusal; None when that is not due."""
         rule, final = state.declared.promotion, final_checkpoint(state)
         if rule is None or final is None:
@@ -68,7 +68,7 @@ class Promotions:
             return None
         why, against = "The run's own rule:", hold.sentence if hold is not None else None
         decided = promotion.decide_promotion(state, proposed, why=why, hold=against)
-        return Decided(
+        return Append(
             draft=world.tracks.draft(Kind.PROMOTION_DECIDED, decided),
             what="promoted" if decided.promoted else "not promoted",
             why=decided.why,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from tracks_dagster.ledger.deciding import Answer, Decided, Decider, Decides, First, Wait
+from tracks_dagster.ledger.deciding import Answer, Append, Decider, Decides, First, Wait
 from tracks_dagster.ledger.effects.ticks import SEVERAL_AT_ONCE, Tick, TimeSlice, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -121,7 +121,7 @@ def _settle(world: W, decider: Decides[W], state: RunState) -> tuple[Settled, Ru
         if isinstance(answer, Wait) and answer.alert is not None:
             attempt_id = len(state.attempts) or None
             alert = world.tracks.draft(Kind.ALERT, answer.alert, attempt_id=attempt_id)
-            answer = Decided(draft=alert, what="paused", why=answer.why)
+            answer = Append(draft=alert, what="paused", why=answer.why)
         match answer:
             case None:
                 return made, state
@@ -131,7 +131,7 @@ def _settle(world: W, decider: Decides[W], state: RunState) -> tuple[Settled, Ru
             case First(do=do):
                 ask = do() or ask
                 state = world.tracks.run(run_id)
-            case Decided(draft=draft, what=what, why=why):
+            case Append(draft=draft, what=what, why=why):
                 after = world.tracks.append_to(state, draft)
                 state = after or world.tracks.run(run_id)
                 if after is not None:

@@ -168,7 +168,7 @@ def skip_reason(tick: Tick[Any], *, idle: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TickPart:
     """A part of a sensor's tick. work: given where the last tick was cut, does it.
 
     every: how long it rests once it is done; None: it is due at every tick.
@@ -188,7 +188,7 @@ class Mark:
 
 
 def run_parts(
-    parts: Iterable[Part], cursor: str | None, now: datetime
+    parts: Iterable[TickPart], cursor: str | None, now: datetime
 ) -> tuple[dict[str, Tick[Any]], str]:
     """Do the parts that are due, in order; return what came of each, and the next tick's cursor.
 
@@ -207,7 +207,7 @@ def run_parts(
     return ticks, format_cursor(marks)
 
 
-def _is_due(part: Part, mark: Mark, now: datetime) -> bool:
+def _is_due(part: TickPart, mark: Mark, now: datetime) -> bool:
     if part.every is None or mark.done_at is None:
         return True
     return now - parse_time(mark.done_at) >= part.every

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.opening.runs import first_attempt
-from tracks_dagster.ledger.deciding import Answer, Decided, Wait
+from tracks_dagster.ledger.deciding import Answer, Append, Wait
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.track.bodies import Alert
@@ -39,4 +39,4 @@ class FirstAttempts:
             return Wait(why=why, alert=None if is_known else alert)
         if draft is None:
             return None
-        return Decided(draft=draft, what="opened", why="its first attempt")
+        return Append(draft=draft, what="opened", why="its first attempt")

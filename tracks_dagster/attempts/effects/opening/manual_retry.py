@@ -21,7 +21,7 @@ from tracks_dagster.data.effects.own_trainer import FAMILY
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
-from tracks_dagster.ledger.deciding import Answer, Decided, First
+from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.node_health import avoid_now
@@ -96,7 +96,7 @@ class ManualRetry:
         )
         opened = avoid_now(tracks, opened)
         draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
-        return Decided(draft=draft, what="opened", why=opened.decision)
+        return Append(draft=draft, what="opened", why=opened.decision)
 
 
 def retry_by_person(world: World, run_id: str, retry: ManualRetry) -> Record:

@@ -21,7 +21,7 @@ from tracks_dagster.attempts.effects.opening.remedying import (
 )
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.checkpoints.effects.proving import Unread, read_proof, refusal_of, without_proof
-from tracks_dagster.ledger.deciding import Answer, Decided, First, Wait
+from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, too_large
 from tracks_dagster.retry.effects.due import runs_between_attempts
@@ -102,7 +102,7 @@ class Retries:
         alert = world.nodes.none_left(state, decision) if world.nodes is not None else None
         if alert is not None:
             draft = world.tracks.draft(Kind.ALERT, alert, attempt_id=len(state.attempts))
-            return Decided(draft=draft, what="paused", why=alert.text, is_last=False)
+            return Append(draft=draft, what="paused", why=alert.text, is_last=False)
         return self._answer(state, world, decision)
 
     def _is_ours(self, state: RunState, world: World) -> bool:
@@ -158,7 +158,7 @@ class Retries:
             decision = too_large(state, decision, draft, error)
             draft = self._draft(state, world, decision)
         why = decision.why if isinstance(decision, Finish) else decision.decision
-        return Decided(draft=draft, what=_WHAT[draft.kind], why=why)
+        return Append(draft=draft, what=_WHAT[draft.kind], why=why)
 
     def _draft(self, state: RunState, world: World, decision: Retry | Refuse | Finish) -> Draft:
         tracks, policy = world.tracks, world.policy

@@ -89,6 +89,6 @@ def fail(error: TracksError) -> int:
 def main() -> None:
     """Training runs that survive preemption and failure, kept as records and run by Dagster.
 
-    TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL say where everything lives; the README lists
-    all settings. `tracks COMMAND --help` says the rest.
+    TRACKS_HOME, TRACKS_STORE and TRACKS_POSTGRES_URL set where everything is stored; docs/settings.md
+    lists all settings. `tracks COMMAND --help` shows the rest.
     """

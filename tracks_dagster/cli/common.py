@@ -134,7 +134,7 @@ def as_of_option(command: Command) -> Command:
     return click.option(
         "--as-of",
         metavar="TIME",
-        help="Count only what was recorded by then, e.g. 2026-01-31T02:00; UTC without a zone.",
+        help="Count only records up to then, e.g. 2026-01-31T02:00; UTC without a zone.",
     )(command)
 
 
@@ -146,7 +146,7 @@ def run_argument(command: Command) -> Command:
 def why_option(command: Command) -> Command:
     """Add the mandatory `--why` to a command that decides something."""
     return click.option(
-        "--why", type=RECORDED, required=True, help="In words; it stands in the record."
+        "--why", type=RECORDED, required=True, help="Why, in words; it is recorded."
     )(command)
 
 
@@ -157,7 +157,7 @@ def by_option(command: Command) -> Command:
         type=RECORDED,
         default=person,
         show_default="your user name",
-        help="In whose name.",
+        help="In whose name to record it.",
     )(command)
 
 
@@ -169,7 +169,9 @@ def deciding_options(command: Command) -> Command:
 def attempt_option(command: Command) -> Command:
     """Add `--attempt`, which of several attempts committed the step of a RUN@STEP."""
     return click.option(
-        "--attempt", type=int, help="Of this attempt; the newest that has the step by default."
+        "--attempt",
+        type=int,
+        help="The checkpoint's attempt; default: the newest that has the step.",
     )(command)
 
 

@@ -52,31 +52,36 @@ _OPTIONS = (
         "--on",
         "launcher",
         type=click.Choice(LAUNCHERS),
-        help="Where the gang runs. What follows, up to --pool, is asked of a cluster.",
+        help="Where the gang runs. The options below, up to --pool, are for a cluster.",
     ),
     click.option("--ranks-per-node", type=int, help="Processes of each pod."),
-    click.option("--memory", "memory_bytes", metavar="SIZE", help="Of each pod, as 64GiB."),
-    click.option("--cpus", type=float, help="Of each pod: its share, no limit."),
+    click.option(
+        "--memory", "memory_bytes", metavar="SIZE", help="Memory of each pod, such as 64GiB."
+    ),
+    click.option("--cpus", type=float, help="CPUs of each pod: a share, no limit."),
     click.option(
         "--device-class",
         "--device",
         "device_class",
-        help="What each rank runs on, of the cluster's settings.",
+        help="Device class of each rank, from the cluster's settings.",
     ),
     click.option("--queue", help="Kueue's local queue."),
-    click.option("--priority-class", help="Of the pods."),
+    click.option("--priority-class", help="Priority class of the pods."),
     click.option(
-        "--node-selector", multiple=True, metavar="KEY=VALUE", help="A label that nodes must have."
+        "--node-selector",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="A label that the nodes must have.",
     ),
     click.option(
         "--toleration",
         "tolerations",
         multiple=True,
         metavar="KEY[=VALUE]:EFFECT",
-        help="A taint that pods put up with; KEY:EFFECT takes every value of it.",
+        help="A taint that the pods tolerate; KEY:EFFECT matches any value.",
     ),
-    click.option("--topology-key", help="A node label of which all pods share one value."),
-    click.option("--pool", help="The compute pool that the run is counted to."),
+    click.option("--topology-key", help="A node label that must have one value for all pods."),
+    click.option("--pool", help="The compute pool of the run."),
 )
 
 

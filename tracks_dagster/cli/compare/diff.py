@@ -21,7 +21,9 @@ from tracks_dagster.track.states.checkpoints import checkpoint_at
 @click.command("diff")
 @click.argument("a", metavar="A")
 @click.argument("b", metavar="B")
-@click.option("--force", is_flag=True, help="Show metrics that cannot be compared, labelled so.")
+@click.option(
+    "--force", is_flag=True, help="Also show metrics that cannot be compared, with a label."
+)
 @archive_option
 @as_json
 @click.pass_context
@@ -30,8 +32,8 @@ def diff_command(
 ) -> None:
     """Compare two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256).
 
-    Metrics of different versions of an eval, of different eval snapshots, or of a single seed each
-    that differs are not compared: everything else is shown, and the exit code is 1.
+    Metrics are not compared across versions of an eval, across eval snapshots, or across seeds with
+    only one eval each. Then everything else is shown, and the exit code is 1.
     """
     settings = settings_for(archive)
     tracks = open_tracks_to_read(settings)

@@ -26,8 +26,8 @@ LEFT_OUT_NAMED_MAX = 10  # the manifest in the archive names all
 @click.command("export")
 @run_argument
 @click.argument("path", metavar="[FILE]", required=False, type=click.Path(path_type=Path))
-@click.option("--with-chunks", is_flag=True, help="And the weights: every checkpoint, whole.")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--with-chunks", is_flag=True, help="Add the weights: every checkpoint, whole.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 @as_json
 def export_command(
     run_id: str, path: Path | None, with_chunks: bool, force: bool, as_json: bool

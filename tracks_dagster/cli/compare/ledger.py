@@ -20,21 +20,27 @@ from tracks_dagster.track.text import units
 
 @click.command("goodput")
 @click.option(
-    "--by", type=click.Choice(list(KEYS)), default="reason", show_default=True, help="Group by."
+    "--by",
+    type=click.Choice(list(KEYS)),
+    default="reason",
+    show_default=True,
+    help="What to group by.",
 )
 @click.option(
-    "--last", metavar="7d", help=f"Attempts that ended in so much time: {units.DURATION_WORDS}."
+    "--last", metavar="7d", help=f"Attempts that ended in this time: {units.DURATION_WORDS}."
 )
 @as_of_option
-@click.option("--family", help="Of this model family only.")
+@click.option("--family", help="Only this model family.")
 @as_json
 def goodput_command(
     by: str, last: str | None, as_of: str | None, family: str | None, as_json: bool
 ) -> None:
-    """Show where the device hours went: by bucket, by reason the worst waste first, retries that came
-    to nothing, how often training was interrupted and how fast it came back.
+    """Show where the device hours went.
 
-    With a price table (prices.yaml in TRACKS_HOME, or the file that TRACKS_PRICES names) in money too.
+    By bucket, by reason (worst waste first), retries without a kept step, how often training was
+    interrupted and how fast it resumed.
+
+    With a price table (prices.yaml in TRACKS_HOME, or the file in TRACKS_PRICES) also in money.
     """
     settings = Settings.from_environment()
     goodput = read_goodput(
@@ -69,12 +75,12 @@ def _moment(text: str | None, now: datetime) -> datetime:
 @click.argument("query")
 @as_json
 def sql_command(query: str, as_json: bool) -> None:
-    """Run QUERY, one SELECT over the ledger's tables and views, and print what it gives.
+    """Run QUERY, one SELECT over the ledger's tables and views, and print the rows.
 
     The tables: training_runs, training_attempts, checkpoints, evals, promotions, datasets,
     snapshots, notes. The views: attempt_time, run_time, waste_by_reason, dead_retries, budget_burn,
-    interruptions, eval_lag. The same text runs on Postgres as it stands. Functions are those that
-    only compute; an error about another one lists them.
+    interruptions, eval_lag. The same text runs on Postgres unchanged. Only functions that compute are
+    allowed; the error about another one lists them.
     """
     # goodput, beside it, loads no database driver
     from tracks_dagster.ledger.effects.sql.sql_query import run_sql

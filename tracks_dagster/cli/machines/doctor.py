@@ -22,17 +22,17 @@ from tracks_dagster.track.errors import GangError, SettingsError, StoreError
 
 @click.command("doctor")
 @click.option(
-    "--kubernetes", "on_cluster", is_flag=True, help="Check the cluster of TRACKS_KUBERNETES too."
+    "--kubernetes", "on_cluster", is_flag=True, help="Also check the cluster of TRACKS_KUBERNETES."
 )
 @as_json
 @click.pass_context
 def doctor_command(ctx: click.Context, on_cluster: bool, as_json: bool) -> None:
-    """Check what a run needs: the store, and on a cluster all that gangs need there.
+    """Check what a run needs: the store, and on a cluster everything that gangs need.
 
-    Starts nothing and makes no store. A random key is put into the store twice, to see that it keeps
-    the first, and removed; of a store that is a folder, the empty folders `probe` and `~partial` stay.
-    No value of a Secret is read. Exit code 1 when something is
-    missing; what this account may not look at is reported as unknown.
+    Starts nothing and makes no store. To test the store, it puts a random key twice, checks that the
+    first one stays, and removes it; a store in a folder keeps the empty folders `probe` and
+    `~partial`. Reads no value of a Secret. Exit code 1 when something is missing; what this account
+    may not read is reported as unknown.
     """
     settings = Settings.from_environment()
     cluster = load_cluster(settings) if on_cluster else None

@@ -79,9 +79,9 @@ def show(ctx: click.Context, name: str | None, as_json: bool) -> None:
 @click.option("--for", "length", default="24h", show_default=True, help="How long: 90min, 24h, 7d.")
 @deciding_options
 def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bool) -> None:
-    """Open no attempt onto NODE of POOL for a while. Attempts that run there go on.
+    """Open no attempt on NODE of POOL for a while; running attempts continue.
 
-    `tracks drain NODE` also asks those to leave.
+    `tracks drain NODE` also moves those away.
     """
     for_s = parse_length(length)
     app = open_app()
@@ -101,7 +101,7 @@ def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bo
 @click.argument("node")
 @deciding_options
 def release(pool: str, node: str, why: str, by: str, as_json: bool) -> None:
-    """Let attempts onto NODE of POOL again, and forgive its strikes."""
+    """Allow attempts on NODE of POOL again, and forgive its strikes."""
     app = open_app()
     check_pool(app.tracks, app.ledger, pool)
     record = release_node(app.tracks, pool, node, by=by, why=why)

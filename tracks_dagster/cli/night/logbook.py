@@ -40,15 +40,15 @@ HITS = 50
 
 @click.command("search")
 @click.argument("text", nargs=-1, required=True)
-@click.option("--last", metavar="30d", help=f"Nothing older than that: {units.DURATION_WORDS}.")
-@click.option("--run", "target", metavar="RUN[/aNN]", help="Only of this run, or attempt.")
-@click.option("--deep", is_flag=True, help="Read the stored evidence as well: the tails of logs.")
+@click.option("--last", metavar="30d", help=f"Nothing older than this: {units.DURATION_WORDS}.")
+@click.option("--run", "target", metavar="RUN[/aNN]", help="Only this run, or attempt.")
+@click.option("--deep", is_flag=True, help="Also read the stored evidence: the tails of logs.")
 @click.option(
     "--limit",
     type=click.IntRange(1, HITS_MAX),
     default=HITS,
     show_default=True,
-    help="Hits that are shown.",
+    help="How many hits to show.",
 )
 @as_json
 @click.pass_context
@@ -61,10 +61,10 @@ def search_command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """Search notes, alerts, stops, decisions and the messages of failures, the newest first.
+    """Search notes, alerts, stops, decisions and messages of failures, newest first.
 
-    All words of TEXT must occur in what one record says; "words in quotes" side by side. Exits with 1
-    when nothing is found.
+    All words of TEXT must occur in one record; "words in quotes" side by side. Exit code 1 when
+    nothing is found.
     """
     question, scope = parse_question(_asked(text)), _scope(last, target, limit)
     settings = Settings.from_environment()
@@ -135,9 +135,9 @@ def _hit_lines(hit: Hit) -> tuple[str, ...]:
 @by_option
 @as_json
 def note_command(target: str, text: str, by: str, as_json: bool) -> None:
-    """Add TEXT to the track of RUN, of the run as a whole or of one attempt.
+    """Add TEXT to the track of RUN, for the whole run or for one attempt.
 
-    `tracks explain` shows it and `tracks search` finds it. What looks like a password is hidden.
+    `tracks explain` shows it and `tracks search` finds it. Anything like a password is hidden.
     """
     # search, beside it, only reads
     from tracks_dagster.attempts.effects.noting import note

@@ -37,8 +37,8 @@ T = TypeVar("T")
 
 @click.command("logs")
 @click.argument("target", metavar="RUN[/aNN]")
-@click.option("--rank", type=click.IntRange(0), help="Only of this rank; all by default.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt has ended.")
+@click.option("--rank", type=click.IntRange(0), help="Only this rank; default: all.")
+@click.option("-f", "--follow", is_flag=True, help="Follow until the attempt has ended.")
 @archive_option
 @as_json
 @click.pass_context
@@ -50,10 +50,11 @@ def logs_command(
     archive: Path | None,
     as_json: bool,
 ) -> None:
-    """Print what the ranks of an attempt printed, of RUN's newest attempt by default.
+    """Print what the ranks of an attempt printed; default: RUN's newest attempt.
 
-    All of it where the gang's work folder is on this machine; else, as with --json, the last 64 KiB of
-    each rank: the store has them once the attempt, or its pod, has ended. Passwords are hidden.
+    Prints all of it where the gang's work folder is on this machine. Else, as with --json, it prints
+    the last 64 KiB of each rank, which the store has once the attempt, or its pod, has ended.
+    Passwords are hidden.
     """
     if follow and (as_json or archive is not None):
         raise InvalidInput("-f shows lines as they come; give it without --json and --archive.")

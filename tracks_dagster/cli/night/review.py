@@ -22,14 +22,14 @@ from tracks_dagster.wiring import utc_now
     default="yesterday",
     show_default=True,
     metavar="DATE",
-    help="In UTC: 2026-01-31, today or yesterday.",
+    help="Day in UTC: 2026-01-31, today or yesterday.",
 )
 @as_json
 @click.pass_context
 def review_command(ctx: click.Context, day: str, as_json: bool) -> None:
     """Show what ended on a day, what it cost, and what needs a person.
 
-    Exit code 1 while a failed attempt of the day has no verdict, or a promoted checkpoint no eval.
+    Exit code 1 while a failed attempt of the day has no verdict or a promoted checkpoint has no eval.
     """
     now = utc_now()
     asked = parse_day(day, now=now)

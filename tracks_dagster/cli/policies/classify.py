@@ -46,19 +46,19 @@ LINE_CHARACTERS_SHOWN = 100  # of the first line that decided, in the table
     "--rules",
     "rules_file",
     type=click.Path(path_type=Path),
-    help="Your own rules, in YAML; TRACKS_RULES is the default.",
+    help="File with your own rules, YAML; default: TRACKS_RULES.",
 )
 @as_json
 @click.pass_context
 def classify_command(
     ctx: click.Context, files: tuple[Path, ...], rules_file: Path | None, as_json: bool
 ) -> None:
-    """Read cases of failures, one JSON object a line, and print why each of them failed.
+    """Read cases of failures, one JSON object a line, and print the reason of each.
 
     A case has an id and its evidence: log_tail, exit_code, signal, pod, events, xid, slurm_state; or a
-    pod's recorded history in pod_history. A line that cannot be read is named on stderr, the others
-    are classified, and the exit code is 2. With --json one object a case: id, reason, confidence,
-    rule, lines.
+    pod's recorded history in pod_history. An unreadable line is named on stderr, the others are
+    classified, and the exit code is 2. With --json one object a case: id, reason, confidence, rule,
+    lines.
     """
     settings = Settings.from_environment()
     rules = read_rules(replace(settings, rules_file=rules_file or settings.rules_file))

@@ -27,7 +27,7 @@ _TITLES = ("", "reason", "retries", "refund by progress", "backoff", "remedy", "
     "--check",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="Show what would hold with FILE; exit code 2 and every error with its line if it is wrong.",
+    help="Show the policy with FILE; if FILE is wrong, every error with its line and exit code 2.",
 )
 @as_json
 def policy_command(check: Path | None, as_json: bool) -> None:

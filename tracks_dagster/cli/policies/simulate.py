@@ -56,22 +56,30 @@ MEANING_OF_BEST = (
 
 @click.command("simulate")
 @click.option(
-    "--trace", type=click.Path(path_type=Path), metavar="FILE", help="Spot capacity, JSON."
+    "--trace",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Traces of spot capacity, JSON.",
 )
 @click.option(
-    "--llama3", "is_llama3", is_flag=True, help="54 days of Llama 3 405B's interruptions."
+    "--llama3", "is_llama3", is_flag=True, help="Play 54 days of Llama 3 405B's interruptions."
 )
 @click.option(
-    "--last", default="7d", show_default=True, help=f"How far back in the ledger: {DURATION_WORDS}."
+    "--last",
+    default="7d",
+    show_default=True,
+    help=f"How far to look back in the ledger: {DURATION_WORDS}.",
 )
 @click.option("--policy", type=click.Path(path_type=Path), metavar="FILE", help="Try this policy.")
 @click.option("--save", help="How long a save blocks [2s; with --llama3 30s].")
 @click.option("--restart", help="From a decided retry to its first step [60s; with --llama3 5min].")
-@click.option("--grace", help="With --trace: how long before it a preemption is told [0s].")
-@click.option("--nodes", type=click.IntRange(min=1), help="With --trace: instances a gang needs.")
-@click.option("--person-after", help="Until a person answers a refusal, or none [1h; 15min].")
+@click.option("--grace", help="With --trace: notice before a preemption [0s].")
+@click.option(
+    "--nodes", type=click.IntRange(min=1), help="With --trace: how many instances a gang needs."
+)
+@click.option("--person-after", help="How soon a person answers a refusal, or none [1h; 15min].")
 @click.option("--every", multiple=True, help="A fixed checkpoint interval to compare; repeatable.")
-@click.option("--seed", default=0, show_default=True, help="Of what --llama3 draws.")
+@click.option("--seed", default=0, show_default=True, help="Seed of --llama3's random times.")
 @as_json
 def simulate_command(
     trace: Path | None,
@@ -87,10 +95,10 @@ def simulate_command(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Run the retry policy and the checkpoint cadence over a history, and compare others with them.
+    """Play the retry policy and checkpoint interval over a history, and compare others.
 
-    The history is the ledger's own, every attempt that ended in the last days; a file of traces of
-    spot capacity; or the interruptions of the Llama 3 405B training. Nothing is written.
+    The history is one of three: the ledger's own attempts of the last days, a file of traces of spot
+    capacity, or the interruptions of the Llama 3 405B training. Nothing is written.
     """
     settings = Settings.from_environment()
     chosen = load_policy(settings) if policy is None else read_policy_file(policy)

@@ -30,10 +30,10 @@ from tracks_dagster.track.text.safe_text import check_words
 
 @click.command("eval")
 @click.argument("at", metavar="RUN@STEP")
-@click.option("--suite", help="Only this suite; by default each that the run requires.")
-@click.option("--seed", type=click.IntRange(min=0), help="Another seed than the run requires.")
+@click.option("--suite", help="Only this suite; default: each that the run requires.")
+@click.option("--seed", type=click.IntRange(min=0), help="Another seed than the required one.")
 @attempt_option
-@click.option("--why", default="", help="In words; it stands in the record.")
+@click.option("--why", default="", help="Why, in words; it is recorded.")
 @by_option
 @as_json
 def eval_command(
@@ -47,8 +47,8 @@ def eval_command(
 ) -> None:
     """Ask for an eval of the checkpoint RUN@STEP; the daemon's run_evals runs it.
 
-    One that is under way, or done with that seed, is shown as it stands and not asked for again. With
-    evals of several seeds `tracks diff` shows what the seed alone makes.
+    An eval that runs already, or is done with that seed, is shown and not asked for again. With evals
+    of several seeds `tracks diff` shows how much the seed alone changes.
     """
     check_words({"by": by, **({"why": why} if why else {})})
     run_id, step = parse_at(at)
@@ -84,7 +84,7 @@ def _describe_eval(run_id: str, asked: Asked) -> str:
 @click.argument("suite")
 @deciding_options
 def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> None:
-    """Let the eval SUITE of RUN go, so that the run can finish without it."""
+    """Give the required eval SUITE of RUN up, so that the run can finish without it."""
     check_words({"why": why, "by": by})
     waived = waive(open_app().tracks, check_run_id(run_id), suite, by=by, why=why)
     print_answer(
@@ -96,7 +96,7 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
 
 @click.command("promote")
 @click.argument("target", metavar="RUN[@STEP]")
-@click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The name to give.")
+@click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The alias to give.")
 @deciding_options
 @click.pass_context
 def promote_command(

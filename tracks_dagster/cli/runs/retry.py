@@ -35,21 +35,27 @@ from tracks_dagster.wiring import build
 @why_option
 @by_option
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
-@click.option("--ranks", type=int, help="Processes, a device each; the global batch stays.")
-@click.option("--checkpoint-every", "every_steps", type=int, metavar="N", help="Steps.")
-@click.option("--checkpoint-every-s", "every_s", type=float, metavar="S", help="Seconds.")
+@click.option("--ranks", type=int, help="Processes, one device each; the global batch stays.")
+@click.option(
+    "--checkpoint-every", "every_steps", type=int, metavar="N", help="Save every so many steps."
+)
+@click.option(
+    "--checkpoint-every-s", "every_s", type=float, metavar="S", help="Save every so many seconds."
+)
 @click.option("--snapshot", "snapshot_id", help="Another snapshot of the dataset, by its id.")
 @click.option(
     "--trainer",
     type=click.Path(path_type=Path),
-    help="Another script, of a run that trains with one of your own.",
+    help="Another script, for a run with a script of your own.",
 )
 @click.option(
     "--allow-environment-change",
     is_flag=True,
     help="Resume even with other libraries than those that wrote the checkpoint.",
 )
-@click.option("--force", is_flag=True, help="Even where nothing changed that the end depends on.")
+@click.option(
+    "--force", is_flag=True, help="Retry even with nothing changed that could change the result."
+)
 @compute_changes
 @as_json
 def retry_command(
@@ -69,9 +75,9 @@ def retry_command(
 ) -> None:
     """Open another attempt of RUN, which must not be finished or running.
 
-    What is given replaces what the attempt before ran with, and stands in the record; all else stays.
-    With other ranks it trains the same samples in the same order, on another device, data or script it
-    goes on from the same weights: then its losses are not compared with those that went before.
+    What you give replaces the setting of the attempt before, and is recorded; everything else stays.
+    With other ranks it trains the same samples in the same order. On another device, data or script
+    it resumes from the same weights. In all these cases losses are not compared with those before.
     """
     check_words({"why": why, "by": by})
     given = Settings.from_environment()

@@ -67,11 +67,27 @@ def stop_command(run_id: str, why: str, by: str, as_json: bool) -> None:
 @why_option
 @by_option
 @click.option(
-    "--node", "kind", flag_value="node", help="It is a node, also where a run is named so."
+    "--node",
+    "kind",
+    flag_value="node",
+    help="The name is a node, also where a run has the same name.",
 )
-@click.option("--run", "kind", flag_value="run", help="It is a run, also where a node is named so.")
-@click.option("--pool", help="Of a node: only in this pool; by default in each that it works for.")
-@click.option("--for", "length", default="24h", show_default=True, help="Of a node: how long.")
+@click.option(
+    "--run",
+    "kind",
+    flag_value="run",
+    help="The name is a run, also where a node has the same name.",
+)
+@click.option(
+    "--pool", help="For a node: only in this pool; default: every pool that it works for."
+)
+@click.option(
+    "--for",
+    "length",
+    default="24h",
+    show_default=True,
+    help="For a node: how long to quarantine it.",
+)
 @as_json
 @click.pass_context
 def drain_command(
@@ -84,10 +100,10 @@ def drain_command(
     length: str,
     as_json: bool,
 ) -> None:
-    """Save and end attempts, as planned.
+    """Save and end the open attempt of a run, or empty a node.
 
-    RUN: its open attempt ends, and the run waits until `tracks retry`. NODE: it is put in quarantine,
-    the open attempts on it save and end as node_drained, and their runs go on elsewhere by themselves.
+    RUN: its open attempt ends, and the run waits for `tracks retry`. NODE: the node is quarantined, the
+    open attempts on it save and end as node_drained, and their runs resume elsewhere automatically.
     """
     for_s = parse_length(length)
     with answer_in_time(f"drain {target}", to_know=f"tracks status` or `tracks explain {target}"):

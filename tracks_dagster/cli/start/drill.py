@@ -84,20 +84,20 @@ REHEARSALS: dict[str, Rehearsal] = {
 
 @click.command("drill")
 @click.option("--all", "plays_all", is_flag=True, help="Play every kind.")
-@click.option("--only", "only", multiple=True, metavar="KIND", help="Play this one; repeatable.")
+@click.option("--only", "only", multiple=True, metavar="KIND", help="Play this kind; repeatable.")
 @click.option(
     "--home",
     type=click.Path(path_type=Path),
-    help="Play in this TRACKS_HOME and leave it; by default in a fresh one.",
+    help="Play in this TRACKS_HOME and keep it; default: a temporary one.",
 )
 @as_json
 @click.pass_context
 def drill_command(
     ctx: click.Context, plays_all: bool, only: tuple[str, ...], home: Path | None, as_json: bool
 ) -> None:
-    """Play faults on the embedded default, and score reason, action, lost steps and times.
+    """Play faults on this machine, and score reason, action, lost steps and times.
 
-    Takes minutes. Exit code 1 when a row is wrong; the row says what is missing. A fresh home is
+    Takes minutes. Exit code 1 when a row is wrong; the row says what is missing. A temporary home is
     removed afterwards, unless a row is wrong.
     """
     rehearsals = _chosen(plays_all, only)

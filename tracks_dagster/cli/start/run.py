@@ -63,27 +63,37 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
     "--from",
     "branch_at",
     metavar="RUN@STEP",
-    help="Go on from that checkpoint, with all that its run had and is not given here.",
+    help="Branch from that checkpoint; options that are not given are inherited.",
 )
-@click.option("--from-attempt", type=int, help="Its attempt; the newest that has STEP by default.")
-@click.option("--steps", type=int, help="Optimizer steps to run, those before --from included.")
-@click.option("--seed", type=int, help="Of weights, order and dropout.")
+@click.option(
+    "--from-attempt",
+    type=int,
+    help="Attempt of that checkpoint; default: the newest that has STEP.",
+)
+@click.option("--steps", type=int, help="Optimizer steps in total, including those before --from.")
+@click.option("--seed", type=int, help="Seed of weights, order and dropout.")
 @click.option(
     "--checkpoint-every",
     "checkpoint_every_steps",
     metavar="STEPS|off",
     show_default=f"{EVERY_STEPS}, or off with --checkpoint-every-s",
-    help="Save after so many steps.",
+    help="Save every so many steps.",
 )
 @click.option(
     "--checkpoint-every-s",
     type=float,
     metavar="SECONDS",
-    help="Save after so many seconds; of both, what comes first.",
+    help="Save every so many seconds; the first of both counts.",
 )
-@click.option("--keep-last", type=int, default=3, show_default=True, help="Checkpoints to keep.")
 @click.option(
-    "--keep-best", type=int, default=1, show_default=True, help="And the best by --best-metric."
+    "--keep-last", type=int, default=3, show_default=True, help="Newest checkpoints to keep."
+)
+@click.option(
+    "--keep-best",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Also keep the best by --best-metric.",
 )
 @click.option(
     "--best-metric",
@@ -91,7 +101,7 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
     metavar="NAME",
     default="loss",
     show_default=True,
-    help="What makes one the best: loss, or what the script reports of a step.",
+    help="Metric of the best: loss, or another that the script reports.",
 )
 @click.option(
     "--best-direction",
@@ -99,30 +109,36 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
     type=click.Choice(DIRECTIONS),
     default="min",
     show_default=True,
-    help="Whether the least is best or the greatest.",
+    help="Whether the least or the greatest is best.",
 )
 @click.option(
     "--keep-every",
     "milestone_every_steps",
     type=int,
-    help="And every one whose step this divides.",
+    help="Also keep every checkpoint whose step this divides.",
 )
-@click.option("--ranks", type=int, default=1, show_default=True, help="Processes, a device each.")
+@click.option("--ranks", type=int, default=1, show_default=True, help="Processes, one device each.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change the config.")
 @click.option("--drill", "drills", multiple=True, help="Play a fault: preempt@23,grace=0.")
-@click.option("--run-id", help="Declare it under this id, or take up the run that has it.")
-@click.option("--snapshot", help="Id of a snapshot; the newest usable one by default.")
+@click.option("--run-id", help="Declare it under this id, or resume the run with this id.")
+@click.option("--snapshot", help="Id of a snapshot; default: the newest usable one.")
 @click.option("--data", type=click.Path(path_type=Path), help="Make the snapshot of this source.")
 @click.option("--trainer", type=click.Path(path_type=Path), help="A training script of your own.")
 @click.option(
     "--intent",
     type=RECORDED,
-    help="In a sentence, what the run is for; a drill, or a run that is there, needs none.",
+    help="Purpose of the run, in a sentence; a drill or an existing run needs none.",
 )
 @click.option("--owner", type=RECORDED, default=person, show_default="your user name")
 @click.option("--team", type=RECORDED, default="unknown", show_default=True)
 @click.option("--stage", type=click.Choice(STAGES), default="smoke", show_default=True)
-@click.option("--wait-s", type=float, default=WAIT_S, show_default=True, help="Without a change.")
+@click.option(
+    "--wait-s",
+    type=float,
+    default=WAIT_S,
+    show_default=True,
+    help="Give up after so many seconds without a change.",
+)
 @compute_options
 @as_json
 @click.pass_context
@@ -157,15 +173,15 @@ def run_command(
 ) -> None:
     """Declare a training run and follow it to its end, headless.
 
-    With --from it is a branch: what is not given is taken over from the run and the attempt that
-    wrote the checkpoint, whatever the defaults; but code, owner and drills are the ones here.
+    With --from it is a branch: it inherits what you do not give from the run and the attempt that
+    wrote the checkpoint, whatever the defaults. Code, owner and drills are always the ones here.
 
     Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
-    else starts one and stops it at the end. Ctrl-C saves, ends the gang and says how to go on; a
+    else starts one and stops it at the end. Ctrl-C saves, ends the gang and prints how to resume; a
     second one ends everything at once.
 
     With --on kubernetes the gang's pods run on the cluster that TRACKS_KUBERNETES describes
-    (`tracks doctor --kubernetes` says what is missing there); the daemon stays here.
+    (`tracks doctor --kubernetes` lists what is missing there); the daemon stays here.
     """
     given = Settings.from_environment()
     origin = _origin(given, branch_at, run_id, from_attempt)

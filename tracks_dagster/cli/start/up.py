@@ -18,17 +18,17 @@ LOOK_EVERY_S = 2.0
 
 
 @click.command("up")
-@click.option("--port", type=int, default=3000, show_default=True, help="Of the web server.")
+@click.option("--port", type=int, default=3000, show_default=True, help="Port of the web server.")
 @click.option(
     "--kubernetes", "on_kubernetes", is_flag=True, help="Start every Dagster run as a pod."
 )
 def up_command(port: int, on_kubernetes: bool) -> None:
     """Serve the UI, keep the daemon running, and print the address; Ctrl-C stops both.
 
-    Gangs go on without them and are adopted by the next daemon. With --kubernetes the runs are pods
-    of the cluster that kubernetes.yaml names; Postgres and a store that pods reach are needed.
+    Gangs train on without them, and the next daemon adopts them. With --kubernetes the runs are pods
+    of the cluster that kubernetes.yaml names; that needs Postgres and a store that pods reach.
 
-    What a command that was killed has left is ended first; what else runs of this home is named.
+    Leftovers of a killed command are ended first; other processes of this home are named.
     """
     settings = Settings.from_environment()
     # Wrong settings are an error before anything is started.

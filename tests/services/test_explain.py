@@ -20,6 +20,7 @@ from tracks_dagster.review.effects.explain.text import (
     words_text,
 )
 from tracks_dagster.track.bodies import CheckpointDecision
+from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.records import Kind
 
@@ -37,9 +38,10 @@ def test_the_retry_after_an_oom_names_what_changed_and_what_was_counted(
         ("accumulation", 6, 12),
         ("micro_batch", 4, 2),
     ]
-    assert third.resumed.step == 30
-    assert third.resumed.checkpoint == story.history.state.checkpoints[2].ref
-    assert (third.data.cursor_from, third.data.cursor_to) == (720, 960)  # 30 and 40 steps of 24
+    resumed, data = third.facts["resumed"], third.facts["data"]
+    assert resumed["step"] == 30
+    assert resumed["checkpoint"] == to_json(story.history.state.checkpoints[2].ref)
+    assert (data["cursor_from"], data["cursor_to"]) == (720, 960)  # 30 and 40 steps of 24
     assert [made.step for made in third.checkpoints] == [40]
     assert third.next.what == "finished"
 
@@ -121,7 +123,7 @@ def test_an_end_that_the_supervisor_recorded_names_it_and_not_a_bare_id(
 ) -> None:
     story.whole()
     told = explain_attempt(tracks, RUN_ID, 2)
-    [dagster_run_id] = told.where.dagster_run_ids
+    [dagster_run_id] = told.facts["where"]["dagster_run_ids"]
     assert told.ended is not None
     by_it = replace(told, ended=replace(told.ended, closed_by=dagster_run_id))
     assert f"closed by the supervisor of Dagster run {dagster_run_id}" in attempt_text(by_it)

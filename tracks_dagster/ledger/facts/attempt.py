@@ -37,6 +37,23 @@ class AttemptView:
     is_evidence_there: bool = True
 
     @property
+    def trainer(self) -> str:
+        """What it runs: "family", or the key of its stored script."""
+        return self.attempt.opened.trainer or self.declared.trainer
+
+    @property
+    def cursor_from(self) -> int | None:
+        """How many samples of the order were consumed before it."""
+        return cursor_from(self.attempt)
+
+    @property
+    def cursor_to(self) -> int | None:
+        """How many samples of the order were consumed after it, by its journal where that is known."""
+        ended = self.attempt.ended
+        recorded = ended.cursor_to if ended else None
+        return recorded if self.journal_cursor is None else self.journal_cursor
+
+    @property
     def is_journal_whole(self) -> bool:
         """Whether the journal has steps and reaches the last one."""
         ended = self.attempt.ended
@@ -182,12 +199,6 @@ def _devices(view: AttemptView) -> list[str]:
     return [rank.device for rank in view.attempt.placed.ranks] if view.attempt.placed else []
 
 
-def _cursor_to(view: AttemptView) -> int | None:
-    ended = view.attempt.ended
-    told = ended.cursor_to if ended else None
-    return told if view.journal_cursor is None else view.journal_cursor
-
-
 def _is_cursor_range_known(view: AttemptView) -> bool:
     ended = view.attempt.ended
     told = ended is not None and ended.cursor_to is not None
@@ -234,9 +245,8 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("team", TEXT, _run(lambda r: r.team), "of its run", group="tried", has_column=False),
     Fact("intent", TEXT, _run(lambda r: r.intent), "what its run is for, in a sentence",
          group="tried", label="intent"),
-    Fact("trainer", TEXT, lambda v: v.attempt.opened.trainer or v.declared.trainer,
-         "`family`, or the key of the stored script", group="tried", has_column=False,
-         diff="code/trainer"),
+    Fact("trainer", TEXT, lambda v: v.trainer, "`family`, or the key of the stored script",
+         group="tried", has_column=False, diff="code/trainer"),
     Fact("config", Type.MAPPING, _opened(lambda o: o.config), "its whole config, as remedied",
          group="tried", ui="config/all", label="config"),
     Fact("config_sha256", TEXT, _opened(lambda o: sha256_hex(canonical_json(o.config))),
@@ -264,10 +274,11 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("snapshot_id", TEXT, _opened(lambda o: o.snapshot.snapshot_id),
          "the snapshot of it, by the sha256 of its manifest", group="data", ui="data/snapshot_id",
          label="snapshot"),
-    Fact("cursor_from", INTEGER, lambda v: cursor_from(v.attempt),
+    Fact("cursor_from", INTEGER, lambda v: v.cursor_from,
          "how many samples of the order were consumed before it", absent=(NEVER_RESTORED,),
          group="data"),
-    Fact("cursor_to", INTEGER, _cursor_to, "how many samples of the order were consumed after it",
+    Fact("cursor_to", INTEGER, lambda v: v.cursor_to,
+         "how many samples of the order were consumed after it",
          absent=(NEVER_PLACED, OPEN, NO_STEP, NOT_SHIPPED), is_known=_is_cursor_range_known,
          group="data", label="cursor range"),
     # --- where ---

@@ -7,50 +7,25 @@ from datetime import datetime
 
 from tracks_dagster.attempts.continuity import Continuity
 from tracks_dagster.attempts.effects.hanging import heard_at, silence
+from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.review.effects.explain.explanation import DataSeen, Progress, Resumed, Tried
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt
 from tracks_dagster.track.bodies import ConfigChange
-from tracks_dagster.track.records import Json, Kind, Record, format_time
+from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
-from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
 def explain_tried(state: RunState, attempt: AttemptState) -> Tried:
-    """Return what the attempt was for, with its config and what differs from the one before."""
-    declared, opened = state.declared, attempt.opened
-    return Tried(
-        intent=declared.intent,
-        model_family=declared.model_family,
-        stage=declared.stage,
-        owner=declared.owner,
-        team=declared.team,
-        trainer=trainer_of(state, attempt),
-        cause=opened.cause,
-        decided_by=opened.decided_by,
-        decision=opened.decision,
-        opened_at=format_time(attempt.opened_at),
-        config=opened.config,
-        changes=_changes(state, attempt),
-    )
+    """Return what differs from the config of the attempt before."""
+    return Tried(changes=_changes(state, attempt))
 
 
-def explain_data(receipt: Receipt) -> DataSeen:
-    """Return which samples of which snapshot the attempt consumed, as far as that is known."""
-    attempt, steps = receipt.attempt, receipt.steps
-    cursor_from = attempt.restored.cursor if attempt.restored else None
-    cursor_to = steps[-1].cursor_to if steps else None
-    if attempt.ended is not None:
-        cursor_from = attempt.ended.cursor_from if cursor_from is None else cursor_from
-        cursor_to = attempt.ended.cursor_to if cursor_to is None else cursor_to
-    snapshot, config = attempt.opened.snapshot, attempt.opened.config
-    return DataSeen(
-        dataset=snapshot.dataset,
-        snapshot_id=snapshot.snapshot_id,
-        cursor_from=cursor_from,
-        cursor_to=cursor_to,
-        skipped=_skipped_samples(config, cursor_from, cursor_to),
-    )
+def explain_data(view: AttemptView) -> DataSeen:
+    """Return which samples between the attempt's cursors were left out."""
+    config = view.attempt.opened.config
+    return DataSeen(skipped=_skipped_samples(config, view.cursor_from, view.cursor_to))
 
 
 def _changes(state: RunState, attempt: AttemptState) -> tuple[ConfigChange, ...]:
@@ -103,13 +78,9 @@ def _skipped_samples(
 def explain_began(
     attempt: AttemptState, records: Sequence[Record], continuity: Continuity | None
 ) -> Resumed:
-    """Return what `attempt` resumed from; records: the whole track of its run."""
+    """Return what was passed over for what `attempt` resumed from; records: the whole track."""
     return Resumed(
-        step=attempt.resumed_step,
-        checkpoint=attempt.resumed_from,
-        fallback_why=attempt.restored.fallback_why if attempt.restored else None,
         passed_over=tuple(f"record {r.seq}: {sentence(r)}" for r in _passed_over(attempt, records)),
-        allows_environment_change=attempt.opened.allows_environment_change,
         continuity=continuity,
     )
 

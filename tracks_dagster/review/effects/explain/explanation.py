@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.continuity import Continuity
+from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.ledger.prices import Money
 from tracks_dagster.review.completeness import Completeness
 from tracks_dagster.review.effects.explain.reading import Break
-from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit
+from tracks_dagster.track.bodies import CodeVersion, ConfigChange, Debit, RankPlace
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -17,71 +18,33 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What the attempt was for. decision: why it was opened, in words."""
+    """What the attempt was for, beside its facts: what differs from the config of the one before."""
 
-    intent: str
-    model_family: str
-    stage: str
-    owner: str
-    team: str
-    trainer: str
-    cause: str
-    decided_by: str
-    decision: str
-    opened_at: str
-    config: Mapping[str, Json]
     changes: tuple[ConfigChange, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSeen:
-    """Which data. cursor_from, cursor_to: how far the order of samples was consumed before and after,
-    if known. skipped: (from, to) of the samples between, which skip windows left out."""
+    """Which data, beside its facts. skipped: (from, to) of samples that skip windows left out."""
 
-    dataset: str
-    snapshot_id: str
-    cursor_from: int | None
-    cursor_to: int | None
-    skipped: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlaced:
-    """Where one rank ran."""
-
-    rank: int
-    node: str
-    device: str
-    accelerator: str
-    pid: int
-    boot_id: str
+    skipped: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Which gang, on which machines, under which Dagster runs (oldest first)."""
+    """On which machines, beside its facts. ranks: also those that a record has no room for."""
 
-    launch_id: str | None
-    ranks: tuple[RankPlaced, ...]
-    image: str | None
-    environment: Mapping[str, Json]
-    environment_sha256: str | None
-    dagster_run_ids: tuple[str, ...]
+    ranks: tuple[RankPlace, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumed:
-    """From where it began. step is 0 when afresh; continuity None then.
+    """From where it began, beside its facts. continuity: None where it began at step 0.
 
-    checkpoint: of another run where this one is its branch. passed_over: the records that quarantined
-    what a fallback passed over, a sentence each.
+    passed_over: the records that quarantined what a fallback passed over, a sentence each.
     """
 
-    step: int
-    checkpoint: CheckpointRef | None
-    fallback_why: str | None
     passed_over: tuple[str, ...]
-    allows_environment_change: bool
     continuity: Continuity | None
 
 
@@ -241,9 +204,8 @@ class Words:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptExplanation:
-    """Everything of one attempt. facts: as `explanation_json` has them, those of its checkpoints and
-    evals included. missing: what the
-    record does not hold, a sentence each.
+    """Everything of one attempt. view: its record, which prose reads; facts: what JSON has of it, its
+    checkpoints and its evals. missing: what the record does not hold, a sentence each.
 
     failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
     that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it;
@@ -257,6 +219,7 @@ class AttemptExplanation:
     key: str
     run_id: str
     attempt_id: int
+    view: AttemptView
     facts: Mapping[str, Json]
     tried: Tried
     data: DataSeen
@@ -312,6 +275,7 @@ def explanation_json(told: RunExplanation | AttemptExplanation) -> dict[str, Jso
     parts = to_json(told)
     if isinstance(told, RunExplanation):
         parts["attempts"] = [explanation_json(each) for each in told.attempts]
+    parts.pop("view", None)
     for name, value in parts.pop("facts").items():
         if not isinstance(value, dict) or name not in parts:
             parts[name] = value

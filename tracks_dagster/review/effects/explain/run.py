@@ -6,7 +6,7 @@ and no memory of any person. What the record does not hold is listed as missing,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -34,7 +34,6 @@ from tracks_dagster.review.effects.explain.attempt import (
 from tracks_dagster.review.effects.explain.end import explain_end, late_words
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
-    RankPlaced,
     RunExplanation,
     Stretch,
     Where,
@@ -55,7 +54,7 @@ from tracks_dagster.review.effects.explain.stretches import stretches
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts, receipts_of
 from tracks_dagster.stores.journals import journal_prefix, read_tail
-from tracks_dagster.track.bodies import RankPlace, TimeSpent
+from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, attempt_key
 from tracks_dagster.track.ports import ObjectStore
@@ -213,11 +212,12 @@ def _explain(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,
+        view=receipt.view,
         facts=_facts(state, receipt),
         tried=explain_tried(state, attempt),
-        data=explain_data(receipt),
+        data=explain_data(receipt.view),
         code=state.declared.code,
-        where=_where(attempt, places),
+        where=Where(ranks=tuple(places)),
         resumed=explain_began(attempt, records, receipt.continuity),
         checkpoints=explain_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
@@ -289,28 +289,6 @@ def _start(holds: Holds, state: RunState) -> tuple[CheckpointRef | None, str]:
         return start.resume, ""
     may_be_opened = state.finished is None and state.open_attempt is None
     return None, start.words if may_be_opened else ""
-
-
-def _where(attempt: AttemptState, places: Sequence[RankPlace]) -> Where:
-    placed = attempt.placed
-    return Where(
-        launch_id=placed.launch_id if placed else None,
-        ranks=tuple(
-            RankPlaced(
-                rank=place.rank,
-                node=place.node,
-                device=place.device,
-                accelerator=place.accelerator,
-                pid=place.pid,
-                boot_id=place.boot_id,
-            )
-            for place in places
-        ),
-        image=placed.image if placed else None,
-        environment=placed.environment if placed else {},
-        environment_sha256=placed.environment_sha256 if placed else None,
-        dagster_run_ids=tuple(claim.body.dagster_run_id for claim in attempt.claims),
-    )
 
 
 def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:

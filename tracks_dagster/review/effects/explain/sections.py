@@ -18,11 +18,11 @@ from tracks_dagster.review.effects.explain.explanation import (
     EvalDone,
     Next,
     Stretch,
-    Where,
 )
 from tracks_dagster.review.effects.explain.glossary import bucket_label
 from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.track.names import NO_DATASET
+from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.track import code_diff_key
 
@@ -52,7 +52,7 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
         "changed": _changes(attempt),
         "data": _data(attempt),
         "code": _code(attempt),
-        "where": _where(attempt.where),
+        "where": _where(attempt),
         "began": _began(attempt),
         "checkpoints": _checkpoints(attempt),
         "evals": _evals(attempt),
@@ -145,7 +145,8 @@ def is_evidence_lost(attempt: AttemptExplanation) -> bool:
 
 def _closer(attempt: AttemptExplanation, ended: Ended) -> str:
     """Say who recorded the end: a bare id of a Dagster run tells nobody that its supervisor did."""
-    is_supervisor = ended.closed_by in attempt.where.dagster_run_ids
+    claims = attempt.view.attempt.claims
+    is_supervisor = ended.closed_by in {claim.body.dagster_run_id for claim in claims}
     return f"the supervisor of Dagster run {ended.closed_by}" if is_supervisor else ended.closed_by
 
 
@@ -159,14 +160,15 @@ def _follows(decision: Next) -> Iterator[str]:
 
 
 def _tried(attempt: AttemptExplanation) -> Iterator[str]:
-    tried = attempt.tried
-    yield tried.intent
-    yield f"{tried.model_family}, stage {tried.stage}, owner {tried.owner}, team {tried.team}"
-    if tried.trainer != "family":
-        yield f"a training script of the owner's, stored as {tried.trainer}"
-    yield f"opened by {tried.decided_by} ({tried.cause}) at {clock_time(tried.opened_at)}"
-    yield tried.decision
-    config = " ".join(f"{key}={value}" for key, value in sorted(tried.config.items()))
+    view, run, opened = attempt.view, attempt.view.declared, attempt.view.attempt.opened
+    yield run.intent
+    yield f"{run.model_family}, stage {run.stage}, owner {run.owner}, team {run.team}"
+    if view.trainer != "family":
+        yield f"a training script of the owner's, stored as {view.trainer}"
+    opened_at = clock_time(format_time(view.attempt.opened_at))
+    yield f"opened by {opened.decided_by} ({opened.cause}) at {opened_at}"
+    yield opened.decision
+    config = " ".join(f"{key}={value}" for key, value in sorted(opened.config.items()))
     yield f"config: {config}"
 
 
@@ -180,18 +182,18 @@ def _changes(attempt: AttemptExplanation) -> Iterator[str]:
 
 
 def _data(attempt: AttemptExplanation) -> Iterator[str]:
-    data = attempt.data
-    if data.dataset == NO_DATASET:
+    view, snapshot = attempt.view, attempt.view.attempt.opened.snapshot
+    if snapshot.dataset == NO_DATASET:
         yield "what the script reads by itself: no snapshot"
     else:
-        yield f"{data.dataset}, snapshot {data.snapshot_id}"
-    if data.cursor_from is not None and data.cursor_to is not None:
-        yield f"samples {data.cursor_from} to {data.cursor_to} of the order that its seed gives"
-    elif data.cursor_from is not None:
-        yield f"from sample {data.cursor_from} of the order that its seed gives; how far is not known"
+        yield f"{snapshot.dataset}, snapshot {snapshot.snapshot_id}"
+    if view.cursor_from is not None and view.cursor_to is not None:
+        yield f"samples {view.cursor_from} to {view.cursor_to} of the order that its seed gives"
+    elif view.cursor_from is not None:
+        yield f"from sample {view.cursor_from} of the order that its seed gives; how far is not known"
     else:
         yield "no sample of it that is known of"
-    for first, last in data.skipped:
+    for first, last in attempt.data.skipped:
         yield f"without samples {first} to {last}, which a skip window leaves out"
 
 
@@ -207,36 +209,36 @@ def _code(attempt: AttemptExplanation) -> Iterator[str]:
     yield f"{code.git_commit} ({where}{local})"
 
 
-def _where(where: Where) -> Iterator[str]:
-    if not where.ranks:
+def _where(attempt: AttemptExplanation) -> Iterator[str]:
+    ranks, placed = attempt.where.ranks, attempt.view.attempt.placed
+    if not ranks:
         yield "on no machine that is known of"
-    for rank in where.ranks[:RANKS_MAX]:
+    for rank in ranks[:RANKS_MAX]:
         yield f"rank {rank.rank} on {rank.node}, {rank.device} ({rank.accelerator}), pid {rank.pid}"
-    if len(where.ranks) > RANKS_MAX:
-        others = sorted({rank.node for rank in where.ranks[RANKS_MAX:]})
-        yield f"{len(where.ranks) - RANKS_MAX} more ranks on {', '.join(others)}"
-    if where.launch_id is not None:
-        image = f"image {where.image}" if where.image else "no container image"
-        yield f"launch {where.launch_id}, {image}"
-    if where.environment:
-        yield " ".join(f"{name}={value}" for name, value in sorted(where.environment.items()))
+    if len(ranks) > RANKS_MAX:
+        others = sorted({rank.node for rank in ranks[RANKS_MAX:]})
+        yield f"{len(ranks) - RANKS_MAX} more ranks on {', '.join(others)}"
+    if placed is not None:
+        image = f"image {placed.image}" if placed.image else "no container image"
+        yield f"launch {placed.launch_id}, {image}"
+        yield " ".join(f"{name}={value}" for name, value in sorted(placed.environment.items()))
 
 
 def _began(attempt: AttemptExplanation) -> Iterator[str]:
-    resumed = attempt.resumed
-    if resumed.checkpoint is None:
+    resumed, record = attempt.resumed, attempt.view.attempt
+    if record.resumed_from is None:
         yield "afresh, at step 0"
     else:
-        ref = resumed.checkpoint
+        ref = record.resumed_from
         of_run = f" of {ref.run_id}, which it branched from" if ref.run_id != attempt.run_id else ""
         yield (
-            f"from step {resumed.step} of attempt {ref.attempt_id}{of_run}, manifest "
+            f"from step {record.resumed_step} of attempt {ref.attempt_id}{of_run}, manifest "
             f"{ref.manifest_sha256}"
         )
-    if resumed.allows_environment_change:
+    if record.opened.allows_environment_change:
         yield "allowed to go on with other libraries than those that wrote it"
-    if resumed.fallback_why:
-        yield f"a fallback: {resumed.fallback_why}"
+    if record.restored is not None and record.restored.fallback_why:
+        yield f"a fallback: {record.restored.fallback_why}"
     yield from resumed.passed_over
     if resumed.continuity is not None:
         yield f"continuity {resumed.continuity.sentence}"

@@ -38,6 +38,7 @@ from tracks_dagster.review.effects.explain.text import (
     wrapped,
 )
 from tracks_dagster.track.names import NO_DATASET
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.text.safe_text import one_line
 
 LINES_MAX = 25  # a terminal of the usual height shows all of it, with the prompt
@@ -227,28 +228,28 @@ def _background(attempt: AttemptExplanation) -> Iterator[_Part]:
 
 
 def _tried(attempt: AttemptExplanation) -> Iterator[str]:
-    yield _shortened(attempt.tried.intent)
+    yield _shortened(attempt.view.declared.intent)
     changes = [f"{each.key} {each.before} → {each.after}" for each in attempt.tried.changes]
     if changes:
         yield _shortened(f"changed: {', '.join(changes)}")
 
 
 def _where(attempt: AttemptExplanation) -> Iterator[str]:
-    ranks, resumed = attempt.where.ranks, attempt.resumed
+    ranks, record = attempt.where.ranks, attempt.view.attempt
     nodes = sorted({rank.node for rank in ranks})
     more = f" and {len(nodes) - NODES_MAX} more" if len(nodes) > NODES_MAX else ""
     count = f"{len(ranks)} rank" + ("" if len(ranks) == 1 else "s")
     place = f"{count} on {', '.join(nodes[:NODES_MAX])}{more}" if ranks else "machine unknown"
-    source = resumed.checkpoint
-    begun = "began afresh" if source is None else f"from step {resumed.step} of {_source(attempt)}"
-    data = attempt.data
-    read = "" if data.dataset == NO_DATASET else f"; {data.dataset}@{data.snapshot_id[:12]}"
+    source, snapshot = record.resumed_from, record.opened.snapshot
+    begun = "began afresh"
+    if source is not None:
+        begun = f"from step {record.resumed_step} of {_source(attempt, source)}"
+    data = f"; {snapshot.dataset}@{snapshot.snapshot_id[:12]}"
+    read = "" if snapshot.dataset == NO_DATASET else data
     yield f"{place}; {begun}{read}; {_code(attempt)}"
 
 
-def _source(attempt: AttemptExplanation) -> str:
-    ref = attempt.resumed.checkpoint
-    assert ref is not None
+def _source(attempt: AttemptExplanation, ref: CheckpointRef) -> str:
     of_run = "" if ref.run_id == attempt.run_id else f" of {ref.run_id}"
     return f"attempt {ref.attempt_id}{of_run}"
 

@@ -18,8 +18,8 @@ from tests.evidences import case
 from tracks_dagster.reasons import initiator, logs
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.logs import LINE_CHARACTERS, LINES
+from tracks_dagster.reasons.rules import control as rules_control
 from tracks_dagster.reasons.rules import restarts as rules_restarts
-from tracks_dagster.reasons.rules import scheduler as rules_scheduler
 from tracks_dagster.reasons.rules import text as rules_text
 from tracks_dagster.reasons.words import control_words, suppositions
 from tracks_dagster.reasons.words.cause import required_words
@@ -29,11 +29,9 @@ MODULES = (
     suppositions,
     control_words,
     logs,
-    suppositions,
     initiator,
-    logs,
+    rules_control,
     rules_restarts,
-    rules_scheduler,
     rules_text,
 )
 SMALL = LINE_CHARACTERS // 2

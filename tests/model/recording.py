@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 STORE_CODE = "stores/local.py"  # where a sync's call site is looked for
+SYNCS = ("write_new", "sync_folder", "_sync")  # its tools; a site is who asked them
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +180,9 @@ def _site() -> str:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         name = frame.f_code.co_name
-        if frame.f_code.co_filename.endswith(STORE_CODE) and names[:1] != [name]:
-            names.insert(0, name)
+        if frame.f_code.co_filename.endswith(STORE_CODE):
+            if name not in SYNCS and names[:1] != [name]:
+                names.insert(0, name)
         elif frame.f_code is Trace.add.__code__:  # below it is whoever is stopped meanwhile
             break
         frame = frame.f_back

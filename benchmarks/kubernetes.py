@@ -26,7 +26,7 @@ from benchmarks.kubernetes_gangs import (
     wait,
 )
 from benchmarks.kubernetes_meter import Passed
-from tests.kube.double import kube_double
+from tests.kubernetes.double.kube_double import kube_double
 from tracks_dagster.kubernetes.effects.api.change_stream import WATCH_S_MAX, WATCH_S_MIN
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from benchmarks.kubernetes_meter import Door, Passed
 from tests.histories import History
-from tests.kube.double import KubeDouble
-from tests.kube.furniture import NAMESPACE
+from tests.kubernetes.double.furniture import NAMESPACE
+from tests.kubernetes.double.kube_double import KubeDouble
 from tracks_dagster.attempts.pod_files import PodBeat, beat_key, encode_beat
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.effects.api.client import connect

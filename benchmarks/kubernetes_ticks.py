@@ -24,8 +24,8 @@ from benchmarks.kubernetes_meter import Counted, Door
 from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
-from tests.kube.double import kube_double
-from tests.kube.furniture import NAMESPACE
+from tests.kubernetes.double.furniture import NAMESPACE
+from tests.kubernetes.double.kube_double import kube_double
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.launch import plan_launches
 from tracks_dagster.attempts.effects.watch import close_lost, survey

@@ -1,4 +1,4 @@
-"""Fixtures that many tests share: a fake clock, an object store in memory, S3 and Postgres servers."""
+"""Fixtures that many tests share: fakes in memory, a story with its ledger, S3 and Postgres servers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,16 @@ import boto3
 import pytest
 from hypothesis import settings
 
-from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
+from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, SequentialUids
+from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
+from tests.stories import Story
 from tests.time_sums import assert_accounts
 from tracks_dagster.ledger import projection
+from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.recovery.effects.triage.judge import Sources
 from tracks_dagster.track.states.run_state import RunState
 
 if TYPE_CHECKING:
@@ -51,6 +58,64 @@ def new_uid() -> SequentialUids:
 def store() -> FakeObjectStore:
     """An empty object store in memory."""
     return FakeObjectStore()
+
+
+@pytest.fixture
+def story(store: FakeObjectStore) -> Story:
+    """A run that has only been declared; the test lets it grow."""
+    return Story(store)
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """An empty ledger."""
+    return open_ledger(f"sqlite:///{tmp_path}/ledger.db")
+
+
+@pytest.fixture
+def tracks(
+    store: FakeObjectStore, ledger: Ledger, clock: FakeClock, new_uid: SequentialUids
+) -> Tracks:
+    """The tracks of the story's store, projected into the ledger."""
+    return Tracks(store, now=clock, new_uid=new_uid, project=Projector(store, ledger).project)
+
+
+@pytest.fixture
+def data(story: Story, tracks: Tracks) -> Story:
+    """The snapshots of the gpt family are there; the run of the story is not."""
+    for dataset in story.datasets:
+        dataset.write_to(story.store)
+    return story
+
+
+@pytest.fixture
+def gangs() -> FakeGangs:
+    """The launcher that triage asks."""
+    return FakeGangs(NODE)
+
+
+@pytest.fixture
+def machine() -> FakeMachine:
+    """NODE, booted anew since anything was placed on it."""
+    return FakeMachine()
+
+
+@pytest.fixture
+def morning() -> FakeClock:
+    """When somebody looks."""
+    return FakeClock(MORNING)
+
+
+@pytest.fixture
+def sources(
+    store: FakeObjectStore,
+    ledger: Ledger,
+    gangs: FakeGangs,
+    machine: FakeMachine,
+    morning: FakeClock,
+) -> Sources:
+    """What triage looks at."""
+    return sources_of(store, ledger, gangs, machine=machine, now=morning)
 
 
 @pytest.fixture(autouse=True)

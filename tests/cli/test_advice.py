@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.histories import DatasetHistory, History
-from tests.kube.furniture import cluster_file
+from tests.kubernetes.double.furniture import cluster_file
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.retry.decision import ADVICE, Advice, what_to_do
 from tracks_dagster.settings import Settings

@@ -1,7 +1,7 @@
 """`tracks explain` as a person at night calls it: what it prints, and that nothing in it dangles.
 
 What stands in the whole text is asked of `--full`; the short answer has its own tests in
-tests/services/test_explain_summary.py and tests/incidents.
+tests/review/test_explain_summary.py and tests/incidents.
 """
 
 from __future__ import annotations

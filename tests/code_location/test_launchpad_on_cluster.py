@@ -12,7 +12,7 @@ from dagster import DagsterInstance, ExecuteInProcessResult
 
 from assets.declarations import declare_training_run
 from tests.histories import DatasetHistory
-from tests.kube.furniture import kubeconfig
+from tests.kubernetes.double.furniture import kubeconfig
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.wiring import App

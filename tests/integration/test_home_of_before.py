@@ -1,6 +1,6 @@
 """A store and a ledger that older versions wrote are read and gone on with.
 
-`tests/data/home_before_rooms.tar.gz` was made by `tracks run` at commit af14e52: one run of a small
+`tests/history/home_before_rooms.tar.gz` was made by `tracks run` at commit af14e52: one run of a small
 script of its own, preempted once, ended twice by a person, its third attempt killed after step 87
 of 96. `ledger_0008.db.gz` is its ledger, of the last version that had migrations.
 """
@@ -16,7 +16,7 @@ import pytest
 
 from tests.integration.homes import Home, embedded, outcome
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[1] / "history"
 RUN_ID = "before"
 
 

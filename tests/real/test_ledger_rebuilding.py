@@ -42,7 +42,7 @@ from tracks_dagster.track.errors import LedgerError
 PROCESSES = multiprocessing.get_context("spawn")
 PROCESS_S_MAX = 120
 RUN_IDS = [f"r-{number}" for number in range(4)]
-STORED = Path(__file__).parents[1] / "data"
+STORED = Path(__file__).parents[1] / "history"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

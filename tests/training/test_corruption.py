@@ -3,7 +3,7 @@
 A case takes a run with three checkpoints, damages up to three things of them by a seed, and restores
 as an attempt does. An oracle that knows only which objects differ says which checkpoint must come
 back. The newest record of a track has no successor whose link would tell of an edit: there the
-ledger's memory tells (`tests/services/test_fsck.py`).
+ledger's memory tells (`tests/recovery/test_fsck.py`).
 
 TRACKS_DAMAGE_SEED=n runs the one case n in every test here.
 """

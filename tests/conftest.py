@@ -34,12 +34,39 @@ if TYPE_CHECKING:
 
 POSTGRES_STARTS_MAX = 6  # each has ten seconds
 
+# What takes a worker longest comes first, so that no worker is left with it at the end.
+SLOWEST_FIRST = (
+    "integration/test_storm",
+    "integration/",
+    "real/test_killed_saves",
+    "model/",
+    "training/test_pod",
+    "training/test_resume_equality",
+    "real/",
+    "contract/",
+    "training/",
+    "kubernetes/",
+    "code_location/",
+)
+
 # No test asserts on wall time: a busy machine is many times slower than an idle one.
 # Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
 settings.register_profile(
     "tracks", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
 )
 settings.load_profile("tracks")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort by `SLOWEST_FIRST`; a file's tests stay together and in their order."""
+
+    def place(item: pytest.Item) -> int:
+        starts = (item.nodeid.startswith(f"tests/{start}") for start in SLOWEST_FIRST)
+        return next(
+            (index for index, starts_so in enumerate(starts) if starts_so), len(SLOWEST_FIRST)
+        )
+
+    items.sort(key=place)
 
 
 @pytest.fixture

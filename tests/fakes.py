@@ -15,10 +15,9 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec, Orche
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import StackDump
-from tracks_dagster.stores.keys import check_key
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, GangUnreachable, OutcomeUnknown, StoreUnavailable
-from tracks_dagster.track.ports import LEFTOVER_AGE_S, ObjectStore
+from tracks_dagster.track.ports import LEFTOVER_AGE_S, ObjectStore, check_key
 from tracks_dagster.track.records import Json
 
 

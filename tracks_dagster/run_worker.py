@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tracks_dagster.home.dagster_instance import POSTGRES_VARIABLE, in_own_schema
+from tracks_dagster.home.dagster_home import POSTGRES_VARIABLE, in_own_schema
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import SettingsError
 

@@ -10,7 +10,7 @@ import pytest
 
 from tracks_dagster.data.effects.datasets import flights, open_datasets, row_checks
 from tracks_dagster.track.errors import DataRejected, InvalidInput
-from tracks_dagster.track.snapshots import PreparedSnapshot, manifest
+from tracks_dagster.track.states.dataset_state import PreparedSnapshot, manifest
 
 # 2013-01-01 is a Tuesday (ISO day 2); 5:15 is minute 315, 8:19 minute 499.
 GOOD: dict[str, object] = {

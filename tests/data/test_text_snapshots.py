@@ -10,7 +10,7 @@ import pytest
 from tracks_dagster.data.effects.datasets import aws_docs, open_datasets, text, text_files
 from tracks_dagster.data.effects.datasets.documents import Document
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
-from tracks_dagster.track.snapshots import PreparedSnapshot, manifest, snapshot_id
+from tracks_dagster.track.states.dataset_state import PreparedSnapshot, manifest, snapshot_id
 
 
 def prepared(folder: Path, documents: dict[str, str]) -> PreparedSnapshot:

@@ -21,8 +21,8 @@ from tests.deploy.values import (
     launcher_values,
 )
 from tests.deploy.worker_jobs import check_run_worker, run_worker_job
-from tracks_dagster.home import dagster_instance, dagster_on_cluster
-from tracks_dagster.home.dagster_instance import DEADLINES
+from tracks_dagster.home import dagster_home, dagster_on_cluster
+from tracks_dagster.home.dagster_home import DEADLINES
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 
 ROOT = Path(__file__).parents[2]
@@ -175,14 +175,14 @@ def test_the_schema_of_dagsters_tables_is_made_before_them(
 ) -> None:
     asked: list[str] = []
     monkeypatch.setenv("TRACKS_POSTGRES_URL", "postgresql://tracks@postgres.example/tracks")
-    monkeypatch.setattr(dagster_instance, "create_schema", asked.append)
+    monkeypatch.setattr(dagster_home, "create_schema", asked.append)
     for part in ("dagsterWebserver", "dagsterDaemon"):
         (container,) = VALUES[part]["extraPrependedInitContainers"]
         assert container["command"][:2] == ["python", "-c"]
         exec(container["command"][2], {})
     assert asked == ["postgresql+psycopg2://tracks@postgres.example/tracks"] * 2
     assert VALUES["postgresql"]["postgresqlParams"] == {
-        "options": f"-csearch_path={dagster_instance.SCHEMA}"
+        "options": f"-csearch_path={dagster_home.SCHEMA}"
     }
 
 

@@ -18,12 +18,13 @@ import yaml
 
 from tracks_dagster.attempts.effects.local import reaper
 from tracks_dagster.attempts.effects.local.processes import Process
-from tracks_dagster.home import dagster_home, dagster_instance
-from tracks_dagster.home.dagster_home import DagsterHome, read_address
-from tracks_dagster.home.dagster_instance import (
+from tracks_dagster.home import dagster_home
+from tracks_dagster.home.dagster_home import (
+    DagsterHome,
     create_schema,
     in_own_schema,
     local_config,
+    read_address,
     write_config,
 )
 from tracks_dagster.track.errors import OrchestratorError
@@ -299,7 +300,7 @@ def test_dagsters_tables_lie_in_a_schema_of_their_own(tmp_path: Path, postgres_u
     engine = sqlalchemy.create_engine(postgres_url)
     try:
         inspected = sqlalchemy.inspect(engine)
-        assert "runs" in inspected.get_table_names(schema=dagster_instance.SCHEMA)
+        assert "runs" in inspected.get_table_names(schema=dagster_home.SCHEMA)
         assert "runs" not in inspected.get_table_names()
     finally:
         engine.dispose()

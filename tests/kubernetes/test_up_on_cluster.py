@@ -25,7 +25,7 @@ from tests.kubernetes.double.worker_jobs import waiting_job
 from tracks_dagster import run_worker
 from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.cli.start import up
-from tracks_dagster.home.dagster_instance import POSTGRES_VARIABLE
+from tracks_dagster.home.dagster_home import POSTGRES_VARIABLE
 from tracks_dagster.home.dagster_on_cluster import POSTGRES_SECRET, open_cluster_home
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
 from tracks_dagster.track.errors import GangError, OrchestratorError, SettingsError

@@ -8,7 +8,7 @@ import pytest
 
 from tracks_dagster.recovery.effects.fsck.archive import check_archive
 from tracks_dagster.recovery.effects.fsck.findings import FindingKind as K
-from tracks_dagster.track.archives import ARCHIVE_FORMAT, ArchiveManifest
+from tracks_dagster.stores.archive import ARCHIVE_FORMAT, ArchiveManifest
 from tracks_dagster.track.errors import ArchiveNewer, StoreUnsuitable
 from tracks_dagster.track.records import sha256_hex
 

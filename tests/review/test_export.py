@@ -13,7 +13,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects import export as exporting
 from tracks_dagster.review.effects.export import Exported, export_run
-from tracks_dagster.track.archives import MANIFEST, README
+from tracks_dagster.stores.archive import MANIFEST, README
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.records import sha256_hex

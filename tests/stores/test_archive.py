@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.stores import open_store, try_store
-from tracks_dagster.stores.archive import ArchiveStore, write_archive
-from tracks_dagster.track.archives import (
+from tracks_dagster.stores.archive import (
     ARCHIVE_FORMAT,
     MANIFEST,
     ArchiveManifest,
+    ArchiveStore,
     LeftOut,
     manifest_bytes,
     parse_manifest,
+    write_archive,
 )
 from tracks_dagster.track.errors import InvalidInput, StoreUnsuitable
 

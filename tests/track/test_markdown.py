@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracks_dagster.track.text.markdown import bullets, plain, table
+from tracks_dagster.track.text.safe_text import bullets, plain, table
 
 
 def test_a_cell_can_neither_end_its_row_nor_become_markup() -> None:

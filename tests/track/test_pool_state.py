@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.bodies import BEGIN
 from tests.histories import Grown
 from tests.pools import HOUR_S, POOL, PoolHistory
-from tracks_dagster.stores.keys import is_key
 from tracks_dagster.track.bodies import Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidDecision, TrackBroken
+from tracks_dagster.track.ports import is_key
 from tracks_dagster.track.records import Draft, Kind
 from tracks_dagster.track.states import pool_state
 from tracks_dagster.track.track import log_key, pool_track

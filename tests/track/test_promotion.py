@@ -11,7 +11,7 @@ import pytest
 from tests.histories import History
 from tracks_dagster.track.bodies import PromotionDecided, PromotionRule, SnapshotRef
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.states.promotion import (
+from tracks_dagster.track.states.evals import (
     NO_SEED,
     decide_promotion,
     objections,

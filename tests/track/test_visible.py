@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from tracks_dagster.track.text.markdown import bullets, table
-from tracks_dagster.track.text.safe_text import one_line, visible, visible_json
+from tracks_dagster.track.text.safe_text import bullets, one_line, table, visible, visible_json
 
 HOSTILE = {
     "\x1b]0;title\x07": "\\x1b]0;title\\x07",

@@ -47,7 +47,7 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
-from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import RunState

@@ -15,7 +15,7 @@ from tests.training.gangs import TrainingRun
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.samples import SampleOrder
 
 GRACE = Drill(kind="preempt", step=7)
 NO_GRACE = Drill(kind="preempt", step=8, grace_s=0.0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tracks_dagster.retry.remediation import Remedied, Tried, save_device_memory
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.training.stepping.micro_batches import split
 from tracks_dagster.training.stepping.permutations import FeistelPermutation
 from tracks_dagster.training.stepping.sampling import PART, BatchSampler, SampleIndex, sample_rng

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.skip_windows import check_windows
+from tracks_dagster.track.samples import check_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

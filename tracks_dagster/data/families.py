@@ -17,7 +17,7 @@ from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.skip_windows import SKIP_WINDOWS
+from tracks_dagster.track.samples import SKIP_WINDOWS
 
 REPORTED = ("loss", "lr", "gradient_norm")  # what the families that ship report of each step
 

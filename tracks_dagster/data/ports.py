@@ -10,8 +10,8 @@ from typing import Protocol
 
 from tracks_dagster.track.bodies import DatasetDeclared, SnapshotRef
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.snapshots import PreparedSnapshot
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.dataset_state import PreparedSnapshot
 
 
 class Datasets(Protocol):

@@ -21,7 +21,7 @@ from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import RUN_ID, RUN_ID_PATTERN, attempt_key, parse_attempt_key
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.track.states.accounting import cursor_from
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState

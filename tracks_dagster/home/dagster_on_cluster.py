@@ -14,8 +14,7 @@ from typing import Any
 
 import yaml
 
-from tracks_dagster.home.dagster_home import DagsterHome
-from tracks_dagster.home.dagster_instance import instance_config
+from tracks_dagster.home.dagster_home import DagsterHome, instance_config
 from tracks_dagster.kubernetes.effects.api.client import connect
 from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests
 from tracks_dagster.kubernetes.objects.pod_template import CONTAINER_SECURITY, POD_SECURITY

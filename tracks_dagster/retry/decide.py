@@ -58,8 +58,11 @@ from tracks_dagster.track.placement import pool_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.track.states.evals import evals_settled, what_evals_wait_for
-from tracks_dagster.track.states.promotion import promotion_is_settled
+from tracks_dagster.track.states.evals import (
+    evals_settled,
+    promotion_is_settled,
+    what_evals_wait_for,
+)
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 _R = TerminationReason

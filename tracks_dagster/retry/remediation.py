@@ -18,7 +18,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Json, canonical_json
-from tracks_dagster.track.skip_windows import SKIP_WINDOWS, WINDOWS_MAX
+from tracks_dagster.track.samples import SKIP_WINDOWS, WINDOWS_MAX
 
 # The name since PyTorch 2.9, and the one before it, which later ones read where the first is not set.
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.review.comparing_scores import MetricLine, Score, compare_scores
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 

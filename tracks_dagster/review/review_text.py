@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tracks_dagster.reasons.endings import Ending
 from tracks_dagster.review.review import EndedAttempt, MatterKind, ReasonCount, Review
-from tracks_dagster.track.text.markdown import table
+from tracks_dagster.track.text.safe_text import table
 
 # --- review tables --------------------------------------------------------------------------------
 #

@@ -25,9 +25,8 @@ from io import FileIO
 from itertools import islice
 from pathlib import Path
 
-from tracks_dagster.stores.keys import check_key, is_key, is_part
 from tracks_dagster.track.errors import StoreUnavailable, StoreUnsuitable
-from tracks_dagster.track.ports import LEFTOVER_AGE_S
+from tracks_dagster.track.ports import LEFTOVER_AGE_S, check_key, is_key, is_part
 from tracks_dagster.track.text.private_files import file_mode
 
 PARTIAL_FOLDER = "~partial"  # "~" is in no key, so nothing in it is ever listed

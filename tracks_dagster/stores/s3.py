@@ -35,9 +35,8 @@ from botocore.exceptions import (
 )
 from botocore.response import StreamingBody
 
-from tracks_dagster.stores.keys import check_key, is_key
 from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
-from tracks_dagster.track.ports import LEFTOVER_AGE_S
+from tracks_dagster.track.ports import LEFTOVER_AGE_S, check_key, is_key
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

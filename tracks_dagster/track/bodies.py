@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 # The fields that hold words: of a person, of a log, of an exception. They are cleaned of secrets before

@@ -1,4 +1,4 @@
-"""The object store and the clock: what the stores implement, and what callers may trust.
+"""The object store, its keys and the clock: what the stores implement, and what callers may trust.
 
 Every port documents atomicity, idempotence and errors. Fakes that honour the same guarantees live
 in `tests/fakes.py`.
@@ -6,9 +6,12 @@ in `tests/fakes.py`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Protocol
+
+from tracks_dagster.track.errors import InvalidInput
 
 Clock = Callable[[], datetime]  # an aware UTC datetime
 NewUid = Callable[[], str]  # a fresh random identity, 32 hex digits
@@ -86,3 +89,29 @@ class Leftovers(Protocol):
         Raises StoreUnavailable.
         """
         ...
+
+
+# Keys are the same everywhere: no store holds what another cannot, and none is led out of its root.
+KEY_BYTES_MAX = 900  # S3 takes 1024, its prefix included
+
+_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._=@-]{1,200}")
+
+
+def is_part(name: str) -> bool:
+    """Whether `name` can be one part of a key."""
+    return _PART.fullmatch(name) is not None
+
+
+def is_key(key: str) -> bool:
+    """Whether `key` can name an object."""
+    return len(key) <= KEY_BYTES_MAX and all(is_part(part) for part in key.split("/"))
+
+
+def check_key(key: str) -> str:
+    """Return `key` if it can name an object; raises InvalidInput otherwise."""
+    if not is_key(key):
+        raise InvalidInput(
+            f"{key!r} cannot name an object: use parts of A-Z, a-z, 0-9 and . _ = @ -, "
+            f'joined by "/", {KEY_BYTES_MAX} bytes in all.'
+        )
+    return key

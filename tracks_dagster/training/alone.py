@@ -44,7 +44,7 @@ from tracks_dagster.track.records import (
     parse_time,
     sha256_hex,
 )
-from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import resume_target
 from tracks_dagster.track.states.run_state import AttemptState, RunState

@@ -38,7 +38,7 @@ from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.skip_windows import SKIP_WINDOWS
+from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills.drills import Drills
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch

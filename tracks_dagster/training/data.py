@@ -11,7 +11,7 @@ from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
-from tracks_dagster.track.snapshots import manifest_key
+from tracks_dagster.track.states.dataset_state import manifest_key
 
 
 def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:

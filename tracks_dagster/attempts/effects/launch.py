@@ -17,8 +17,7 @@ from tracks_dagster.retry.policy import sensor_of
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS, AttemptRef
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.records import format_time
-from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled
-from tracks_dagster.track.states.promotion import promotion_is_due
+from tracks_dagster.track.states.evals import HAS_ALL_STEPS, evals_settled, promotion_is_due
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 # Dagster runs of one attempt that died before they started its gang: then something is wrong that

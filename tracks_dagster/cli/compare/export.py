@@ -14,8 +14,7 @@ from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.effects.explain.reading import read_run
 from tracks_dagster.review.effects.export import Exported, export_run
 from tracks_dagster.settings import Settings
-from tracks_dagster.stores.archive import write_archive
-from tracks_dagster.track.archives import SUFFIX
+from tracks_dagster.stores.archive import SUFFIX, write_archive
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.text.redact import redact

@@ -12,7 +12,7 @@ from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json
 from tracks_dagster.cli.night.triage_text import print_acts, print_steps, print_triage
 from tracks_dagster.cli.words import RECORDED
-from tracks_dagster.home.dagster_instance import ATTEMPTS_MAX
+from tracks_dagster.home.dagster_home import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage
 from tracks_dagster.recovery.effects.triage.judge import Triage, triage
 from tracks_dagster.recovery.effects.triage.room import Asked

@@ -29,8 +29,8 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.records import Record
+from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
-from tracks_dagster.track.states.promotion import promotion_is_settled
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
 

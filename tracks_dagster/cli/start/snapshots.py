@@ -22,7 +22,7 @@ from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import OrchestratorError, UnknownRun
 from tracks_dagster.track.names import snapshot_asset
-from tracks_dagster.track.snapshots import manifest, snapshot_id
+from tracks_dagster.track.states.dataset_state import manifest, snapshot_id
 from tracks_dagster.wiring import App
 
 MATERIALIZE_S_MAX = 1800.0  # a source of a person's own may be large

@@ -1,6 +1,6 @@
 """Promotions: by the run's own rule once its evals are done, or by a person.
 
-What a promotion needs is `track.states.promotion`'s rule. By policy a refusal is a record too, so
+What a promotion needs is `track.states.evals`'s rule. By policy a refusal is a record too, so
 that a run says why it was not promoted; a person is told at once, and nothing is written.
 """
 
@@ -20,7 +20,7 @@ from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.records import Draft, Kind
-from tracks_dagster.track.states import promotion
+from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
 from tracks_dagster.track.states.run_state import RunState
@@ -59,15 +59,15 @@ class Promotions:
         rule, final = state.declared.promotion, final_checkpoint(state)
         if rule is None or final is None:
             return None
-        was_on_hold = promotion.promotion_is_on_hold(state)
-        if not was_on_hold and not promotion.promotion_is_due(state):
+        was_on_hold = evals.promotion_is_on_hold(state)
+        if not was_on_hold and not evals.promotion_is_due(state):
             return None
-        proposed = promotion.propose(state, final, rule, decided_by=self.name)
+        proposed = evals.propose(state, final, rule, decided_by=self.name)
         hold = Holds(world.tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
         if was_on_hold and hold is not None:
             return None
         why, against = "The run's own rule:", hold.sentence if hold is not None else None
-        decided = promotion.decide_promotion(state, proposed, why=why, hold=against)
+        decided = evals.decide_promotion(state, proposed, why=why, hold=against)
         return Append(
             draft=world.tracks.draft(Kind.PROMOTION_DECIDED, decided),
             what="promoted" if decided.promoted else "not promoted",
@@ -126,10 +126,10 @@ def _by_person(
             f"{state.run_id} was declared without a promotion rule, so there is no threshold to "
             "promote by; declare a run of a family that has one."
         )
-    proposed = promotion.propose(state, checkpoint, replace(rule, alias=alias), decided_by=by)
+    proposed = evals.propose(state, checkpoint, replace(rule, alias=alias), decided_by=by)
     hold = Holds(tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
     against = hold.sentence if hold is not None else None
-    decided = promotion.decide_promotion(state, proposed, why=why, hold=against)
+    decided = evals.decide_promotion(state, proposed, why=why, hold=against)
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "

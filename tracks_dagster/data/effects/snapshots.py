@@ -16,14 +16,16 @@ from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
 from tracks_dagster.track.names import snapshot_asset
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind
-from tracks_dagster.track.snapshots import (
+from tracks_dagster.track.states.dataset_state import (
+    DatasetState,
     PreparedSnapshot,
+    SnapshotState,
+    find_by_prefix,
     manifest,
     manifest_key,
     shard_key,
     snapshot_id,
 )
-from tracks_dagster.track.states.dataset_state import DatasetState, SnapshotState, find_by_prefix
 
 
 def validate(datasets: Datasets, dataset: str, source: Path | None = None) -> None:

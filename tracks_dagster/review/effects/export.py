@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.fsck.tracks import fold_track, read_track
 from tracks_dagster.review.effects.explain.reading import Break, RunRead, read_run
-from tracks_dagster.track.archives import (
+from tracks_dagster.stores.archive import (
     ARCHIVE_FORMAT,
     MANIFEST,
     README,

@@ -23,7 +23,7 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.states.checkpoints import checkpoint_at
-from tracks_dagster.track.text.markdown import bullets, table
+from tracks_dagster.track.text.safe_text import bullets, table
 from tracks_dagster.track.track import last_seq, log_key, run_track
 
 REAL_DIGITS = 3  # of a number that is no integer, after the point

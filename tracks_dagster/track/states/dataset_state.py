@@ -1,15 +1,21 @@
-"""The state of a dataset: a pure fold over the records of its track."""
+"""A dataset's state, a pure fold over its track, and what a snapshot of it is.
+
+A snapshot is shards named by their sha256, and a manifest whose sha256 is its id. No time, machine or
+path is in a manifest: the same data gives the same id. `data.effects.datasets` reads sources, checks
+rows and writes shards; `data.effects.snapshots` stores them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 
 from tracks_dagster.track.bodies import DatasetDeclared, SnapshotCommitted, SnapshotDecision
 from tracks_dagster.track.body_json import body_of
 from tracks_dagster.track.errors import InvalidInput, TrackBroken, UnknownRun
-from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.records import Json, Kind, Record, canonical_json, sha256_hex
 
 PREFIX_CHARACTERS_MIN = 6  # of a shortened snapshot id
 SNAPSHOTS_NAMED_MAX = 5  # in an error message
@@ -121,3 +127,90 @@ def find_by_prefix(state: DatasetState, prefix: str) -> SnapshotState:
             f"{prefix!r} begins {len(found)} snapshot ids of {dataset}; give more digits."
         )
     return found[0]
+
+
+MANIFEST_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a snapshot; type is DuckDB's name of it."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFile:
+    """One Parquet file that was prepared, not stored yet."""
+
+    path: Path
+    sha256: str
+    size_bytes: int
+    row_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedSnapshot:
+    """Rows that passed their checks, in shards on this machine.
+
+    kind: "text" or "table". logical_sha256: of the values in order, whatever wrote the files.
+    source: what the data is, the same on every machine. checks: what the rows were checked for.
+    """
+
+    kind: str
+    columns: tuple[Column, ...]
+    shards: tuple[ShardFile, ...]
+    logical_sha256: str
+    source: str
+    checks: tuple[str, ...]
+
+    @property
+    def row_count(self) -> int:
+        """Rows of all shards."""
+        return sum(shard.row_count for shard in self.shards)
+
+    @property
+    def total_bytes(self) -> int:
+        """Stored bytes of all shards."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+
+def manifest(dataset: str, prepared: PreparedSnapshot) -> bytes:
+    """Return the bytes of the manifest; their sha256 is the snapshot's id."""
+    return canonical_json(
+        {
+            "format": MANIFEST_FORMAT,
+            "dataset": dataset,
+            "kind": prepared.kind,
+            "columns": [{"name": c.name, "type": c.type} for c in prepared.columns],
+            "shards": [_shard(dataset, shard) for shard in prepared.shards],
+            "row_count": prepared.row_count,
+            "logical_sha256": prepared.logical_sha256,
+            "source": prepared.source,
+        }
+    )
+
+
+def snapshot_id(manifest_bytes: bytes) -> str:
+    """Return the id of the snapshot that has this manifest."""
+    return sha256_hex(manifest_bytes)
+
+
+def manifest_key(dataset: str, snapshot_id: str) -> str:
+    """Return the key under which a snapshot's manifest is stored."""
+    return f"datasets/{dataset}/manifests/{snapshot_id}.json"
+
+
+def shard_key(dataset: str, sha256: str) -> str:
+    """Return the key under which a shard is stored."""
+    return f"datasets/{dataset}/shards/{sha256}.parquet"
+
+
+def _shard(dataset: str, shard: ShardFile) -> dict[str, Json]:
+    return {
+        "key": shard_key(dataset, shard.sha256),
+        "sha256": shard.sha256,
+        "bytes": shard.size_bytes,
+        "rows": shard.row_count,
+    }

@@ -1,23 +1,17 @@
-"""Text from outside: valid for every store, and harmless to a terminal, a page and their readers."""
+"""Text from outside, safe in every store, on a terminal, in a page and in markdown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tracks_dagster.track.errors import InvalidInput
 
-# --- valid text -----------------------------------------------------------------------------------
-#
-# Text that every store, ledger and terminal can hold.
-#
-# A command's argument that is no UTF-8 arrives with lone surrogates in it, an exception's text or a
-# file's name may hold them too. No UTF-8 file and no database takes them, and Postgres takes no NUL.
-# Each becomes U+FFFD, the replacement character.
-
 WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 
+# A command's argument that is no UTF-8 has lone surrogates, so may an exception's text or a file's
+# name. No UTF-8 file and no database takes them, and Postgres takes no NUL.
 REPLACEMENT = "\ufffd"
 
 _INVALID = re.compile("[\ud800-\udfff\0]")
@@ -50,15 +44,10 @@ def check_words(words: Mapping[str, str]) -> None:
             )
 
 
-# --- visible --------------------------------------------------------------------------------------
-#
-# Text from outside, made harmless to a terminal, a page and whoever reads them.
-#
-# Control characters move the cursor, set titles, forge lines; marks of direction show text in another
-# order than it has. They are shown as escapes instead: `\x1b`, `\u202e`.
-
 LINE_END = " ⏎ "
 
+# Control characters move the cursor, set titles, forge lines; marks of direction show text in another
+# order than it has. They are shown as escapes: `\x1b`, `\u202e`.
 # C0 but line feed and tab, DEL, C1; marks of direction; separators of lines; halves of surrogates.
 _CONTROL = re.compile(
     "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
@@ -66,7 +55,7 @@ _CONTROL = re.compile(
 
 
 def visible(text: str) -> str:
-    """Return `text` with every such character as an escape; lines and tabs stay."""
+    """Return `text` with every control character shown as an escape; lines and tabs stay."""
     return _CONTROL.sub(_escape, text)
 
 
@@ -83,3 +72,28 @@ def visible_json(text: str) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+_SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a markdown table; a cell is one line of plain text."""
+    lines = [_row(columns), "|" + " --- |" * len(columns), *(_row(row) for row in rows)]
+    return "\n".join(lines)
+
+
+def bullets(lines: Iterable[str]) -> str:
+    """Return a markdown list, a line each; unlike a block of code it wraps where the page ends."""
+    return "\n".join(f"- {plain(line)}" for line in lines)
+
+
+def plain(text: str) -> str:
+    """Return text that markdown shows as it is: no cell ends early, nothing becomes a tag."""
+    for sign in _SIGNS:
+        text = text.replace(sign, f"\\{sign}")
+    return visible(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(plain(cell) for cell in cells) + " |"

@@ -19,8 +19,7 @@ import numpy as np
 
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, sha256_hex
-from tracks_dagster.track.sample_order import SampleOrder, find_order
-from tracks_dagster.track.skip_windows import block_of, skipped_blocks
+from tracks_dagster.track.samples import SampleOrder, block_of, find_order, skipped_blocks
 from tracks_dagster.training.stepping.permutations import (
     FeistelPermutation,
     Indices,

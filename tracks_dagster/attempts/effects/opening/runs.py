@@ -46,7 +46,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
-from tracks_dagster.track.sample_order import SampleOrder
+from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact_json

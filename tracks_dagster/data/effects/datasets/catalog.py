@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tracks_dagster.track.bodies import DatasetDeclared
 from tracks_dagster.track.errors import UnknownRun
-from tracks_dagster.track.snapshots import PreparedSnapshot
+from tracks_dagster.track.states.dataset_state import PreparedSnapshot
 
 Prepare = Callable[[Path, str, Path | None], PreparedSnapshot]  # (folder, dataset, own source)
 

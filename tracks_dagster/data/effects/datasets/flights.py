@@ -25,7 +25,7 @@ from tracks_dagster.data.effects.datasets.row_checks import (
 from tracks_dagster.data.effects.datasets.shards import ROW_GROUP_ROWS, open_database, write_shards
 from tracks_dagster.data.effects.datasets.table_file import load_as_text
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.snapshots import PreparedSnapshot
+from tracks_dagster.track.states.dataset_state import PreparedSnapshot
 
 TRAINING_MONTHS = range(1, 11)
 HELDOUT_MONTHS = range(11, 13)

@@ -10,8 +10,7 @@ import pandera.polars as pa
 import polars as pl
 from pandera.errors import SchemaErrors
 
-from tracks_dagster.track.errors import DataRejected
-from tracks_dagster.track.text.bad_rows import BadRow, rejection
+from tracks_dagster.track.errors import BadRow, DataRejected, rejection
 
 BAD_ROWS_NAMED_MAX = 20
 VALUE_CHARACTERS_MAX = 60

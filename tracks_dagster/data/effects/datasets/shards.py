@@ -12,7 +12,7 @@ import duckdb
 import polars as pl
 
 from tracks_dagster.track.records import sha256_hex
-from tracks_dagster.track.snapshots import Column, PreparedSnapshot, ShardFile
+from tracks_dagster.track.states.dataset_state import Column, PreparedSnapshot, ShardFile
 
 ROWS = "snapshot_rows"  # the table of what goes into shards; `position` counts from 0
 ROW_GROUP_ROWS = 65_536

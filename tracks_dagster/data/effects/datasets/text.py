@@ -12,7 +12,7 @@ from duckdb import DuckDBPyConnection
 from tracks_dagster.data.effects.datasets.documents import Document
 from tracks_dagster.data.effects.datasets.row_checks import RowChecks, matches
 from tracks_dagster.data.effects.datasets.shards import ROWS, open_database, write_shards
-from tracks_dagster.track.snapshots import PreparedSnapshot
+from tracks_dagster.track.states.dataset_state import PreparedSnapshot
 
 SHARD_BYTES_MIN = 2 * 1024 * 1024  # a shard is full with the document that reaches this
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
-from tracks_dagster.track.archives import MANIFEST, STORE, ArchiveManifest
+from tracks_dagster.stores.archive import MANIFEST, STORE, ArchiveManifest
 from tracks_dagster.track.errors import ArchiveNewer, StoreUnsuitable
 from tracks_dagster.track.records import sha256_hex
 

@@ -13,7 +13,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt
 from tracks_dagster.track.bodies import ConfigChange
 from tracks_dagster.track.records import Json, Kind, Record
-from tracks_dagster.track.skip_windows import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 

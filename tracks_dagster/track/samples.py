@@ -1,19 +1,39 @@
-"""Which steps' samples a run leaves out: the config's `skip_windows`, and the arithmetic of it. Pure.
+"""Which samples a step takes: the order of an epoch, and the windows that a run leaves out. Pure.
 
-The order of samples is cut into blocks of one global batch, 1-based: without windows step s takes
-block s. `skip_windows` is a list of [first, last], both ends included. Each window counts in steps as
-they are numbered with the windows before it in the list: it takes out the blocks that those steps
-would have had, and every later step moves up. So a window that begins after the step that a
-checkpoint was saved at changes nothing of what led to that checkpoint.
+A run keeps the order that it started with. The config's `skip_windows` takes blocks of one global
+batch out of it, 1-based: without windows step s takes block s. It is a list of [first, last], both ends
+included. Each window counts in steps as they are numbered with the windows before it in the list: it
+takes out the blocks that those steps would have had, and every later step moves up. So a window that
+starts after the step that a checkpoint was saved at changes nothing of what led to that checkpoint.
 
     [[11, 15]]              step 10 takes block 10, step 11 block 16
-    [[11, 15], [9, 12]]     step 8 takes block 8, step 9 block 18: 9, 10, and 16, 17 went as well
+    [[11, 15], [9, 12]]     step 8 takes block 8, step 9 block 18: 9, 10, and 16, 17 are taken out too
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
+
+
+class SampleOrder(StrEnum):
+    """How the permutation of an epoch is made (`training.stepping.permutations`)."""
+
+    SORTED = "sorted"  # random words, sorted: 24 bytes a sample; of every run that names none
+    FEISTEL = "feistel"  # computed where it is read, in constant memory
+
+
+def find_order(name: str) -> SampleOrder:
+    """Return the order of that name; raises InvalidInput for one of a newer version."""
+    if name not in set(SampleOrder):
+        raise InvalidInput(
+            f"The samples are drawn in the order {name!r}, which this version does not know; it knows "
+            f"{', '.join(SampleOrder)}. Update this checkout."
+        )
+    return SampleOrder(name)
+
 
 SKIP_WINDOWS = "skip_windows"  # the config's key
 WINDOWS_MAX = 64  # in one config: a run that needs more has another trouble than its data

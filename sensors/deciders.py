@@ -1,4 +1,7 @@
-"""The sensor of a decider: its switch, its tick, and what it says."""
+"""The sensors of deciders: one factory, and the four that decide what follows on a failure.
+
+Each kind of failure has its own sensor, and so its own switch.
+"""
 
 from dagster import (
     DefaultSensorStatus,
@@ -9,6 +12,7 @@ from dagster import (
     sensor,
 )
 
+from tracks_dagster.attempts.effects.opening.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
@@ -21,6 +25,7 @@ from tracks_dagster.ledger.effects.ticks import (
     run_parts,
     skip_reason,
 )
+from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 
@@ -58,3 +63,38 @@ def decider_sensor(decider: Decider[World], *, idle: str, description: str) -> S
         return SkipReason(app.redact(skip_reason(tick, idle=idle)))
 
     return decide
+
+
+retry_preempted = decider_sensor(
+    Retries.of(names.RETRY_PREEMPTED),
+    idle="no preempted run waits for a decision",
+    description=(
+        "Opens the next attempt of a run that was preempted, or whose node was drained: same "
+        "config, from the newest committed checkpoint. Off: such runs wait."
+    ),
+)
+retry_oom = decider_sensor(
+    Retries.of(names.RETRY_OOM),
+    idle="no run that is out of memory waits for a decision",
+    description=(
+        "Opens the next attempt of a run that ran out of memory, each time with another change: "
+        "first half the micro-batch and twice the accumulation. Off: such runs wait."
+    ),
+)
+retry_numerics = decider_sensor(
+    Retries.of(names.RETRY_NUMERICS),
+    idle="no run with wrong numbers or bad data waits for a decision",
+    description=(
+        "Rolls back a run whose loss became NaN or diverged, quarantines a snapshot with bad rows "
+        "after one confirmation, and moves a run away from a node that computes wrong. Off: such "
+        "runs wait."
+    ),
+)
+retry_infrastructure = decider_sensor(
+    Retries.of(names.RETRY_INFRASTRUCTURE),
+    idle="no run that its machines failed waits for a decision",
+    description=(
+        "Opens the next attempt of a run that lost a node, a device, the network, storage or its "
+        "place in the queue, or that hung, within the budget for each. Off: such runs wait."
+    ),
+)

@@ -19,13 +19,13 @@ from assets.promotions import promotions
 from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
 from resources.tracks import RESOURCES
-from sensors.launch_attempts import launch_attempts
-from sensors.retries import (
+from sensors.deciders import (
     retry_infrastructure,
     retry_numerics,
     retry_oom,
     retry_preempted,
 )
+from sensors.launch_attempts import launch_attempts
 from sensors.run_evals import run_evals
 from sensors.watch_attempts import watch_attempts
 

@@ -39,7 +39,6 @@ from tracks_dagster.track.text.redact import Redact, redact
 if TYPE_CHECKING:
     from tracks_dagster.attempts.effects.world import World
     from tracks_dagster.home.dagster_home import DagsterHome
-    from tracks_dagster.ledger.deciding import Cursors
     from tracks_dagster.ledger.effects.projector import Projector, Reindexed
     from tracks_dagster.ledger.effects.tracks import Tracks
     from tracks_dagster.reasons.user_rules import UserRules
@@ -67,7 +66,6 @@ class App:
     ledger: Ledger
     projector: Projector
     tracks: Tracks
-    cursors: Cursors
     launcher_of: LauncherOf
     foresee: Callable[[str], Mapping[str, Json]]
     evaluator: Evaluator
@@ -135,7 +133,6 @@ def build(settings: Settings) -> App:
     """
     from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
     from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
-    from tracks_dagster.ledger.effects.following import StoredCursors
     from tracks_dagster.ledger.effects.projector import Projector
     from tracks_dagster.ledger.effects.tracks import Tracks
 
@@ -150,7 +147,6 @@ def build(settings: Settings) -> App:
         ledger=ledger,
         projector=projector,
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=projector.project, clean=clean),
-        cursors=StoredCursors(store),
         launcher_of=launchers(settings, store, clean),
         foresee=_foresee,
         evaluator=LocalEvaluator(settings.work, clean=clean),

@@ -1,32 +1,28 @@
-"""A new decider or follower is one file (`tests/stage_gates.py`, `tests/messages.py`) and one line."""
+"""A new decider is one file (`tests/stage_gates.py`) and one line."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
 import pytest
-from dagster import DagsterInstance, Definitions, SensorDefinition, SkipReason, build_sensor_context
+from dagster import DagsterInstance, Definitions, SkipReason, build_sensor_context
 from dagster._core.scheduler.instigation import InstigatorStatus
 
 from sensors.deciders import decider_sensor
-from sensors.followers import follower_sensor
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeOrchestrator
 from tests.histories import History
-from tests.messages import Messages
 from tests.stage_gates import StageGates
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.wiring import App
 
 stage_gates = decider_sensor(StageGates(), idle="no run is at a gate", description="Opens gates.")
-sent = Messages()
-messages = follower_sensor("messages", lambda app: sent, description="Tells of ends.")
 
 
-def ticked(app: App, instance: DagsterInstance, sensor: SensorDefinition = stage_gates) -> str:
+def ticked(app: App, instance: DagsterInstance) -> str:
     resources = {"app": app, "orchestrator": FakeOrchestrator()}
     with build_sensor_context(instance=instance, resources=resources) as context:
-        result = sensor(context)
+        result = stage_gates(context)
     assert isinstance(result, SkipReason)
     return result.skip_message or ""
 
@@ -55,12 +51,3 @@ def test_the_heartbeat_names_it_and_its_switch_without_another_list(
     heartbeat = read_heartbeat(app.store)
     assert heartbeat is not None
     assert heartbeat.sensors == {"stage_gates": False, "watch_attempts": True}
-
-
-def test_a_followers_sensor_hands_it_what_is_new(app: App, instance: DagsterInstance) -> None:
-    history = History("r-1").declare().open().end("preempted")
-    history.write_to(app.store)
-    app.tracks.project(history.name)
-    assert ticked(app, instance, messages) == "3 records were new"
-    assert ticked(app, instance, messages) == "0 records were new"
-    assert sent.sent == {"r-1/2": "preempted"}

@@ -26,8 +26,8 @@ from dagster import (
 from assets.attempts import training_attempts
 from assets.declarations import declare_training_run
 from resources.orchestrator import DagsterOrchestrator
+from sensors.deciders import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.launch_attempts import launch_attempts
-from sensors.retries import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import DatasetHistory, History

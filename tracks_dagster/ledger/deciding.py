@@ -1,9 +1,9 @@
 """Deciders and followers: the two ways in which something comes of a track, each on a postcard.
 
-A decider says what follows on a run; a follower does something elsewhere with each record that it has
-not had yet. Adding one (a gate, a tuner, a device lease; alerts, a tracker) is one file with a class as
-below, and one line in `definitions.py`: `decider_sensor(…)` or `follower_sensor(…)`. The drivers are
-`ledger.effects.deciding` and `ledger.effects.following`.
+A decider says what follows on a run. Adding one (a gate, a tuner, a device lease) is one file with a
+class as below, and one line in `definitions.py`: `decider_sensor(…)`. A follower does something
+elsewhere with each record that it has not had yet. The drivers are `ledger.effects.deciding` and
+`ledger.effects.following`.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Follower(Protocol):
 
     @property
     def name(self) -> str:
-        """Names its cursors, and its sensor."""
+        """Names its cursors."""
         ...
 
     def take(self, state: TrackState, new: Sequence[Record]) -> None:

@@ -17,7 +17,6 @@ from dagster import (
     AssetCheckSeverity,
     AssetCheckSpec,
     AssetExecutionContext,
-    AssetKey,
     AssetMaterialization,
     AssetObservation,
     DagsterExecutionInterruptedError,
@@ -240,16 +239,8 @@ def _fail_as_taken_away(context: AssetExecutionContext) -> None:
 
 def _report_commit(context: AssetExecutionContext, report: CheckpointReport) -> None:
     """Show a checkpoint while training goes on: the partition first, then its event."""
-    kind = names.CHECKPOINT_PARTITIONS
-    context.instance.add_dynamic_partitions(kind, [report.key])
-    context.log_event(
-        AssetMaterialization(
-            asset_key=AssetKey(kind),
-            partition=report.key,
-            metadata=report.metadata,
-            tags={names.TAG_DATA_VERSION: report.manifest_sha256},
-        )
-    )
+    context.instance.add_dynamic_partitions(names.CHECKPOINT_PARTITIONS, [report.key])
+    context.log_event(AssetMaterialization(**report.event))
 
 
 def _check(reason: TerminationReason) -> AssetCheckResult:

@@ -184,7 +184,7 @@ def _shown(
     return _Shown(
         partitions=[AddDynamicPartitionsRequest(names.CHECKPOINT_PARTITIONS, added)],
         events=[
-            *(_commit(commit) for commit in commits),
+            *(AssetMaterialization(**commit.event) for commit in commits),
             *(_receipt(app, run_id, attempt_id) for run_id, attempt_id in keys),
             *_checks(closed),
         ],
@@ -203,15 +203,6 @@ def _due_reports(
     except TracksError as error:
         context.log.warning(app.redact(f"{run_id}: its checkpoints are not shown: {error}"))
     return due
-
-
-def _commit(commit: CheckpointReport) -> AssetMaterialization:
-    return AssetMaterialization(
-        asset_key=AssetKey(names.CHECKPOINT_PARTITIONS),
-        partition=commit.key,
-        metadata=commit.metadata,
-        tags={names.TAG_DATA_VERSION: commit.manifest_sha256},
-    )
 
 
 def _receipt(app: App, run_id: str, attempt_id: int) -> AssetObservation:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, partition_key
 from tracks_dagster.ledger.facts.fact import shown
 from tracks_dagster.ledger.track_states import TrackState
+from tracks_dagster.track import names
 from tracks_dagster.track.records import Json, Record
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 
@@ -23,6 +25,16 @@ class CheckpointReport:
     key: str
     manifest_sha256: str
     metadata: dict[str, Json]
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """The arguments of Dagster's `AssetMaterialization`, the same whoever reports."""
+        return {
+            "asset_key": names.CHECKPOINT_PARTITIONS,
+            "partition": self.key,
+            "metadata": self.metadata,
+            "tags": {names.TAG_DATA_VERSION: self.manifest_sha256},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,11 @@ def test_a_drain_of_an_earlier_attempt_does_not_concern_the_newest() -> None:
     check(history.open().end("preempted"), "running", "decision about a retry is due")
 
 
+def test_of_a_drained_run_that_failed_by_itself_only_the_waiting_was_asked_for() -> None:
+    history = trained().end("code_error", last_step=23).stop("drain")
+    check(history, "waiting", "Attempt 1 ended as code_error; the run waits, as a person asked;")
+
+
 @pytest.mark.parametrize("seed", range(100))
 def test_every_legal_history_has_a_state_and_words_for_it(seed: int) -> None:
     status = run_status(random_run(Random(seed)).state)

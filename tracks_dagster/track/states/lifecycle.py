@@ -91,10 +91,12 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
     if state.refusal is not None:
         refusal = state.refusal.body
         return _status(RunLifecycle.REFUSED, f"{refusal.decision} {refusal.what_to_do}")
-    is_held = state.stop_for(attempt) is not None and not state.is_moved(attempt)
-    if attempt.reason is TerminationReason.USER_CANCELLED or is_held:
+    is_ended_by_a_person = attempt.reason is TerminationReason.USER_CANCELLED
+    is_drained = state.stop_for(attempt) is not None and not state.is_moved(attempt)
+    if is_ended_by_a_person or is_drained:
+        waits = "" if is_ended_by_a_person else "; the run waits"
         how = f'`tracks retry {state.run_id} --why "…"` goes on from its newest checkpoint'
-        return _status(RunLifecycle.WAITING, f"{ended}, as a person asked; {how}.")
+        return _status(RunLifecycle.WAITING, f"{ended}{waits}, as a person asked; {how}.")
     return _status(RunLifecycle.RUNNING, f"{ended}; the decision about a retry is due.")
 
 

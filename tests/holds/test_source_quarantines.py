@@ -246,6 +246,28 @@ def test_a_branch_descends_through_the_run_that_it_left(
     assert settled(tracks, "b-1").what == "refused"
 
 
+@pytest.mark.parametrize("saves", [True, False])
+def test_explain_offers_no_start_that_a_lost_source_would_refuse(
+    run: History, tracks: Tracks, ledger: Ledger, store: FakeObjectStore, saves: bool
+) -> None:
+    source = run.state.checkpoints[-1].ref
+    branch = History("b-1", begin=run.at).declare(config=CONFIG, branched_from=source)
+    branch.open().place(ranks=on("node-3")).restore()
+    (branch.commit(40) if saves else branch).end("preempted", last_step=41).write_to(store)
+    run.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, source).write_to(store)
+    Projector(store, ledger).scan()
+    if saves:
+        hold(tracks, ledger, "node:node-3")  # it would go back to where it branched
+    found = explain_attempt(tracks, "b-1", 1)
+    assert found.resumes_from is None
+    assert settled(tracks, "b-1").what == "refused"
+    if not saves:
+        assert found.rests_on.startswith(
+            "resumes from: nothing: r-1@30 (attempt 2) was quarantined"
+        )
+        assert "First the quarantine" not in found.what_to_do
+
+
 def test_a_first_attempt_waits_for_the_release_and_says_so_once(
     run: History, tracks: Tracks, ledger: Ledger, store: FakeObjectStore
 ) -> None:

@@ -59,12 +59,15 @@ def start_or_refuse(
 
 
 def next_start(holds: Holds, state: RunState) -> CleanStart:
-    """Return where the run's next attempt may begin, as far as quarantines go; raises TrackBroken."""
-    found = holds.on_lineage(state)
+    """Return where the run's next attempt may begin, as far as quarantines and the loss of what it
+    branched from go; raises TrackBroken."""
+    found, lost = holds.on_lineage(state), holds.on_source(state)
     hold = find_hold(found, HoldAct.QUARANTINE, key_of_run(state.run_id))
+    if hold is None and not state.resumable:
+        hold = lost
     if hold is not None:
         return CleanStart(resume=None, words=hold.sentence, hold=hold)
-    return clean_start(state, state.resumes_from, found)
+    return clean_start(state, state.resumes_from, found if lost is None else (*found, lost))
 
 
 def describe_sources(holds: Holds, state: RunState) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tracks_dagster.holds.hold import CleanStart, HoldAct
 from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
 from tracks_dagster.ledger.time_buckets import AttemptTime, RunTime
 from tracks_dagster.ledger.time_facts import accelerator_of
@@ -33,14 +34,17 @@ def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[Checkpo
     )
 
 
-def rests_on(state: RunState, start: CheckpointRef | None, held_back: str) -> str:
+def rests_on(state: RunState, next_start: CleanStart) -> str:
     """Say which checkpoint is the real one now, whichever attempt made it.
 
-    start: what a next attempt may resume from, as far as every quarantine goes. held_back: by which
-    quarantine there is none, or empty.
+    next_start: where a next attempt may begin, as far as holds go.
     """
+    start, hold = next_start.resume, next_start.hold
+    is_lost = hold is not None and hold.act is HoldAct.LOSS
     if state.finished is None:
-        if held_back and state.resumes_from is not None:
+        if next_start.words and is_lost:
+            return f"resumes from: nothing: {next_start.words}"
+        if next_start.words and hold is not None and state.resumes_from is not None:
             asked = _named(state, state.resumes_from)
             return (
                 f"resumes from: {asked}, not before the quarantine under 'what to do' is released"
@@ -56,7 +60,7 @@ def rests_on(state: RunState, start: CheckpointRef | None, held_back: str) -> st
         made = state.checkpoint(final.manifest_sha256)
         status = made.status if made is not None else "not in the record"
     elif final != start:
-        status = "in quarantine, or made from what is"
+        status = "lost" if is_lost else "in quarantine, or made from what is"
     else:
         return final_words
     newest = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from tracks_dagster.holds.hold import CleanStart, HoldAct
 from tracks_dagster.review.effects.explain.explanation import CountedRecord, Next
 from tracks_dagster.review.effects.explain.reading import Break
 from tracks_dagster.review.effects.narrate import sentence
@@ -50,14 +51,20 @@ def explain_next(
 
 
 def what_to_do(
-    run: RunReceipts, attempt: AttemptState, broken: Break | None, held_back: str = ""
+    run: RunReceipts, attempt: AttemptState, broken: Break | None, start: CleanStart
 ) -> str:
-    """Tell what a person should do now, in words. held_back: by which quarantine a retry is refused."""
+    """Say what a person should do now; first of all about a quarantine that would refuse a retry."""
     to_do, state = _to_do(run, attempt, broken), run.state
     asks_nothing = attempt is not state.last_attempt and state.refusal is None
-    if not held_back or broken is not None or asks_nothing or "tracks release" in to_do:
+    is_held = start.hold is not None and start.hold.act is HoldAct.QUARANTINE
+    if (
+        not (is_held and start.words)
+        or broken is not None
+        or asks_nothing
+        or "tracks release" in to_do
+    ):
         return to_do
-    return f"First the quarantine, which would refuse a retry: {held_back} Then: {to_do}"
+    return f"First the quarantine, which would refuse a retry: {start.words} Then: {to_do}"
 
 
 def _to_do(run: RunReceipts, attempt: AttemptState, broken: Break | None) -> str:

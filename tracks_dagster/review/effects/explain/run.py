@@ -14,6 +14,7 @@ from tracks_dagster.attempts.effects.gathering import read_journal_end
 from tracks_dagster.attempts.effects.kept_logs import read_evidence, read_places
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import next_start, not_known
+from tracks_dagster.holds.hold import CleanStart
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
@@ -59,7 +60,6 @@ from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import ALERT_SAVE_FAILED, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind, format_time
-from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 ATTEMPTS_MAX = 12  # of a run, the newest, each in full; the history names all of them
@@ -207,7 +207,7 @@ def _explain(
     evidence, evidence_problem = read_evidence(store, attempt)
     late = tuple(late_words(store, state.run_id, attempt))
     places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
-    start, held_back = _start(holds, state)
+    start = _start(holds, state)
     return AttemptExplanation(
         key=attempt_key(state.run_id, attempt.attempt_id),
         run_id=state.run_id,
@@ -229,8 +229,8 @@ def _explain(
             run, receipt, loaded.time.attempts[attempt.attempt_id - 1], context.prices
         ),
         next=explain_next(run, attempt, records, loaded.read.broken),
-        resumes_from=run.final if state.finished is not None else start,
-        rests_on=rests_on(state, start, held_back),
+        resumes_from=run.final if state.finished is not None else start.resume,
+        rests_on=rests_on(state, start),
         evals=explain_evals(state, attempt),
         evals_owed=tuple(evals_owed(state)),
         history=loaded.history,
@@ -240,7 +240,7 @@ def _explain(
         completeness=completeness(
             replace(receipt.view, is_evidence_there=evidence_problem is None)
         ),
-        what_to_do=what_to_do(run, attempt, loaded.read.broken, held_back),
+        what_to_do=what_to_do(run, attempt, loaded.read.broken, start),
         links=tuple(explain_links(state, attempt, context.ui_url)),
         references=tuple(references(state, attempt)),
         broken=loaded.read.broken,
@@ -279,16 +279,14 @@ def _heard(store: ObjectStore, loaded: LoadedRun, attempt: AttemptState) -> date
     return read_tail(store, run_id, attempt.attempt_id, launch_id, steps_max=1).last_line_at
 
 
-def _start(holds: Holds, state: RunState) -> tuple[CheckpointRef | None, str]:
-    """Return what a next attempt may resume from, and which quarantine leaves it nothing, or ""."""
+def _start(holds: Holds, state: RunState) -> CleanStart:
+    """Return where a next attempt may begin; words only where one may be opened."""
     try:
         start = next_start(holds, state)
     except TrackBroken:
-        return state.resumes_from, ""  # the quarantines say that it is broken
-    if start.hold is None:
-        return start.resume, ""
+        return CleanStart(resume=state.resumes_from)  # the quarantines say that it is broken
     may_be_opened = state.finished is None and state.open_attempt is None
-    return None, start.words if may_be_opened else ""
+    return start if may_be_opened else replace(start, words="")
 
 
 def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:

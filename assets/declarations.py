@@ -21,11 +21,10 @@ from dagster import (
 )
 from pydantic import Field
 
-from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
-from tracks_dagster.attempts.effects.local.code_version import read_code_version
-from tracks_dagster.attempts.effects.opening.branches import find_origin
-from tracks_dagster.attempts.effects.opening.runs import RunRequest as TrainingRunRequest
-from tracks_dagster.attempts.effects.opening.runs import declare, new_run_id
+from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
+from tracks_dagster.attempts.effects.runs import RunRequest as TrainingRunRequest
+from tracks_dagster.attempts.effects.runs import declare, new_run_id
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.settings import load_cluster

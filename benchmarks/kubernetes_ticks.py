@@ -27,8 +27,8 @@ from tests.histories import History
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.kube_double import kube_double
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
-from tracks_dagster.attempts.effects.launch import plan_launches
 from tracks_dagster.attempts.effects.watch import close_lost, survey
+from tracks_dagster.attempts.launch import plan_launches
 from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.kubernetes.effects.api.client import connect
 from tracks_dagster.kubernetes.effects.cluster_upkeep import sweep

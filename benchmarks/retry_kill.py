@@ -25,9 +25,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
-from tracks_dagster.attempts.effects.local.code_version import read_code_version
+from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.processes import Process
-from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.cli.start.snapshots import ensure_snapshots
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.settings import Settings

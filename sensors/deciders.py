@@ -12,7 +12,7 @@ from dagster import (
     sensor,
 )
 
-from tracks_dagster.attempts.effects.opening.retry import Retries
+from tracks_dagster.attempts.effects.retry import Retries
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets

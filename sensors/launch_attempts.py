@@ -12,8 +12,8 @@ from dagster import (
 )
 
 from tracks_dagster.attempts.effects.heartbeat import write_launches
-from tracks_dagster.attempts.effects.launch import LaunchRequest, plan_launches
 from tracks_dagster.attempts.effects.watch import survey
+from tracks_dagster.attempts.launch import LaunchRequest, plan_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason

@@ -22,16 +22,17 @@ from dagster import (
 from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType
 
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
-from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
-from tracks_dagster.attempts.effects.opening.retry import Retries
-from tracks_dagster.attempts.effects.ui_partitions import (
+from tracks_dagster.attempts.effects.retry import Retries
+from tracks_dagster.attempts.effects.runs import FirstAttempts
+from tracks_dagster.attempts.effects.watch import (
+    CLOSE_S_MAX,
     LEAVE_MAX,
     PRUNE_EVERY,
+    close_lost,
     finished_runs,
     leaving,
     run_of,
 )
-from tracks_dagster.attempts.effects.watch import CLOSE_S_MAX, close_lost
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.checkpoints.effects.checkpoint_reports import (

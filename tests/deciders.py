@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.attempts.effects.closing import close_attempt
-from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem
-from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
-from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
-from tracks_dagster.attempts.effects.opening.retry import Retries
+from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem
+from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
+from tracks_dagster.attempts.effects.retry import Retries
+from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.data.effects.evals import Evals
 from tracks_dagster.data.effects.promotion import Promotions

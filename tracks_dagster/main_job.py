@@ -12,9 +12,8 @@ from functools import partial
 
 import click
 
-from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
-from tracks_dagster.attempts.effects.local.code_version import read_code_version
-from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare, new_run_id
+from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
+from tracks_dagster.attempts.effects.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, text_width
 from tracks_dagster.cli.night.report import write_report

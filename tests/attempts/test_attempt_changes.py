@@ -11,7 +11,7 @@ import pytest
 from tests.deciders import retried as retried_run
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
+from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks

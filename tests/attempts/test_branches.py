@@ -12,8 +12,8 @@ from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.attempts.effects.opening.branches import find_origin
-from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.ledger.effects.tracks import Tracks

@@ -12,7 +12,7 @@ from tests.deciders import closed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, is_over
-from tracks_dagster.attempts.effects.gathering import EndProblem
+from tracks_dagster.attempts.effects.evidence import EndProblem
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.beats import Beat, Phase

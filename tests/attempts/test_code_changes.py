@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attempts.test_code_version import git
-from tracks_dagster.attempts.effects.local.code_changes import (
+from tracks_dagster.attempts.effects.local.checkout import (
     DIFF_BYTES_MAX,
     UNTRACKED_BYTES_MAX,
     read_code_diff,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local.code_version import read_code_version
+from tracks_dagster.attempts.effects.local.checkout import read_code_version
 
 
 def git(folder: Path, *arguments: str) -> str:

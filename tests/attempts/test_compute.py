@@ -8,9 +8,9 @@ import pytest
 
 from tests.fakes import FakeObjectStore
 from tests.stories import Story
-from tracks_dagster.attempts.effects.opening.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
-from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput

@@ -66,7 +66,7 @@ def test_every_kind_can_be_written_and_says_what_should_come_of_it() -> None:
     for name, kind in KINDS.items():
         assert parse_drill(f"{name}@{kind.first_step}").kind == name
         assert kind.plays
-        assert (kind.reason is None) == (kind.action is Action.GOES_ON), name
+        assert (kind.reason is None) == (kind.action is Action.CONTINUES), name
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.histories import History
-from tracks_dagster.attempts.effects.launch import (
+from tracks_dagster.attempts.launch import (
     BACKOFF_S_MAX,
     FRUITLESS_RUNS_MAX,
     OpenAttempt,

@@ -7,7 +7,15 @@ from random import Random
 
 import pytest
 
-from tracks_dagster.attempts.pace import STEPS_MAX, Span, about, mean_step, measure, time_for, told
+from tracks_dagster.attempts.pace import (
+    STEPS_MAX,
+    Span,
+    about,
+    format_span,
+    mean_step,
+    measure,
+    time_for,
+)
 
 
 def ends(*lengths: float) -> list[float]:
@@ -88,11 +96,11 @@ def test_a_length_of_time_is_told_in_one_unit(seconds: float, words: str) -> Non
 
 
 def test_an_interval_is_told_with_the_digits_that_it_needs() -> None:
-    assert told(Span(seconds=2412.0, low_s=2388.0, high_s=2436.0)) == "40.2 ± 0.4 min"
-    assert told(Span(seconds=9007.2, low_s=8971.2, high_s=9043.2)) == "2.50 ± 0.01 h"
-    assert told(Span(seconds=2412.0)) == "40.2 min"
-    assert told(Span(seconds=0.5)) == "0.5 s"
-    assert told(Span(seconds=0.02, low_s=0.019, high_s=0.021)) == "20.0 ± 1.0 ms"
+    assert format_span(Span(seconds=2412.0, low_s=2388.0, high_s=2436.0)) == "40.2 ± 0.4 min"
+    assert format_span(Span(seconds=9007.2, low_s=8971.2, high_s=9043.2)) == "2.50 ± 0.01 h"
+    assert format_span(Span(seconds=2412.0)) == "40.2 min"
+    assert format_span(Span(seconds=0.5)) == "0.5 s"
+    assert format_span(Span(seconds=0.02, low_s=0.019, high_s=0.021)) == "20.0 ± 1.0 ms"
 
 
 def test_the_interval_holds_about_as_often_as_it_says() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.bodies import placed
 from tests.fakes import FakeObjectStore
-from tracks_dagster.attempts.effects.kept_logs import read_places
+from tracks_dagster.attempts.effects.evidence import read_places
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.placement import compacted, places_key
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.attempts.effects.local import rank_logs
+from tracks_dagster.attempts.effects.local import logs
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
-from tracks_dagster.attempts.effects.local.rank_logs import clean_logs
+from tracks_dagster.attempts.effects.local.logs import clean_logs
 from tracks_dagster.track.text.redact import redact, secrets_of
 
 SECRET = "wJalrXUtnFEMI7MDENGbPxRfiCYEXAMPLEKEY"
@@ -49,7 +49,7 @@ def test_a_log_without_a_secret_keeps_its_bytes(tmp_path: Path) -> None:
 def test_of_a_log_that_is_too_long_the_end_stays_and_its_first_line_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rank_logs, "CLEANED_BYTES_MAX", 200_000)
+    monkeypatch.setattr(logs, "CLEANED_BYTES_MAX", 200_000)
     path = tmp_path / "rank-0.log"
     path.write_text("a line\n" * 50_000 + f"the last line {SECRET}\n")
     clean_logs(tmp_path, CLEAN)

@@ -9,7 +9,7 @@ import pytest
 from tests.evidences import end, evidence
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.attempts.effects.reclassify import Reread, reclassify
+from tracks_dagster.attempts.effects.verdicts import Reread, reclassify
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.classify import CLASSIFIER_VERSION, classify
 from tracks_dagster.reasons.evidence import Evidence

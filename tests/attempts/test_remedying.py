@@ -10,7 +10,7 @@ import pytest
 from tests.deciders import settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
-from tracks_dagster.attempts.effects.opening import remedying
+from tracks_dagster.attempts.effects import retry
 from tracks_dagster.checkpoints.effects import retention
 from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -66,7 +66,7 @@ def test_one_checkpoint_that_went_is_told_in_the_singular(
         done = real(*args, **kwargs)
         return replace(done, deleted=done.deleted[:1])
 
-    monkeypatch.setattr(remedying, "collect", of_one)
+    monkeypatch.setattr(retry, "collect", of_one)
     assert (
         "Before it 1 superseded checkpoint (step 10) and 0 leftovers" in settled(tracks, ledger).why
     )

@@ -10,12 +10,7 @@ from tests.deciders import retried
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
-from tracks_dagster.attempts.effects.opening.runs import (
-    RunRequest,
-    declare,
-    estimate_device_s,
-    new_run_id,
-)
+from tracks_dagster.attempts.effects.runs import RunRequest, declare, estimate_device_s, new_run_id
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.review.effects.explain.run import explain_attempt

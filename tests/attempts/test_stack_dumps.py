@@ -13,7 +13,7 @@ import pytest
 
 from tracks_dagster.attempts.effects.local import stack_dumps
 from tracks_dagster.attempts.effects.local.processes import Process, find_process
-from tracks_dagster.attempts.stack_files import DUMP_SIGNAL, stack_file
+from tracks_dagster.attempts.effects.local.stack_dumps import DUMP_SIGNAL, stack_file
 from tracks_dagster.track.text.redact import redact
 
 DUMPS = """

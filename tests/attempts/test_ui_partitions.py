@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.attempts.effects.ui_partitions import leaving
+from tracks_dagster.attempts.effects.watch import leaving
 
 DAY = timedelta(days=1)
 KEYS = ["old/a01", "old/a02", "new/a01/step-10", "open/a01", "older/loss@40"]

@@ -202,7 +202,7 @@ def test_an_attempt_that_runs_says_so_and_what_is_known(
     text = call("explain", "still-runs/a01", "--full").stdout
     assert "how far it is It is still running: step 14 of 40" in text
     assert re.search(
-        r"nothing was heard of it for \d+ min, since \S+Z: `tracks triage still-runs`", text
+        r"it has been silent for \d+ min, since \S+Z: `tracks triage still-runs`", text
     )
     assert "step 10 is its last commit, so 4 steps would be lost" in text
     assert "the attempt has not ended" in text  # of what its receipt does not hold yet

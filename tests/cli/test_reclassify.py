@@ -11,7 +11,7 @@ from tests.cli.conftest import Call, files_of
 from tests.evidences import end, evidence
 from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.attempts.effects import reclassify as reclassifying
+from tracks_dagster.attempts.effects import verdicts as reclassifying
 from tracks_dagster.reasons.evidence import Evidence
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.kubernetes.double.furniture import kubeconfig
-from tracks_dagster.attempts.effects.opening.runs import RunRequest
+from tracks_dagster.attempts.effects.runs import RunRequest
 from tracks_dagster.cli.start import run
 
 RUN = ("run", "--run-id", "r-1", "--intent", "Try it.")

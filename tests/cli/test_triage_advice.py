@@ -12,7 +12,7 @@ from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tests.six_variants import MORNING, NODE, FakeMachine, sources_of
 from tracks_dagster.attempts.effects.heartbeat import write_launches
-from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.cli.night.triage_text import print_steps

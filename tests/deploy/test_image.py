@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.worker_jobs import RUN_AS
-from tracks_dagster.attempts.effects.local.code_version import BUILT_FROM
+from tracks_dagster.attempts.effects.local.checkout import BUILT_FROM
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Dockerfile").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.attempts.test_retry import CONFIG, by_ann, settled
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.attempts.effects.opening.remedying import QUARANTINES_MAX
+from tracks_dagster.attempts.effects.retry import QUARANTINES_MAX
 from tracks_dagster.ledger.effects.tracks import Tracks
 
 
@@ -44,7 +44,7 @@ def test_what_is_more_than_a_tick_has_time_for_the_next_one_goes_on_with(
 ) -> None:
     diverged(store, clock, after=QUARANTINES_MAX + 10)
     first = settled(tracks)
-    assert (first.what, "the next tick goes on" in first.why) == ("waiting", True)
+    assert (first.what, "the next tick continues" in first.why) == ("waiting", True)
     second = settled(tracks)
     assert second.what == "opened"
     state = tracks.run("r-1")

@@ -10,7 +10,7 @@ from tests.bodies import TRAIN, ended
 from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
+from tracks_dagster.attempts.effects.runs import open_first_attempt
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.quarantines import (
     consumers,

@@ -21,8 +21,8 @@ from tests.deciders import (
 )
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
 from tests.histories import DatasetHistory, History
-from tracks_dagster.attempts.effects.opening.branches import find_origin
-from tracks_dagster.attempts.effects.opening.runs import declare
+from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.holds.effects.holds import quarantined_sources

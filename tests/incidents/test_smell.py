@@ -23,7 +23,7 @@ from tests.incidents.questions import QUESTIONS, Asked, Question, unanswered
 from tests.incidents.twelve import INCIDENTS, Incident
 from tests.incidents.world import World
 from tests.kubernetes.double.furniture import cluster_file
-from tracks_dagster.attempts.effects.kept_logs import read_evidence
+from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.cli import main
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.review.effects.explain.summary import LINES_MAX, attempt_summary

@@ -13,7 +13,7 @@ from tests.bodies import EVAL_RESULT
 from tests.deciders import retried
 from tests.incidents.gang import ENVIRONMENT, NODES, condition, exited, killed, unseen
 from tests.incidents.world import World
-from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
+from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.holds.effects.quarantines import quarantine_snapshot
 from tracks_dagster.reasons import hangs

@@ -26,8 +26,8 @@ from tests.incidents.gang import (
 )
 from tests.stories import step_line, store_checkpoint
 from tracks_dagster.attempts.effects.eval_tick import EvalsOfRun, tick_evals
-from tracks_dagster.attempts.effects.gathering import EndProblem
-from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
+from tracks_dagster.attempts.effects.evidence import EndProblem
+from tracks_dagster.attempts.effects.runs import open_first_attempt
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.ledger.effects.deciding import Settled

@@ -17,7 +17,7 @@ from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tests.pools import PoolHistory
 from tests.random_histories import random_dataset, random_run
-from tracks_dagster.attempts.effects.noting import note
+from tracks_dagster.attempts.effects.notes import note
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector

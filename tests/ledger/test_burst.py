@@ -12,8 +12,8 @@ import pytest
 from tests.deciders import ticked, world_of
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.attempts.effects.launch import plan_launches
 from tracks_dagster.attempts.effects.watch import survey
+from tracks_dagster.attempts.launch import plan_launches
 from tracks_dagster.ledger.effects.deciding import Settled
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.ticks import AT_ONCE_MAX, PART_S_MAX, Tick, TimeSlice

@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.attempts.effects.ui_partitions import PRUNE_EVERY
+from tracks_dagster.attempts.effects.watch import PRUNE_EVERY
 from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,

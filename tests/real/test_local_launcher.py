@@ -18,7 +18,7 @@ from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.local import launcher as local_launcher
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
-from tracks_dagster.attempts.effects.local.log_tails import read_tail
+from tracks_dagster.attempts.effects.local.logs import read_tail
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
     read_process,

@@ -22,7 +22,7 @@ from tests.six_variants import (
     write_variants,
 )
 from tracks_dagster.attempts.effects.heartbeat import write_launches
-from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.attempts.machine import Devices, Gpu, Holder, MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger

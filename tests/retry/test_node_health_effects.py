@@ -12,7 +12,7 @@ from tests.deciders import retried, ticked
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
 from tests.pools import CLUSTER, HOUR_S, POOL, PoolHistory, clustered, on_nodes, settled
-from tracks_dagster.attempts.effects.opening.runs import open_first_attempt
+from tracks_dagster.attempts.effects.runs import open_first_attempt
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

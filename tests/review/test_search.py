@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from tests.stories import RUN_ID, Story
-from tracks_dagster.attempts.effects.noting import note
+from tracks_dagster.attempts.effects.notes import note
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

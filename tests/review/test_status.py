@@ -11,9 +11,9 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.attempts.effects.hanging import SILENT_S_MIN
 from tracks_dagster.attempts.effects.heartbeat import write_launches
-from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.launch import PendingLaunch
+from tracks_dagster.attempts.pace import SILENT_S_MIN
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.attempts.effects.gathering import read_journal_end
+from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.stores.journals import journal_prefix, last_step, read_steps
 
 PREFIX = journal_prefix("r-1", 1, "l1", 0)

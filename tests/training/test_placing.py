@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tests.training.gangs import TrainingRun
-from tracks_dagster.attempts.effects.kept_logs import read_places
+from tracks_dagster.attempts.effects.evidence import read_places
 from tracks_dagster.track import placement
 from tracks_dagster.training.environment import describe_place
 from tracks_dagster.training.launch import place

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.attempts.effects.gathering import read_journal_end
+from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.stores.journals import journal_prefix, read_steps
 from tracks_dagster.track.bodies import TimeSpent
 

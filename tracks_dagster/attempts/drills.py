@@ -2,9 +2,8 @@
 
 `KIND@STEP[,option=value…]`: `preempt@23` takes the gang away after step 23 with 30 s of grace,
 `hang@12,rank=1,how=loader` lets rank 1 wait for ever for the data of step 12. Each fires once a run,
-whatever is replayed, unless its row says otherwise. Parsing and checking only:
-`training.drills.drills` plays what happens inside a gang, `attempts.effects.outside_drills` the
-rest.
+whatever is replayed, unless its row repeats. Parsing and checking only:
+`training.drills.drills` plays what happens inside a gang, `attempts.effects.supervise` the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from tracks_dagster.track.records import Json, Kind, Record
 
 GRACE_S_MAX = 3600.0
 STEPS_MAX = 100_000
+BY = "drill"  # whose notes claim drills, each before it fires
 HANGS = ("code", "loader", "stopped")  # how a rank hangs; the first is the default
 
 
@@ -28,7 +28,7 @@ class Action(Enum):
 
     RETRIED = "retried"
     REFUSED = "refused"
-    GOES_ON = "goes on"
+    CONTINUES = "goes on"
     EVAL_RETRIED = "eval retried"
 
 
@@ -61,7 +61,7 @@ KINDS: dict[str, DrillKind] = {
     "sigkill": DrillKind(
         reason=_R.UNKNOWN,
         action=Action.RETRIED,
-        plays="SIGKILL after the step, of rank=N or of all, and nobody says why",
+        plays="SIGKILL after the step, of rank=N or of all, and no report says why",
         options=("rank",),
     ),
     "gpu_oom": DrillKind(
@@ -84,14 +84,14 @@ KINDS: dict[str, DrillKind] = {
     ),
     "spike": DrillKind(
         reason=None,
-        action=Action.GOES_ON,
+        action=Action.CONTINUES,
         plays="the loss is 20 times what it was, for steps=N (1); long enough, it has diverged",
         options=("steps",),
     ),
     "hang": DrillKind(
         reason=_R.HANG,
         action=Action.RETRIED,
-        plays="one rank goes no further: how=code, loader (its data) or stopped (SIGSTOP)",
+        plays="one rank gets no further: how=code, loader (its data) or stopped (SIGSTOP)",
         options=("rank", "how"),
     ),
     "bad_batch": DrillKind(
@@ -135,10 +135,12 @@ KINDS: dict[str, DrillKind] = {
         plays="a byte of the newest checkpoint changes, and the gang is preempted after the step",
     ),
     "kill_daemon": DrillKind(
-        reason=None, action=Action.GOES_ON, plays="SIGKILL of the Dagster daemon of this home"
+        reason=None, action=Action.CONTINUES, plays="SIGKILL of the Dagster daemon of this home"
     ),
     "kill_run_worker": DrillKind(
-        reason=None, action=Action.GOES_ON, plays="SIGKILL of the process that supervises the gang"
+        reason=None,
+        action=Action.CONTINUES,
+        plays="SIGKILL of the process that supervises the gang",
     ),
     "code_error": DrillKind(
         reason=_R.CODE_ERROR,
@@ -171,7 +173,7 @@ def parse_drill(text: str) -> Drill:
 
 
 def fit_drill(drill: Drill, config: Mapping[str, Json], *, ranks: int) -> Drill:
-    """Return `drill` as it stands in the track of a run with that config and so many ranks.
+    """Return `drill` as recorded in the track of a run with that config and so many ranks.
 
     An OOM drill gets its limit, half of the run's micro-batch. Raises InvalidInput for a drill that
     could never fire.
@@ -235,13 +237,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if number >= 0.0 else None  # not NaN
-
-
-# --- drill claims ---------------------------------------------------------------------------------
-#
-# Which drills of a run have fired: a note in its track claims each, before it fires.
-
-BY = "drill"
 
 
 def was_claimed(records: Iterable[Record], index: int) -> bool:

@@ -1,4 +1,14 @@
-"""What one machine says of itself: its boot, its processes, the memory of its devices."""
+"""One machine as it reports itself: its boot, its processes, the memory of its devices. Pure.
+
+Device memory is read from two answers of `nvidia-smi`, both with --format=csv,noheader,nounits (memory
+is in MiB then):
+
+    nvidia-smi --query-gpu=uuid,name,memory.total,memory.used
+    nvidia-smi --query-compute-apps=pid,process_name,gpu_uuid,used_gpu_memory
+
+In a container the second one may name nobody, or pids of another namespace: memory in use that nobody
+is named for is reported as such.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +17,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-# --- machine --------------------------------------------------------------------------------------
-#
-# What one machine says of itself now: its boot, and which processes live on it. Plain values.
+GPU_FIELDS = ("uuid", "name", "memory.total", "memory.used")
+HOLDER_FIELDS = ("pid", "process_name", "gpu_uuid", "used_gpu_memory")
+MIB = 1024 * 1024
+UNNAMED_BYTES_MIN = 1024 * MIB  # a driver takes some hundred MiB for itself, in nobody's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +46,6 @@ class MachineNow:
     boot_id: str
     booted_at: datetime | None = None
     living: Mapping[int, float] = field(default_factory=dict)
-
-
-# --- device memory --------------------------------------------------------------------------------
-#
-# What `nvidia-smi` says of device memory, read and judged: how much there is, and who holds it. Pure.
-#
-# Two questions are asked, both with --format=csv,noheader,nounits (memory is in MiB then):
-#
-#     nvidia-smi --query-gpu=uuid,name,memory.total,memory.used
-#     nvidia-smi --query-compute-apps=pid,process_name,gpu_uuid,used_gpu_memory
-#
-# In a container the second one may name nobody, or pids of another namespace; memory that is in use and
-# that nobody is named for is told as such.
-
-GPU_FIELDS = ("uuid", "name", "memory.total", "memory.used")
-HOLDER_FIELDS = ("pid", "process_name", "gpu_uuid", "used_gpu_memory")
-MIB = 1024 * 1024
-UNNAMED_BYTES_MIN = 1024 * MIB  # a driver takes some hundred MiB for itself, in nobody's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +93,7 @@ class OrphanMemory:
     words: str
 
 
-def size_words(size_bytes: int | None) -> str:
+def describe_size(size_bytes: int | None) -> str:
     """Return a size in words: "9.8 GiB"; "memory" where the driver does not tell."""
     return "memory" if size_bytes is None else f"{size_bytes / 2**30:.1f} GiB"
 
@@ -125,21 +118,21 @@ def parse_holders(text: str) -> tuple[Holder, ...]:
 def orphan_memory(
     devices: Devices, ranks: Mapping[int, str], alive: Collection[str]
 ) -> tuple[OrphanMemory, ...]:
-    """Return what is held by a process that is no rank of an alive attempt, and in nobody's name.
+    """Return memory of a process that is no rank of an alive attempt, and in nobody's name.
 
     ranks: pid → attempt, of the processes that live and are ranks; alive: attempts with that verdict.
     """
     names = {gpu.uuid: gpu.name for gpu in devices.gpus}
-    held = [
-        _held(each, names.get(each.uuid, "a device"), ranks.get(each.pid))
+    named = [
+        _named(each, names.get(each.uuid, "a device"), ranks.get(each.pid))
         for each in devices.holders
         if ranks.get(each.pid) not in alive
     ]
     unnamed = [_unnamed(gpu, devices.holders) for gpu in devices.gpus]
-    return (*held, *(each for each in unnamed if each is not None))
+    return (*named, *(each for each in unnamed if each is not None))
 
 
-def _held(holder: Holder, device: str, attempt: str | None) -> OrphanMemory:
+def _named(holder: Holder, device: str, attempt: str | None) -> OrphanMemory:
     whose = f"a rank of {attempt}, which is not alive" if attempt else "no rank of an open attempt"
     return OrphanMemory(
         uuid=holder.uuid,
@@ -153,10 +146,10 @@ def _held(holder: Holder, device: str, attempt: str | None) -> OrphanMemory:
 
 
 def _unnamed(gpu: Gpu, holders: Iterable[Holder]) -> OrphanMemory | None:
-    told = [each.used_bytes for each in holders if each.uuid == gpu.uuid]
-    if gpu.used_bytes is None or None in told:
+    used = [each.used_bytes for each in holders if each.uuid == gpu.uuid]
+    if gpu.used_bytes is None or None in used:
         return None
-    rest = gpu.used_bytes - sum(each or 0 for each in told)
+    rest = gpu.used_bytes - sum(each or 0 for each in used)
     if rest < UNNAMED_BYTES_MIN:
         return None
     return OrphanMemory(

@@ -1,11 +1,11 @@
-"""How fast a run goes by its own measured steps, and how long the steps that are left will take. Pure.
+"""How fast a run trains by its measured steps, how long the rest takes, when it fell silent. Pure.
 
 A step's length is the wall time between the ends of two steps, so that data, saves and evals inside the
 loop count as they fall. Neighbouring steps are alike and a save makes every tenth one longer, so steps
 are not taken for independent: they are cut into at most ten windows in a row, and the spread is that of
 the windows' means ("batch means"; Law and Kelton, Simulation Modeling and Analysis, section 9.5.3).
 
-The interval is where 95 % of such remainders end, if the run goes on as it went:
+The interval is where 95 % of such remainders end, if the run continues as it did:
 
     left ± t(k - 1) · s · sqrt(m · w + m² / k)
 
@@ -21,10 +21,15 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import pairwise
 
-STEPS_MAX = 100  # the newest ones: what was long ago says little of what comes
+from tracks_dagster.track.records import format_time
+from tracks_dagster.track.states.run_state import AttemptState
+
+STEPS_MAX = 100  # the newest ones: old ones predict little
 WINDOWS_MAX = 10
+SILENT_S_MIN = 600  # from which on a person should look whether the attempt still lives
 
 # Student's t, 0.975, by degrees of freedom 1 to 9 (NIST/SEMATECH e-Handbook, section 1.3.6.7.2).
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
@@ -97,7 +102,7 @@ def about(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds >= 10.0 or seconds == 0.0 else f"{seconds:.1f} s"
 
 
-def told(span: Span) -> str:
+def format_span(span: Span) -> str:
     """Return a span with its interval: "40.2 ± 0.3 min"; without one "40.2 min"."""
     larger = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"))
     smaller = (1.0, "s") if span.seconds >= 0.1 or span.seconds == 0.0 else (0.001, "ms")
@@ -127,3 +132,25 @@ def time_for(pace: Pace, steps: int) -> Span:
     scatter = math.sqrt(steps * pace.window_steps + steps**2 / pace.windows)
     half = _T[pace.windows - 2] * pace.spread_s * scatter
     return Span(seconds=seconds, low_s=max(0.0, seconds - half), high_s=seconds + half)
+
+
+def last_sign_at(attempt: AttemptState, last_line_at: datetime | None) -> datetime | None:
+    """Return when an attempt gave its last sign of life; None before its ranks have come together.
+
+    last_line_at: of its journal's newest line, None where it has none.
+    """
+    return last_line_at or attempt.restored_at or attempt.placed_at
+
+
+def describe_silence(run_id: str, last_sign: datetime | None, now: datetime) -> str | None:
+    """Return a warning that the run's attempt has long been silent, for people only; None if it is not.
+
+    What is done about a gang is decided by who looks at its processes.
+    """
+    silent_s = (now - last_sign).total_seconds() if last_sign is not None else 0.0
+    if last_sign is None or silent_s < SILENT_S_MIN:
+        return None
+    return (
+        f"But it has been silent for {silent_s / 60:.0f} min, since "
+        f"{format_time(last_sign)[:19]}Z: `tracks triage {run_id}` checks whether it lives."
+    )

@@ -1,4 +1,4 @@
-"""What the pods of a gang and whoever watches them tell each other through the object store. Pure.
+"""The messages between a gang's pods and their watcher, objects in the store. Pure.
 
 Below `runs/<run_id>/attempts/<attempt_id>/gang/`; every object is small, written whole and replaced
 whole. Pods have no way to each other's control plane, and the watcher may not enter a pod: so a pod
@@ -122,9 +122,9 @@ def save_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
 
 def encode_beat(beat: PodBeat) -> bytes:
     """Return a pod's beat as it is stored; the phase by its name."""
-    told = to_json(beat)
+    stored = to_json(beat)
     ranks = [{**to_json(rank), "phase": rank.phase.name} for rank in beat.ranks]
-    return canonical_json({**told, "ranks": ranks})
+    return canonical_json({**stored, "ranks": ranks})
 
 
 def decode_beat(data: bytes | None) -> PodBeat | None:
@@ -139,7 +139,7 @@ def encode_end(end: PodEnd) -> bytes:
 
 def decode_end(data: bytes | None) -> PodEnd | None:
     """Return the end; None where there is none, or where it cannot be read."""
-    return _decoded(data, lambda told: from_json(PodEnd, told))
+    return _decoded(data, lambda stored: from_json(PodEnd, stored))
 
 
 def encode_ask(ask: Ask) -> bytes:
@@ -149,7 +149,7 @@ def encode_ask(ask: Ask) -> bytes:
 
 def decode_ask(data: bytes | None) -> Ask | None:
     """Return the wish; None where there is none, or where it cannot be read."""
-    return _decoded(data, lambda told: from_json(Ask, told))
+    return _decoded(data, lambda stored: from_json(Ask, stored))
 
 
 def encode_stacks(dumps: Sequence[StackDump]) -> bytes:
@@ -159,7 +159,7 @@ def encode_stacks(dumps: Sequence[StackDump]) -> bytes:
 
 def decode_stacks(data: bytes | None) -> tuple[StackDump, ...] | None:
     """Return the dumps; None where there are none, or where they cannot be read."""
-    return _decoded(data, lambda told: tuple(from_json(StackDump, each) for each in told))
+    return _decoded(data, lambda stored: tuple(from_json(StackDump, each) for each in stored))
 
 
 def encode_save(answer: SaveAnswer) -> bytes:
@@ -169,12 +169,12 @@ def encode_save(answer: SaveAnswer) -> bytes:
 
 def decode_save(data: bytes | None) -> SaveAnswer | None:
     """Return the answer; None where there is none, or where it cannot be read."""
-    return _decoded(data, lambda told: from_json(SaveAnswer, told))
+    return _decoded(data, lambda stored: from_json(SaveAnswer, stored))
 
 
-def _beat(told: Json) -> PodBeat:
-    ranks = [{**rank, "phase": Phase[rank["phase"]]} for rank in told["ranks"]]
-    return from_json(PodBeat, {**told, "ranks": ranks})
+def _beat(stored: Json) -> PodBeat:
+    ranks = [{**rank, "phase": Phase[rank["phase"]]} for rank in stored["ranks"]]
+    return from_json(PodBeat, {**stored, "ranks": ranks})
 
 
 def _decoded(data: bytes | None, read: Callable[[Json], T]) -> T | None:

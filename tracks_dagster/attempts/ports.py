@@ -56,8 +56,8 @@ class GangReport:
 
     where: the node that was asked; sees_all_nodes: the answer holds on every other node too.
     boot_ids: node → the identity of its boot now.
-    beats: where each rank that started stood last; a rank that has not begun stands at its start.
-    cgroup, kernel_lines: what the machine told at the newest end of a rank, as evidence.
+    beats: the newest beat of each rank; a rank that has not begun is starting.
+    cgroup, kernel_lines: what the machine reported at the newest end of a rank, as evidence.
     """
 
     phase: GangPhase

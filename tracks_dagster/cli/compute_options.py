@@ -13,11 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from tracks_dagster.attempts.effects.opening.run_config import (
-    LAUNCHERS,
-    CheckGang,
-    check_is_on_cluster,
-)
+from tracks_dagster.attempts.run_config import LAUNCHERS, CheckGang, check_is_on_cluster
 from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.track import names

@@ -1,7 +1,7 @@
 """What follows on the state of a run: a retry, a wait, a refusal or the end. Pure.
 
 `decide(state, policy, now, holds)` gives the same answer for the same history and holds. The answer
-says in words what it counted and names the records; `attempts.effects.opening.retry` appends it. More
+says in words what it counted and names the records; `attempts.effects.retry` appends it. More
 debits never turn a refusal into a retry, and more progress never a retry into a refusal.
 """
 

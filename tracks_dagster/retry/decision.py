@@ -1,6 +1,6 @@
 """What may follow on the state of a run: a retry, a wait, a refusal, or its end. Plain values.
 
-`decide` gives one of them, `attempts.effects.opening.retry` appends the record that it makes.
+`decide` gives one of them, `attempts.effects.retry` appends the record that it makes.
 """
 
 from __future__ import annotations

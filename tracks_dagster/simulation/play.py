@@ -1,7 +1,7 @@
 """A training run in simulated time, under a policy and a cadence: what `decide` would have made of it.
 
 The run is a real `RunState`, folded from real records, and the policy is asked as a sensor asks it;
-what follows on its answer is what `attempts.effects.opening.retry` would write. Nothing sleeps and
+what follows on its answer is what `attempts.effects.retry` would write. Nothing sleeps and
 nothing is drawn: chance is in the world alone. Times are seconds since the simulation began.
 """
 

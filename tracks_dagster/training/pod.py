@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tracks_dagster.attempts.effects.local.journal_shipping import ship_journals
+from tracks_dagster.attempts.effects.local.logs import ship_journals
 from tracks_dagster.attempts.effects.local.processes import write_json
 from tracks_dagster.attempts.pod_files import ASK_EVERY_S, BEAT_EVERY_S
 from tracks_dagster.stores import open_store

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
-from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem, Gathered, gather
+from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem, Gathered, gather
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport, Orchestrator
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
@@ -180,7 +180,7 @@ def _onset_step(verdict: Verdict, evidence: Evidence) -> int | None:
 
 
 def _blamed_node(verdict: Verdict, evidence: Evidence, attempt: AttemptState) -> str | None:
-    """Return the node that was booted anew, or that of the rank that hung, that a control plane names,
+    """Return the node that was rebooted, or that of the rank that hung, that a control plane names,
     or that failed first."""
     if verdict.reason == TerminationReason.NODE_FAILURE and evidence.boot_ids:
         return min(evidence.boot_ids)

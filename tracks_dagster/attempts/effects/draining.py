@@ -1,7 +1,7 @@
-"""Empty a node: its runs save and go on elsewhere, and nothing new is opened onto it for a while.
+"""Empty a node: its runs save and continue elsewhere, and it gets no new attempts for a while.
 
-The quarantine stands before the first run is asked, so that no retry comes back to the node. The ends
-are planned: `node_drained`, free of debit, no interruption, and no strike.
+The quarantine is recorded before the first run is asked, so that no retry comes back to the node. The
+ends are planned: `node_drained`, free of debit, no interruption, and no strike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tracks_dagster.track.track import run_track
 
 DRAIN_S = 24 * 3600.0  # of the quarantine: a maintenance window
 KNOWN_S = 30 * 86_400.0  # a node on which nothing has run for longer is not known any more
-ATTEMPTS_MAX = 1000  # newest attempts on a node, from which its pools are told
+ATTEMPTS_MAX = 1000  # newest attempts on a node, from which its pools are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class Drained:
 
 
 def pools_of_node(tracks: Tracks, ledger: Ledger, node: str) -> list[str]:
-    """Return the pools in whose attempts `node` has worked of late, or whose records name it."""
+    """Return the pools in whose attempts `node` has worked lately, or whose records name it."""
     since = tracks.now() - timedelta(seconds=KNOWN_S)
     rows = ledger.query(
         "select pool, nodes_json from training_attempts where pool is not null and nodes_json like "
@@ -87,7 +87,7 @@ def drain_node(
     if not pools:
         raise UnknownRun(
             f"Nothing has run on a node {node!r} in the last {KNOWN_S / 86_400:g} days; `tracks pool` "
-            "lists the nodes. `--pool POOL` quarantines it there all the same."
+            "lists the nodes. `--pool POOL` quarantines it there anyway."
         )
     _refuse_local(ledger, node, pools)
     ends = [keep_off(tracks, each, node, for_s=for_s, by=by, why=why) for each in pools]
@@ -97,7 +97,7 @@ def drain_node(
     for run_id in _candidates(ledger, node, pools):
         try:
             answer = _empty(tracks, run_id, node, pools, by=by, why=words)
-        except TracksError as error:  # the others leave all the same
+        except TracksError as error:  # the others leave anyway
             problems.append(f"{run_id}: {error}")
             continue
         if answer is not None:

@@ -1,7 +1,7 @@
 """What the sensor run_evals does beside deciding: close evals that were lost, and ask for Dagster runs.
 
 An eval whose Dagster runs died before its evaluator ran stays open: another run is asked for, later
-each time (`attempts.effects.launch`), and after FRUITLESS_RUNS_MAX the attempt ends.
+each time (`attempts.launch`), and after FRUITLESS_RUNS_MAX the attempt ends.
 
 Every step can be repeated, and done by two sensors at once; one run's trouble does not keep the
 others waiting.
@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.attempts.effects.launch import (
+from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.launch import (
     FRUITLESS_RUNS_MAX,
     PendingLaunch,
     may_be_asked,
     pending_launch,
 )
-from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
 from tracks_dagster.data.effects.evals import Evals, end_eval, failed_end, has_run, stored_end
 from tracks_dagster.data.effects.promotion import Promotions

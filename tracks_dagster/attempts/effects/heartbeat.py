@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tracks_dagster.attempts.effects.launch import PendingLaunch
+from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.attempts.pace import about
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.names import LAUNCH_ATTEMPTS, RUN_EVALS

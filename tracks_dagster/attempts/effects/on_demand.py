@@ -34,7 +34,7 @@ class Asked:
 def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> Asked:
     """Ask the gang of the run's open attempt for a checkpoint.
 
-    Raises UnknownRun, InvalidInput saying why there is no gang here that could save, and GangError.
+    Raises UnknownRun, InvalidInput naming why no gang here could save, and GangError.
     """
     state = tracks.run(run_id)
     attempt = state.open_attempt
@@ -101,13 +101,13 @@ def _unreachable(place: RankPlace, here: GangReport, run_id: str) -> str:
     """Say why rank 0 was not asked. On a cluster there is no other machine to call this on."""
     if not here.sees_all_nodes and place.boot_id not in here.boot_ids.values():
         return (
-            f"its rank 0 runs on {place.node}, or ran before this machine was booted anew. Call this "
+            f"its rank 0 runs on {place.node}, or ran before this machine was rebooted. Call this "
             "on that machine, or let the script call a.save_soon()."
         )
     process = f"process {place.pid}" + (f" in pod {place.pod} on {place.node}" if place.pod else "")
     return (
         f"its rank 0, {process}, does not live any more or does not listen for SIGUSR1; "
-        f"`tracks status {run_id}` says how it stands."
+        f"`tracks status {run_id}` shows its state."
     )
 
 

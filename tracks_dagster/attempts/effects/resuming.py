@@ -43,12 +43,12 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 NOTE_BY = "supervisor"
-TOLD_MAX = 16  # checkpoints in one note: a record is at most 16 KiB
+NAMED_MAX = 16  # checkpoints in one note: a record is at most 16 KiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeCheck:
-    """What the supervisor has to know. refusal: why no gang may start; note: what is to be said."""
+    """refusal: why no gang may start; note: which allowed differences to record."""
 
     refusal: Condition | None = None
     note: Note | None = None
@@ -65,7 +65,7 @@ def check_resume(
     """Check what `attempt` builds on and what its gang would get.
 
     Writes nothing. By its environment an attempt that begins afresh is never refused, nor is one whose
-    checkpoint was written by a launch that told none.
+    checkpoint was written by a launch that recorded none.
     """
     refusal = _in_quarantine(tracks, state, attempt)
     if refusal is not None:
@@ -86,7 +86,7 @@ def check_resume(
     refused = [each for each in differing if each.is_refused]
     if refused and not attempt.opened.allows_environment_change:
         return ResumeCheck(
-            refusal=_refusal(tracks, ENVIRONMENT_DIFFERS, _refusal_words(state, refused[0]))
+            refusal=_refusal(tracks, ENVIRONMENT_DIFFERS, _describe_refusal(state, refused[0]))
         )
     return ResumeCheck(note=_note(state, attempt, differing))
 
@@ -147,8 +147,8 @@ def _compare(
 ) -> _Compared:
     """Compare what wrote `ref` with what the gang would get.
 
-    A fallback is not refused where a person let a later attempt go on with the libraries that are
-    found now: that word was about everything before.
+    A fallback is not refused where a person let a later attempt run with the libraries that are
+    found now: that covers everything before.
     """
     is_own = ref.run_id == state.run_id
     source = state if is_own else tracks.find_run(ref.run_id)
@@ -171,26 +171,26 @@ def _compare(
 def _judge(
     wrote: AttemptState | None, found: Mapping[str, Json], rules: Sequence[EnvironmentRule]
 ) -> Judgement:
-    """Judge what differs from the environment of an attempt; one that told none differs in nothing."""
+    """Judge what differs from the environment of an attempt; without one nothing differs."""
     saved = _comparable(wrote.placed) if wrote is not None and wrote.placed is not None else {}
     return judge(differences(saved, found), rules)
 
 
-def _refusal_words(state: RunState, refused: _Compared) -> str:
+def _describe_refusal(state: RunState, refused: _Compared) -> str:
     which = ", which it would fall back to from a corrupt one," if refused.is_fallback else ""
     return (
         f"{joined(refused.judgement.refused)}: {_named(refused.ref)}{which} was saved with other "
-        "libraries than the gang would get, so none was started. Install those again, or let it go "
-        f'on with `tracks retry {state.run_id} --why "…" --allow-environment-change`.'
+        "libraries than the gang would get, so none was started. Install those again, or allow it "
+        f'with `tracks retry {state.run_id} --why "…" --allow-environment-change`.'
     )
 
 
 def _note(state: RunState, attempt: AttemptState, differing: Sequence[_Compared]) -> Note | None:
-    """Return what is to be said of allowed differences; None without one, or when it was said."""
-    if not differing or _was_said(state, attempt):
+    """Return the note on allowed differences; None without one, or when it was left already."""
+    if not differing or _was_noted(state, attempt):
         return None
     sentences = []
-    for each in differing[:TOLD_MAX]:
+    for each in differing[:NAMED_MAX]:
         verb = "From a corrupt one it may fall back to" if each.is_fallback else "Resumes"
         allowed = f", allowed by {attempt.opened.decided_by}" if each.is_refused else ""
         words = joined(each.differences)
@@ -220,7 +220,7 @@ def _comparable(placed: AttemptPlaced) -> dict[str, Json]:
     return saved
 
 
-def _was_said(state: RunState, attempt: AttemptState) -> bool:
+def _was_noted(state: RunState, attempt: AttemptState) -> bool:
     """Whether a supervisor that died before the gang started left the note already."""
     return any(
         note.body.by == NOTE_BY and note.attempt_id == attempt.attempt_id for note in state.notes

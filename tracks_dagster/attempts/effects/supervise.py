@@ -1,4 +1,4 @@
-"""Supervise one attempt, from the claim to its end: what the Dagster run of an attempt does.
+"""Supervise one attempt from the claim to its end, in the attempt's Dagster run.
 
 A supervisor may come and go; training does not depend on it. It starts the gang or adopts the one
 that lives, and acts only while its claim is the newest in the track. A supervisor that dies anywhere
@@ -10,13 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tracks_dagster.attempts.drills import claim_note, was_claimed
 from tracks_dagster.attempts.effects.closing import close_attempt, find_attempt, is_over
-from tracks_dagster.attempts.effects.gathering import NO_PROBLEM, EndProblem
-from tracks_dagster.attempts.effects.hanging import judged_beats, keep_hang
-from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill
+from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem
 from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import (
@@ -28,15 +27,18 @@ from tracks_dagster.attempts.ports import (
     Orchestrator,
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.reasons import hangs
+from tracks_dagster.reasons.beats import Beat
 from tracks_dagster.reasons.evidence import START_FAILED, Condition
-from tracks_dagster.reasons.hangs import Hang, HangWatch, limits_of
+from tracks_dagster.reasons.hangs import Hang, HangWatch, StackDump, limits_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
-from tracks_dagster.track.bodies import AttemptSupervised, Note
+from tracks_dagster.stores.journals import last_step
+from tracks_dagster.track.bodies import AttemptSupervised, Drill, Note
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
-from tracks_dagster.track.records import Draft, Kind, format_time
+from tracks_dagster.track.records import Draft, Kind, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.track.track import run_track
 
@@ -56,8 +58,8 @@ def _kill_this_process() -> None:
 class Supervisor:
     """One supervising process: its Dagster run, the machine it runs on, and its ports.
 
-    foresee: tells the environment of a gang that would start now; policy: says which differences
-    from the one that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
+    foresee: the environment of a gang that would start now; policy: which differences from the one
+    that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
     drain_grace_s: for a gang that is drained, to finish a step and save. seen: called with the run's
     state whenever its track has grown. monotonic: a steady clock, in seconds; process: this one, for
     the claim; die: ends it as SIGKILL does, for the drill that plays it.
@@ -125,7 +127,7 @@ class Supervisor:
     def _start_or_adopt(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
         """See to it that the gang lives; return why it cannot any more, or None."""
         give_up_at = self.monotonic() + START_S_MAX
-        is_told = False
+        is_noted = False
         while True:
             try:
                 return self._start_or_adopt_once(ref, attempt)
@@ -134,9 +136,9 @@ class Supervisor:
                     return EndProblem(
                         message=str(error), conditions=self._start_failed(attempt, error)
                     )
-                if not is_told:
-                    self._tell_of_waiting(ref, error)
-                is_told = True
+                if not is_noted:
+                    self._note_waiting(ref, error)
+                is_noted = True
             self.sleep(START_AGAIN_S)
             _, attempt = find_attempt(self.tracks, ref)
             if not attempt.is_open or not self._holds(attempt):
@@ -164,7 +166,7 @@ class Supervisor:
             return EndProblem(message=str(error), conditions=self._start_failed(attempt, error))
         return None
 
-    def _tell_of_waiting(self, ref: AttemptRef, error: GangError) -> None:
+    def _note_waiting(self, ref: AttemptRef, error: GangError) -> None:
         """Say in the track, once, why the gang has not begun: a person may be able to help."""
         again = f"It is asked again every {START_AGAIN_S:g} s, for {START_S_MAX:g} s."
         note = Note(by="supervisor", text=f"{self.tracks.clean(str(error))} {again}")
@@ -172,21 +174,21 @@ class Supervisor:
         self.tracks.note_run(ref.run_id, draft)
 
     def _start_failed(self, attempt: AttemptState, error: GangError) -> tuple[Condition, ...]:
-        """Return what a cluster said when it refused the gang; on this machine nobody else spoke."""
+        """Return a cluster's refusal of the gang; on this machine there is none beside the error."""
         launcher = attempt.opened.compute.launcher
         if launcher == LOCAL:
             return ()
-        told = Condition(
+        refused = Condition(
             type=START_FAILED,
             reason="",
             message=str(error),
             at=format_time(self.tracks.now()),
             source=launcher,
         )
-        return (told,)
+        return (refused,)
 
     def _refuse_resume(self, state: RunState, attempt: AttemptState) -> EndProblem | None:
-        """Return why the attempt may not resume as it was opened to, or say what differs and go on."""
+        """Return why the attempt may not resume as opened; None if it may, differences noted."""
         resume = check_resume(
             self.tracks, state, attempt, foresee=self.foresee, rules=self.policy.environment
         )
@@ -220,7 +222,7 @@ class Supervisor:
             hang = hang_watch.look(judged_beats(report), self.monotonic())
             if hang is not None and drained_at is None:
                 found = keep_hang(self.tracks, self.gangs, ref, hang)
-                if not self._goes_on(ref, hang):
+                if not self._has_moved(ref, hang):
                     return self._end_hung(ref, found)
             if state.stop_for(attempt) is not None:
                 drained_at = self.monotonic() if drained_at is None else drained_at
@@ -229,7 +231,7 @@ class Supervisor:
                     return self._close(ref)
             self.sleep(POLL_S)
 
-    def _goes_on(self, ref: AttemptRef, hang: Hang) -> bool:
+    def _has_moved(self, ref: AttemptRef, hang: Hang) -> bool:
         """Whether a rank has moved, or ended by itself, while the stacks were taken."""
         report = self.gangs.observe(ref.run_id, ref.attempt_id)
         return tuple(judged_beats(report)) != hang.beats
@@ -285,3 +287,68 @@ def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpe
         script=script,
         environment=allocator_environment(attempt.opened.config),
     )
+
+
+def judged_beats(report: GangReport) -> Sequence[Beat]:
+    """Return the beats to look for a hang in: none once a rank has ended, the others follow it."""
+    if report.phase is not GangPhase.ALIVE or any(rank.has_ended for rank in report.ranks):
+        return ()
+    return report.beats
+
+
+def keep_hang(tracks: Tracks, gangs: GangLauncher, ref: AttemptRef, hang: Hang) -> Condition:
+    """Take a stack dump of every rank, store them, and return the finding as a condition.
+
+    The dumps are objects beside the evidence, named by their sha256. A launcher that cannot dump
+    keeps nobody from ending the gang.
+    """
+    try:
+        dumps = gangs.dump_stacks(ref.run_id, ref.attempt_id)
+    except GangError as error:
+        dumps = tuple(StackDump(rank=b.rank, text="", problem=str(error)) for b in hang.beats)
+    kept = [
+        f"stacks of rank {dump.rank}: {_store_stacks(tracks, ref, tracks.clean(dump.text))}"
+        for dump in dumps
+        if dump.text
+    ]
+    behind = hangs.laggards(hang, dumps)
+    return Condition(
+        type=hangs.CONDITION,
+        reason=hangs.reason_of(behind),
+        message="\n".join([hangs.describe(hang, dumps), *kept]),
+        at=format_time(tracks.now()),
+        source="supervisor",
+        rank=behind[0].rank if len(behind) == 1 else None,
+    )
+
+
+def _store_stacks(tracks: Tracks, ref: AttemptRef, text: str) -> str:
+    data = text.encode()
+    key = f"runs/{ref.run_id}/attempts/{ref.attempt_id}/evidence/{sha256_hex(data)}.txt"
+    tracks.store.put(key, data)
+    return key
+
+
+def steps_done(tracks: Tracks, state: RunState) -> int:
+    """Return the newest step that a rank of the run's last attempt has shipped; 0 before."""
+    attempt = state.last_attempt
+    if attempt is None or attempt.placed is None:
+        return 0
+    launch_id = attempt.placed.launch_id
+    line = last_step(tracks.store, state.run_id, attempt.attempt_id, launch_id)
+    return line.step if line is not None else 0
+
+
+def claim_outside_drill(tracks: Tracks, state: RunState, kind: str, step: int) -> Drill | None:
+    """Claim a drill of that kind that is due now that `step` is done; None when there is none.
+
+    Two that claim at once both fire: the drills of one kind have one player at a time.
+    """
+    for index, drill in enumerate(state.declared.drills):
+        is_due = drill.kind == kind and step >= drill.step
+        if not is_due or was_claimed(tracks.records(run_track(state.run_id)), index):
+            continue
+        draft: Draft = tracks.draft(Kind.NOTE, claim_note(index, drill))
+        tracks.note_run(state.run_id, draft)
+        return drill
+    return None

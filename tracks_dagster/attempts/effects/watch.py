@@ -1,19 +1,21 @@
-"""What sensors do beside deciding: look at every open attempt, and close those that nobody will.
+"""What sensors do beside deciding: survey open attempts, close lost ones, take old partitions away.
 
 Every step can be repeated, and done by two sensors at once; one run's trouble does not keep the others
-waiting. Which attempts need a Dagster run is planned by `attempts.effects.launch`.
+waiting. Which attempts need a Dagster run is planned by `attempts.launch`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from tracks_dagster.attempts.effects.closing import close_attempt
-from tracks_dagster.attempts.effects.launch import OpenAttempt, is_lost, needs_supervisor
 from tracks_dagster.attempts.effects.world import World
+from tracks_dagster.attempts.launch import OpenAttempt, is_lost, needs_supervisor
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.ledger.effects.ticks import ONE_BY_ONE, Tick, TimeSlice, take_turns
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import runs_with_open_attempts
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
@@ -22,6 +24,12 @@ from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.track import run_track
 
 CLOSE_S_MAX = 20.0  # of a tick: to look and to close
+# Of one asset. Dagster's own advice is to stay below 100 000; its lists are read whole.
+PARTITIONS_MAX = 20_000
+FRESH = timedelta(days=1)  # a run that finished so recently stays, however many there are
+PRUNE_EVERY = timedelta(hours=1)
+LEAVE_MAX = 200  # in one tick, of all assets: Dagster deletes them one by one, 10 to 40 a second
+RUNS_A_QUERY = 500
 
 
 def survey(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[OpenAttempt]:
@@ -83,3 +91,48 @@ def _look(world: World, run_id: str) -> OpenAttempt | None:
 def _known(claims: Iterable[str], orchestrator: Orchestrator) -> str | None:
     """Return the first that Dagster still has: it shows no group of a run that was deleted."""
     return next((each for each in claims if orchestrator.find(each) is not None), None)
+
+
+def leaving(
+    keys: Sequence[str],
+    finished_at: Mapping[str, datetime],
+    now: datetime,
+    *,
+    keep_days: float,
+    keys_max: int = PARTITIONS_MAX,
+) -> list[str]:
+    """Return which partitions of one asset leave Dagster's UI, the run that finished first first.
+
+    Those of finished runs that are old, or too many for Dagster's pages to stay fast. Records, ledger
+    and store keep everything; `tracks explain`, `report` and `sql` show it as before.
+
+    keys: `RUN/…`; finished_at: of the runs that are; one that is not there has not finished.
+    """
+    finished = sorted(
+        (finished_at[run], key) for key in keys if (run := run_of(key)) in finished_at
+    )
+    surplus = len(keys) - keys_max
+    return [
+        key
+        for index, (at, key) in enumerate(finished)
+        if now - at > timedelta(days=keep_days) or (index < surplus and now - at > FRESH)
+    ]
+
+
+def run_of(key: str) -> str:
+    """Return the run that a partition of ours belongs to."""
+    return key.partition("/")[0]
+
+
+def finished_runs(ledger: Ledger, run_ids: Sequence[str]) -> dict[str, datetime]:
+    """Return when each of these runs finished; those that have not are left out."""
+    found: dict[str, datetime] = {}
+    for begin in range(0, len(run_ids), RUNS_A_QUERY):
+        given = {f"run_{i}": each for i, each in enumerate(run_ids[begin : begin + RUNS_A_QUERY])}
+        rows = ledger.query(
+            "select run_id, finished_at from training_runs where finished_at is not null "
+            f"and run_id in ({', '.join(f':{name}' for name in given)})",
+            given,
+        )
+        found |= {row["run_id"]: row["finished_at"] for row in rows}
+    return found

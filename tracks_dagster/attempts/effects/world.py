@@ -25,7 +25,7 @@ class World:
 
     checkpoints: None leaves out every remedy that is work: nothing is collected, read or quarantined.
     holds: those that a tick has read already, with its pools; without pools there are no storms.
-    nodes: without it none is struck; those on hold are avoided all the same.
+    nodes: without it none is struck; those on hold are still avoided.
     """
 
     tracks: Tracks

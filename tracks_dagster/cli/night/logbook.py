@@ -140,7 +140,7 @@ def note_command(target: str, text: str, by: str, as_json: bool) -> None:
     `tracks explain` shows it and `tracks search` finds it. Anything like a password is hidden.
     """
     # search, beside it, only reads
-    from tracks_dagster.attempts.effects.noting import note
+    from tracks_dagster.attempts.effects.notes import note
 
     run_id, attempt_id = parse_target(target)
     check_words({"note": text, "by": by})

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 import click
 
-from tracks_dagster.attempts.effects.kept_logs import kept_logs
-from tracks_dagster.attempts.effects.local.log_tails import read_tail
-from tracks_dagster.attempts.effects.local.rank_logs import GrowingLog, find_logs
+from tracks_dagster.attempts.effects.evidence import kept_logs
+from tracks_dagster.attempts.effects.local.logs import GrowingLog, find_logs, read_tail
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     archive_option,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tracks_dagster.attempts.machine import size_words
-from tracks_dagster.attempts.pace import Span, about, told
+from tracks_dagster.attempts.machine import describe_size
+from tracks_dagster.attempts.pace import Span, about, format_span
 from tracks_dagster.cli.common import print_table
 from tracks_dagster.recovery.effects.triage.judge import Triage
 from tracks_dagster.recovery.effects.triage.line import Line
@@ -144,7 +144,7 @@ def _left(line: Line) -> str:
     if line.left_s == 0:
         return "–"
     span = Span(seconds=line.left_s, low_s=line.left_low_s, high_s=line.left_high_s)
-    return told(span) if line.pace is not None else f"{told(span)}, declared"
+    return format_span(span) if line.pace is not None else f"{format_span(span)}, declared"
 
 
 def _code(lines: Sequence[Line]) -> Iterator[str]:
@@ -196,12 +196,12 @@ def _paces(lines: Sequence[Line]) -> Iterator[str]:
             continue
         step = Span(seconds=line.step_s, low_s=line.step_low_s, high_s=line.step_high_s)
         epoch = f", {line.epoch_s / 60:.2f} min an epoch" if line.epoch_s is not None else ""
-        yield f"  {line.run_id}: {told(step)} a step{epoch}; {line.steps_left} steps are left"
+        yield f"  {line.run_id}: {format_span(step)} a step{epoch}; {line.steps_left} steps are left"
 
 
 def _devices(found: Triage) -> Iterator[str]:
     for gpu in found.devices.gpus:
-        used, total = size_words(gpu.used_bytes), size_words(gpu.total_bytes)
+        used, total = describe_size(gpu.used_bytes), describe_size(gpu.total_bytes)
         yield f"  {gpu.uuid} ({gpu.name}): {used} of {total} in use"
     if found.devices.problem is not None:
         yield f"  not known: {found.devices.problem}"
@@ -209,7 +209,7 @@ def _devices(found: Triage) -> Iterator[str]:
 
 def _orphans(found: Triage) -> Iterator[str]:
     for each in found.orphan_memory:
-        yield f"  {size_words(each.used_bytes)} of {each.device} {each.uuid}: {each.words}"
+        yield f"  {describe_size(each.used_bytes)} of {each.device} {each.uuid}: {each.words}"
 
 
 def _evidence(lines: Sequence[Line]) -> Iterator[str]:

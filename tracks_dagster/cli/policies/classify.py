@@ -9,8 +9,12 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.attempts.effects.given_verdict import give_verdict
-from tracks_dagster.attempts.effects.reclassify import Reread, reclassify, reclassify_all
+from tracks_dagster.attempts.effects.verdicts import (
+    Reread,
+    give_verdict,
+    reclassify,
+    reclassify_all,
+)
 from tracks_dagster.cli import BAD_NEWS, WRONG_USE
 from tracks_dagster.cli.common import (
     as_json,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
-from tracks_dagster.attempts.effects.opening.runs import PROMOTION_ALIAS
+from tracks_dagster.attempts.effects.runs import PROMOTION_ALIAS
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     as_json,

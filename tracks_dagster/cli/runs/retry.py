@@ -8,8 +8,11 @@ from typing import Any
 
 import click
 
-from tracks_dagster.attempts.effects.opening.attempt_changes import AttemptChanges
-from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
+from tracks_dagster.attempts.effects.manual_retry import (
+    AttemptChanges,
+    ManualRetry,
+    retry_by_person,
+)
 from tracks_dagster.cli.common import (
     as_json,
     by_option,

@@ -12,8 +12,8 @@ from pathlib import Path
 import click
 
 from tracks_dagster.attempts.drills import parse_drill
-from tracks_dagster.attempts.effects.local.code_version import read_code_version
-from tracks_dagster.attempts.effects.opening.runs import RunRequest, declare
+from tracks_dagster.attempts.effects.local.checkout import read_code_version
+from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
 from tracks_dagster.cli.start.driving import play_daemon_death

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 import click
 
-from tracks_dagster.attempts.effects.opening.manual_retry import ManualRetry, retry_by_person
-from tracks_dagster.attempts.effects.outside_drills import claim_outside_drill, steps_done
+from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
+from tracks_dagster.attempts.effects.supervise import claim_outside_drill, steps_done
 from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Interrupts, RunFollower
 from tracks_dagster.cli.start.views import View, open_view
 from tracks_dagster.home.dagster_home import DagsterHome

@@ -12,10 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from tracks_dagster.attempts.effects.local.code_changes import read_code_diff
-from tracks_dagster.attempts.effects.local.code_version import read_code_version
-from tracks_dagster.attempts.effects.opening.branches import Origin, find_origin
-from tracks_dagster.attempts.effects.opening.runs import (
+from tracks_dagster.attempts.effects.branches import Origin, find_origin
+from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
+from tracks_dagster.attempts.effects.runs import (
     STAGES,
     RunRequest,
     check_request,

@@ -21,7 +21,7 @@ from typing import Annotated
 from pydantic import AfterValidator, ConfigDict, Field, PlainValidator
 from pydantic.alias_generators import to_camel
 
-from tracks_dagster.attempts.kube_words import (
+from tracks_dagster.attempts.kubernetes_names import (
     DNS_NAME,
     LABEL_KEY,
     LABEL_VALUE,

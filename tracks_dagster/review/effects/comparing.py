@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.attempts.effects.noting import known_attempt
+from tracks_dagster.attempts.effects.notes import known_attempt
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView, attempt_views
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT

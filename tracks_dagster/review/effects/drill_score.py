@@ -87,7 +87,7 @@ def _found_action(run: RunReceipts, kind: str) -> str:
         return Action.REFUSED.value
     if kind == "evaluator_crash" and len(run.state.evals) > 1 and len(run.state.attempts) == 1:
         return Action.EVAL_RETRIED.value
-    action = Action.RETRIED if len(run.state.attempts) > 1 else Action.GOES_ON
+    action = Action.RETRIED if len(run.state.attempts) > 1 else Action.CONTINUES
     return str(action.value)
 
 
@@ -98,7 +98,7 @@ def _wrong(
     if reason != expected:
         yield f"ended as {reason}"
     if action != kind.action.value:
-        yield f"the run was {action}" if action != Action.GOES_ON.value else "nothing was retried"
+        yield f"the run was {action}" if action != Action.CONTINUES.value else "nothing was retried"
     meant = RunLifecycle.REFUSED if kind.action is Action.REFUSED else RunLifecycle.SUCCEEDED
     if run.status.state != meant:
         yield f"the run is {run.status.state}: {run.status.why}"

@@ -13,14 +13,14 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.hanging import heard_at, silence
 from tracks_dagster.attempts.effects.heartbeat import (
     Heartbeat,
     describe_age,
     describe_launch,
     read_heartbeat,
 )
-from tracks_dagster.attempts.effects.launch import next_sensor
+from tracks_dagster.attempts.launch import next_sensor
+from tracks_dagster.attempts.pace import describe_silence, last_sign_at
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import describe_sources
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -148,7 +148,11 @@ def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
     tail = journal_end(tracks.store, row)
     if not tail.steps and row["attempt_count"] > 0:
         return None  # an attempt before it may have run steps
-    heard = silence(row["run_id"], tail.last_line_at, tracks.now()) if has_a_gang(row) else None
+    heard = (
+        describe_silence(row["run_id"], tail.last_line_at, tracks.now())
+        if has_a_gang(row)
+        else None
+    )
     return replace(_line_of(row, tail, why=row["state_why"]), silence=heard)
 
 
@@ -179,7 +183,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
     waiting = waiting_for(state, heartbeat, tracks.now())
     attempt, source = state.last_attempt, state.declared.branched_from
     tail, step, loss = _progress(tracks.store, state)
-    heard = heard_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
+    heard = last_sign_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
     promoted = [p.body.alias for p in state.promotions if p.body.promoted]
     return RunLine(
         run_id=state.run_id,
@@ -195,7 +199,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         steps=state.declared.config.get("steps"),
         loss=loss,
         promoted_to=promoted[-1] if promoted else None,
-        silence=silence(state.run_id, heard, tracks.now()),
+        silence=describe_silence(state.run_id, heard, tracks.now()),
     )
 
 

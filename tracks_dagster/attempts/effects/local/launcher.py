@@ -19,8 +19,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.journal_shipping import ship_journals
-from tracks_dagster.attempts.effects.local.log_tails import read_tail
+from tracks_dagster.attempts.effects.local.logs import clean_logs, read_tail, ship_journals
 from tracks_dagster.attempts.effects.local.processes import (
     Process,
     boot_id,
@@ -29,7 +28,6 @@ from tracks_dagster.attempts.effects.local.processes import (
     worker_environment,
     write_json,
 )
-from tracks_dagster.attempts.effects.local.rank_logs import clean_logs
 from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
 from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
@@ -107,8 +105,8 @@ class LocalLauncher:
                     boot_ids={platform.node(): boot_id()},
                 )
             lives = parent.lives or bool(parent.group)
-            told = read_json(folder / "gang_exit.json") or {"ranks": []}
-            ranks = self._ranks(folder, told["ranks"], gone=not lives)
+            ended = read_json(folder / "gang_exit.json") or {"ranks": []}
+            ranks = self._ranks(folder, ended["ranks"], gone=not lives)
             if lives and not parent.lives:
                 processes = _rank_processes(folder)
                 ranks = tuple(self._unwatched(end, processes.get(end.rank)) for end in ranks)
@@ -122,8 +120,8 @@ class LocalLauncher:
                 where=platform.node(),
                 boot_ids={platform.node(): boot_id()},
                 beats=_beats(folder, len(ranks)),
-                cgroup=told.get("cgroup", {}),
-                kernel_lines=tuple(told.get("kernel_lines", ())),
+                cgroup=ended.get("cgroup", {}),
+                kernel_lines=tuple(ended.get("kernel_lines", ())),
             )
 
     def drain(self, run_id: str, attempt_id: int, *, grace_s: float) -> None:
@@ -154,7 +152,7 @@ class LocalLauncher:
         return True
 
     def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
-        """Signal every living rank that has said that it can dump, and read what it wrote."""
+        """Signal every living rank that can dump, and read what it wrote."""
         folder = self._folder(run_id, attempt_id)
         with _translated("dump the stacks of", run_id, attempt_id):
             return dump_stacks(folder, _rank_processes(folder), clean=self._clean)

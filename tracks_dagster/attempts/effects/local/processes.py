@@ -1,4 +1,4 @@
-"""What a process is, so that it can be told from another that got its number later.
+"""Processes of this machine, each identified so that another with its number is not taken for it.
 
 A pid alone names nothing: numbers are given again, and after a reboot all of them are. Here a process
 is its pid, its start time and the machine's boot. Standard library only, because the gang's parent
@@ -20,21 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-# --- worker environment ---------------------------------------------------------------------------
-#
-# The environment of a process that trains or evaluates: it talks to the object store only.
-
-# No credentials of a database, and no Dagster instance to join.
-_KEPT_BACK = ("DAGSTER_", "TRACKS_POSTGRES_URL", "PGPASSWORD")
-
-
-def worker_environment() -> dict[str, str]:
-    """Return this process's variables without those that a worker must not have."""
-    return {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
-
-
 PS_TIMEOUT_S = 10.0
 COMMAND_CHARACTERS_MAX = 80  # of a command line, in words
+# Of a process that trains or evaluates: no credentials of a database, no Dagster instance to join.
+_KEPT_BACK = ("DAGSTER_", "TRACKS_POSTGRES_URL", "PGPASSWORD")
 _PROC = Path("/proc")
 _ON_LINUX = sys.platform == "linux"
 
@@ -136,12 +125,17 @@ def describe_process(pid: int) -> str:
     words = [word for word in command.split("\0") if word]
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         words = words[1:]
-    told = " ".join([Path(words[0]).name, *words[1:]]) if words else ""
-    return f"pid {pid} ({told[:COMMAND_CHARACTERS_MAX]})" if told else f"pid {pid}"
+    command = " ".join([Path(words[0]).name, *words[1:]]) if words else ""
+    return f"pid {pid} ({command[:COMMAND_CHARACTERS_MAX]})" if command else f"pid {pid}"
+
+
+def worker_environment() -> dict[str, str]:
+    """Return this process's variables without those that a process that trains must not have."""
+    return {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal (SIGSTOP, a debugger) holds the process: it runs no code until it goes on."""
+    """Whether a signal (SIGSTOP, a debugger) holds the process, so that it runs no code."""
     if not _ON_LINUX:
         return _output("ps", "-o", "stat=", "-p", str(pid)).startswith("T")
     stat = _stat(pid)

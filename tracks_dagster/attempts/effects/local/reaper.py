@@ -5,7 +5,7 @@
 Whoever uses FOLDER's NAME (the daemon, a web server) holds NAME.users shared. The kernel takes such a
 lock back when its process is gone, so a reaper waits for its turn, which costs nothing, and then ends
 the process groups that NAME.pid names: code servers and run workers are in them. Gangs are not, each
-has a session of its own: one that trains goes on and is adopted.
+has a session of its own: one that trains continues and is adopted.
 
 A reaper that was killed is replaced while the home is in use; killed together with the last user it
 leaves something behind, which `unused` finds. PR_SET_PDEATHSIG is no way: it follows the thread that

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import signal
 import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.processes import Process, is_stopped
-from tracks_dagster.attempts.stack_files import DUMP_SIGNAL, stack_file
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.text.redact import Redact
 
+DUMP_SIGNAL = signal.SIGUSR2
 DUMP_S_MAX = 5.0  # for all ranks together: they dump in milliseconds, or never
 SETTLED_S = 0.2  # a dump that has not grown for so long is whole
 POLL_S = 0.02
@@ -24,7 +25,7 @@ GONE = "its process is gone"
 def dump_stacks(
     folder: Path, ranks: Mapping[int, Process], *, clean: Redact
 ) -> tuple[StackDump, ...]:
-    """Return the dump of every rank, or why there is none. Harmless to a rank that goes on."""
+    """Return the dump of every rank, or why there is none. Harmless to a rank that runs."""
     sizes: dict[int, int] = {}
     problems: dict[int, str] = {}
     for rank, process in ranks.items():
@@ -34,7 +35,7 @@ def dump_stacks(
         size = stack_file(folder, rank).stat().st_size
         try:
             os.kill(process.pid, DUMP_SIGNAL)
-        except ProcessLookupError:  # the stacks of the others tell all the more
+        except ProcessLookupError:  # the stacks of the others matter all the more
             problems[rank] = GONE
         else:
             sizes[rank] = size
@@ -93,3 +94,8 @@ def enable_dumps(work: Path, rank: int) -> None:
     faulthandler.register(DUMP_SIGNAL, file=file, all_threads=True, chain=False)
     faulthandler.enable(file=sys.stderr, all_threads=True)
     scratch.replace(path)  # only now may anybody signal: the default would end the process
+
+
+def stack_file(work: Path, rank: int) -> Path:
+    """Return the file that a rank's dumps go to; there once the rank can dump."""
+    return work / "stacks" / f"rank-{rank}.txt"

@@ -1,7 +1,7 @@
 """The machine that this process runs on: its boot, its processes, its devices. Reads only.
 
-`nvidia-smi` is asked where there is one, for a bounded time: a driver that hangs is told as a problem
-and holds nobody up, not even where it hangs so fast that its process cannot be killed.
+`nvidia-smi` is asked where there is one, for a bounded time: a driver that hangs is reported as a
+problem and delays nobody, not even where it hangs so fast that its process cannot be killed.
 """
 
 from __future__ import annotations

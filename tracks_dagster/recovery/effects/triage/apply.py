@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.effects.closing import close_attempt
-from tracks_dagster.attempts.effects.gathering import EndProblem
-from tracks_dagster.attempts.effects.opening.first_attempts import FirstAttempts
-from tracks_dagster.attempts.effects.opening.retry import Retries
+from tracks_dagster.attempts.effects.evidence import EndProblem
+from tracks_dagster.attempts.effects.retry import Retries
+from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import settle

@@ -15,8 +15,8 @@ from tracks_dagster.attempts.machine import (
     Devices,
     MachineNow,
     OrphanMemory,
+    describe_size,
     orphan_memory,
-    size_words,
 )
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.ledger.ports import Ledger
@@ -228,7 +228,7 @@ def _holding(line: Line, devices: Devices, ranks: Mapping[int, str]) -> Line:
     held = tuple(
         Sign(
             cell="memory",
-            words=f"pid {each.pid} holds {size_words(each.used_bytes)} of {each.uuid} now",
+            words=f"pid {each.pid} holds {describe_size(each.used_bytes)} of {each.uuid} now",
             source="nvidia-smi",
             data={"pid": each.pid, "device": each.uuid, "used_bytes": each.used_bytes},
         )

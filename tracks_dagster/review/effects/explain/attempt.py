@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from tracks_dagster.attempts.continuity import Continuity
-from tracks_dagster.attempts.effects.hanging import heard_at, silence
+from tracks_dagster.attempts.pace import describe_silence, last_sign_at
 from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.review.effects.explain.explanation import DataSeen, Progress, Resumed, Tried
 from tracks_dagster.review.effects.narrate import sentence
@@ -111,7 +111,7 @@ def explain_progress(
     if not attempt.is_open:
         return None
     newest = receipt.steps[-1] if receipt.steps else None
-    silent = silence(run_id, heard_at(attempt, last_line_at), now)
+    silent = describe_silence(run_id, last_sign_at(attempt, last_line_at), now)
     steps = attempt.opened.config.get("steps")
     return Progress(
         step=newest.step if newest else None,

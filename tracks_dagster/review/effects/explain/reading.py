@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.attempts.effects.kept_logs import CHANGED
+from tracks_dagster.attempts.effects.evidence import CHANGED
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from tracks_dagster.attempts.effects.gathering import read_journal_end
-from tracks_dagster.attempts.effects.kept_logs import read_evidence, read_places
+from tracks_dagster.attempts.effects.evidence import read_evidence, read_journal_end, read_places
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import next_start, not_known
 from tracks_dagster.holds.hold import CleanStart

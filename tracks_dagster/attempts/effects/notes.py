@@ -1,4 +1,4 @@
-"""Write down what a person knows and the machine does not: of a run, or of one of its attempts."""
+"""Notes: what a person knows of a run or an attempt and the machine does not."""
 
 from __future__ import annotations
 

@@ -1,38 +1,42 @@
-"""Gather what is known of an attempt's end: the launcher's report, last words, journals, requests.
+"""The evidence of an attempt's end: gathered from launcher, last words and journals, and read back.
 
 Only the launch that the track places counts; before there is one, all launches of the attempt do. All
-text is cleaned of secrets here, before it is stored. Nothing is judged.
+text is cleaned of secrets here, before it is stored. Nothing is judged. The whole logs of the ranks
+stay in the work folder of the machine that ran them (`attempts.effects.local.logs`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tracks_dagster.attempts.effects.kept_logs import read_places
+from tracks_dagster.attempts.pod_files import decode_end, end_key, gang_prefix
 from tracks_dagster.attempts.ports import GangPhase, GangReport, OrchestratorRun
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.stores.journals import journal_prefix, line_time, parse_lines, spent_of
-from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.bodies import AttemptPlaced, RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import TrackBroken
+from tracks_dagster.track.placement import decode_places, places_key
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import Redact
 
 LAUNCHES_MAX = 64  # of one attempt; each is one restart of rank 0 by something that is not ours
 KEYS_MAX = 4096  # of ranks that ended before their launch had an id
+_NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
+CHANGED = "The stored evidence was changed after the verdict: run `tracks fsck`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalEnd:
     """The end of rank 0's journal. began: whether the launch wrote any line at all.
 
-    spent: by the newest line that tells it; last_stepped_at: when the last step was done.
+    spent: by the newest line that has it; last_stepped_at: when the last step was done.
     """
 
     began: bool = False
@@ -45,7 +49,7 @@ class JournalEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """The evidence, and what `attempt_ended` tells beside it."""
+    """The evidence, and what `attempt_ended` records beside it."""
 
     evidence: Evidence
     journal: JournalEnd
@@ -76,7 +80,7 @@ def gather(
     run: the Dagster run of its newest claim, if Dagster still lists it.
     """
     store, clean = tracks.store, tracks.clean
-    launch_ids, words = _launches_and_words(store, state, attempt)
+    launch_ids, words = _launches_and_last_words(store, state, attempt)
     journals = [journal_prefix(state.run_id, attempt.attempt_id, id_, 0) for id_ in launch_ids]
     ends = [read_journal_end(store, journal) for journal in journals]
     journal = max(ends, key=lambda end: end.last_step or 0, default=JournalEnd())
@@ -126,25 +130,24 @@ def read_journal_end(store: ObjectStore, journal: str) -> JournalEnd:
     return found
 
 
-def _launches_and_words(
+def _launches_and_last_words(
     store: ObjectStore, state: RunState, attempt: AttemptState
 ) -> tuple[list[str], dict[int, LastWord]]:
     """Return the ids of the launches that count, and each rank's last word in them."""
     prefix = f"runs/{state.run_id}/attempts/{attempt.attempt_id}/"
     if attempt.placed is not None:
         launch_id = attempt.placed.launch_id
-        return [launch_id], _words(store, store.list(f"{prefix}{launch_id}/exit/"))
+        return [launch_id], _last_words(store, store.list(f"{prefix}{launch_id}/exit/"))
     folders = (name for name in store.folders(prefix) if name not in _NO_LAUNCHES)
     names = list(islice(folders, LAUNCHES_MAX))
     early = islice(store.list(f"{prefix}early/"), KEYS_MAX)
     exits = [key for name in names for key in store.list(f"{prefix}{name}/exit/")]
-    return names, _words(store, [*exits, *(key for key in early if key.endswith("/exit.json"))])
+    return names, _last_words(
+        store, [*exits, *(key for key in early if key.endswith("/exit.json"))]
+    )
 
 
-_NO_LAUNCHES = {"early", "evidence", "gang", "pods"}  # the other names below an attempt
-
-
-def _words(store: ObjectStore, keys: Iterable[str]) -> dict[int, LastWord]:
+def _last_words(store: ObjectStore, keys: Iterable[str]) -> dict[int, LastWord]:
     """Return the earliest last word of each rank; one that cannot be read is left out."""
     words: dict[int, LastWord] = {}
     for key in keys:
@@ -216,3 +219,53 @@ def _drills_fired(state: RunState, attempt: AttemptState) -> tuple[str, ...]:
         for note in state.notes
         if note.body.by == "drill" and note.seq > attempt.opened_seq
     )
+
+
+def kept_logs(store: ObjectStore, run_id: str, attempt: AttemptState) -> Mapping[int, str]:
+    """Return the end of each rank's log, or the traceback of its last word, by rank.
+
+    Of an attempt that has ended from its evidence. Of an open one on a cluster from the pods that
+    have ended: what runs there is in the store only then. Ranks that left nothing are missing.
+    """
+    evidence, _ = read_evidence(store, attempt)
+    ends = evidence.ranks if evidence is not None else _pod_ends(store, run_id, attempt.attempt_id)
+    texts = {end.rank: end.log_tail or _traceback(end) for end in ends}
+    return {rank: text for rank, text in sorted(texts.items()) if text}
+
+
+def _pod_ends(store: ObjectStore, run_id: str, attempt_id: int) -> list[RankEnd]:
+    pods = store.folders(gang_prefix(run_id, attempt_id))
+    ends = [decode_end(store.get(end_key(run_id, attempt_id, uid))) for uid in pods]
+    return [rank for end in ends if end is not None for rank in end.ranks]
+
+
+def _traceback(end: RankEnd) -> str:
+    return end.last_word.traceback_tail if end.last_word is not None else ""
+
+
+def read_evidence(store: ObjectStore, attempt: AttemptState) -> tuple[Evidence | None, str | None]:
+    """Return the stored evidence, or None and what is wrong with it."""
+    if attempt.ended is None:
+        return None, None
+    data = store.get(attempt.ended.evidence_key)
+    if data is None:
+        return None, f"The evidence ({attempt.ended.evidence_key}) is not in the store."
+    if sha256_hex(data) != attempt.ended.evidence_sha256:
+        return None, CHANGED
+    return from_json(Evidence, json.loads(data)), None
+
+
+def read_places(
+    store: ObjectStore, run_id: str, attempt_id: int, placed: AttemptPlaced | None
+) -> tuple[RankPlace, ...]:
+    """Return the place of each rank; what the record holds where the object is lost."""
+    if placed is None:
+        return ()
+    sha256 = placed.places_sha256
+    if sha256 is None:
+        return placed.ranks
+    data = store.get(places_key(run_id, attempt_id, placed.launch_id, sha256))
+    try:
+        return placed.ranks if data is None else decode_places(data, sha256)
+    except TrackBroken:
+        return placed.ranks

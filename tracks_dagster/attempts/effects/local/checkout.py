@@ -1,11 +1,15 @@
-"""What a checkout has beside its commit, as one diff that `git apply` takes.
+"""Which code a run trains: the commit of a checkout, and its local changes as one diff.
 
-Kept with a run, so that "local changes" can be had again. Files that cannot or may not be in it are
-named in its first lines, which git passes over: binary ones, large ones, those with a secret in them.
+Asked once for each declared run. An image holds no checkout: its build left the commit in a file. A
+folder with neither, a machine without git or a git that does not answer gives None, never an error:
+not knowing the commit stops nobody from training. `git apply` takes the diff. Files that cannot or may
+not be in it are named in its first lines, which git passes over: binary ones, large ones, those with a
+secret in them.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import shutil
@@ -14,16 +18,39 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.text.redact import Redact
 
+GIT_S_MAX = 10.0  # a checkout on a slow network disk answers late; a broken one never
+DISTRIBUTION = "tracks-dagster"
+BUILT_FROM = "GIT_COMMIT"  # the file that an image's build leaves beside workspace.yaml
 DIFF_BYTES_MAX = 1024 * 1024  # of all files together
 UNTRACKED_BYTES_MAX = 256 * 1024  # of a file that git does not know
-GIT_S_MAX = 10.0
 
-_FILE = re.compile(
-    rb"^(?=diff --git )", re.MULTILINE
-)  # lines of content begin with " ", "+" or "-"
+# Lines of content begin with " ", "+" or "-".
+_FILE = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 _BINARY = re.compile(rb"^(?:Binary files .* differ|GIT binary patch)$", re.MULTILINE)
+
+
+def read_code_version(folder: Path) -> CodeVersion:
+    """Return commit, branch (None on a detached HEAD) and dirtiness of the checkout at `folder`."""
+    commit = _git_text(folder, "rev-parse", "--verify", "HEAD")
+    branch = _git_text(folder, "symbolic-ref", "--short", "--quiet", "HEAD")
+    changes = _git_text(folder, "status", "--porcelain") if commit else None
+    return CodeVersion(
+        git_commit=commit or _built_from(folder),
+        branch=branch if commit else None,
+        dirty=None if changes is None else bool(changes),
+        package_version=importlib.metadata.version(DISTRIBUTION),
+    )
+
+
+def _built_from(folder: Path) -> str | None:
+    try:
+        found = (folder / BUILT_FROM).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return found if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", found) else None
 
 
 def read_code_diff(folder: Path, clean: Redact) -> bytes | None:
@@ -115,3 +142,9 @@ def _git(
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def _git_text(folder: Path, *arguments: str) -> str | None:
+    """Return what git prints as text; None as of `_git`."""
+    printed = _git(folder, None, *arguments)
+    return None if printed is None else printed.decode("utf-8", "replace").strip()

@@ -1,32 +1,47 @@
-"""Open an attempt in a person's name, outside of the automatic budget: recorded, and never a debit."""
+"""Open an attempt in a person's name, outside of the automatic budget: recorded, and never a debit.
+
+What the person changes is checked as when a run is declared; what is not named stays as it was for the
+attempt before. Which checkpoints are kept belongs to the run and cannot be changed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
-from tracks_dagster.attempts.effects.opening.attempt_changes import (
-    NO_CHANGES,
-    AttemptChanges,
-    AttemptPlan,
-    differences,
-    plan_attempt,
-)
-from tracks_dagster.attempts.effects.opening.remedying import quarantine_all
-from tracks_dagster.attempts.effects.opening.run_config import CheckGang
+from tracks_dagster.attempts.effects.retry import quarantine_all
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.data.effects.own_trainer import FAMILY
+from tracks_dagster.attempts.run_config import (
+    COMPUTE_FIELDS,
+    CheckGang,
+    check_compute,
+    check_own,
+    check_ranks,
+    checked_cadence,
+)
+from tracks_dagster.data.effects.own_trainer import FAMILY, trainer_name
+from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
 from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.avoidance import own_compute
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
-from tracks_dagster.track.bodies import AttemptOpened
+from tracks_dagster.track.bodies import (
+    AttemptOpened,
+    CheckpointCadence,
+    ComputeRequest,
+    ConfigChange,
+    SnapshotRef,
+)
+from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record
@@ -40,10 +55,29 @@ Foresee = Callable[[str], Mapping[str, Json]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptChanges:
+    """What is to be different in the next attempt.
+
+    config: keys of the config. compute: fields of a `ComputeRequest`. every_steps, every_s: of the
+    cadence. snapshot_id: of the same dataset, its beginning suffices. trainer_source: a script.
+    """
+
+    config: Mapping[str, Json] = field(default_factory=dict)
+    compute: Mapping[str, Any] = field(default_factory=dict)
+    every_steps: int | None = None
+    every_s: float | None = None
+    snapshot_id: str | None = None
+    trainer_source: bytes | None = None
+
+
+NO_CHANGES = AttemptChanges()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ManualRetry:
     """Decides the next attempt in a person's name, with `changes`; no budget is spent.
 
-    What was saved after the numbers went wrong (the policy says for which reasons) is quarantined
+    What was saved after the numbers went wrong (the policy names the reasons) is quarantined
     first: no attempt resumes from it, whoever opens it. The node that the newest attempt ended on is
     struck, where no sensor has come to it.
 
@@ -51,7 +85,7 @@ class ManualRetry:
     checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
     check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
     foresee: the environment of a gang that the launcher of that name would start now, {} where that
-    cannot be told.
+    is not known.
     """
 
     name: str  # of the person
@@ -180,7 +214,7 @@ def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee
     raise InvalidInput(
         f"Attempt {last.attempt_id} of {state.run_id} ended as {last.reason} before its first step, "
         f"and neither {what} nor anything else has changed: the next attempt would end the same. "
-        f"Change something (--set KEY=VALUE), or {change}; --force opens it all the same."
+        f"Change something (--set KEY=VALUE), or {change}; --force opens it anyway."
     )
 
 
@@ -201,3 +235,125 @@ def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan
         store_url=tracks.store.url,
         trainer=plan.trainer or state.declared.trainer,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptPlan:
+    """What the next attempt runs with. cadence, trainer: as in `AttemptOpened`."""
+
+    config: Mapping[str, Json]
+    compute: ComputeRequest
+    cadence: CheckpointCadence | None
+    snapshot: SnapshotRef
+    trainer: str | None
+
+
+def plan_attempt(
+    tracks: Tracks, state: RunState, last: AttemptState, changes: AttemptChanges
+) -> AttemptPlan:
+    """Return what follows on `last` with `changes`; raises InvalidInput for one that cannot be made."""
+    compute = _compute(last, changes)
+    return AttemptPlan(
+        config=_config(state, last, changes, ranks=compute.ranks),
+        compute=compute,
+        cadence=_cadence(state, last, changes),
+        snapshot=_snapshot(tracks, last, changes),
+        trainer=_trainer(state, last, changes),
+    )
+
+
+def differences(
+    state: RunState, last: AttemptState, plan: AttemptPlan, *, why: str
+) -> tuple[ConfigChange, ...]:
+    """Return a change for each thing in which `plan` differs from what `last` ran with."""
+    before, after = _facts(state, own_compute(last.opened), last.opened), _facts(state, None, plan)
+    return tuple(
+        ConfigChange(key=key, before=before.get(key), after=value, why=why)
+        for key, value in after.items()
+        if before.get(key) != value
+    )
+
+
+def _facts(state: RunState, compute: ComputeRequest | None, of: Any) -> dict[str, Json]:
+    """Return everything of an `AttemptOpened` or an `AttemptPlan` that a person may change, by key."""
+    asked = to_json(compute or of.compute)
+    cadence = of.cadence or state.declared.cadence
+    return {
+        **of.config,
+        **{f"compute.{name}": asked[name] for name in COMPUTE_FIELDS},
+        "cadence.every_steps": cadence.every_steps,
+        "cadence.every_s": cadence.every_s,
+        "snapshot": of.snapshot.snapshot_id,
+        "trainer": of.trainer or state.declared.trainer,
+    }
+
+
+def _compute(last: AttemptState, changes: AttemptChanges) -> ComputeRequest:
+    before = own_compute(last.opened)
+    launcher = changes.compute.get("launcher", before.launcher)
+    if launcher != before.launcher:  # what was asked of the other place means nothing there
+        before = ComputeRequest(launcher=launcher, ranks=before.ranks)
+    compute = replace(before, **changes.compute)
+    if changes.compute:
+        check_ranks(compute.ranks)
+        check_compute(compute)
+    return compute
+
+
+def _config(
+    state: RunState, last: AttemptState, changes: AttemptChanges, *, ranks: int
+) -> dict[str, Json]:
+    """Return the config with the changes, and the accumulation that follows from them."""
+    before, given = dict(last.opened.config), changes.config
+    if not given and ranks == last.opened.compute.ranks:
+        return before
+    unknown = sorted(set(given) - set(before))
+    if unknown and state.declared.trainer == FAMILY:
+        raise InvalidInput(
+            f"The config of {state.run_id} has no key {unknown[0]!r}; it has: "
+            f"{', '.join(sorted(before))}."
+        )
+    if "accumulation" in given:
+        raise InvalidInput(
+            "accumulation follows from global_batch, micro_batch and the ranks: change micro_batch."
+        )
+    family = FAMILIES.get(state.declared.model_family)
+    after = {**before, **given}
+    if family is None:
+        return after
+    own = {key: after[key] for key in after if key not in family.keys and key != "accumulation"}
+    for key in own.keys() & given.keys():
+        check_own(key, given[key])
+    keys = {key: after[key] for key in after if key in family.keys}
+    return {**resolve_config(family, keys, ranks=ranks), **own}
+
+
+def _cadence(
+    state: RunState, last: AttemptState, changes: AttemptChanges
+) -> CheckpointCadence | None:
+    if changes.every_steps is None and changes.every_s is None:
+        return last.opened.cadence
+    before = last.opened.cadence or state.declared.cadence
+    return checked_cadence(
+        before.every_steps if changes.every_steps is None else changes.every_steps,
+        before.every_s if changes.every_s is None else changes.every_s,
+        may_be_off=True,  # one of them is given
+    )
+
+
+def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> SnapshotRef:
+    if changes.snapshot_id is None:
+        return last.opened.snapshot
+    return find_snapshot(tracks, last.opened.snapshot.dataset, changes.snapshot_id)
+
+
+def _trainer(state: RunState, last: AttemptState, changes: AttemptChanges) -> str | None:
+    if changes.trainer_source is None:
+        return last.opened.trainer
+    if trainer_of(state, last) == FAMILY:
+        raise InvalidInput(
+            f"Training run {state.run_id} trains a family that ships, whose evals cannot read another "
+            "trainer's weights; `tracks run --from RUN@STEP --trainer FILE.py` resumes from one of its "
+            "checkpoints in a run of its own."
+        )
+    return trainer_name(state.run_id, changes.trainer_source)

@@ -1,4 +1,4 @@
-"""Branch a run: declare a new one that goes on from a committed checkpoint of another.
+"""Branch a run: declare a new one that starts from a committed checkpoint of another.
 
 Here is what it takes over from the source; `runs.declare` declares it.
 """
@@ -9,8 +9,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from tracks_dagster.attempts.effects.opening.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
-from tracks_dagster.attempts.effects.opening.runs import RunRequest
+from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import RetentionRule
@@ -24,7 +24,7 @@ _RULE = tuple(each.name for each in fields(RetentionRule))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What a branch goes on from, and what it inherits of the attempt that wrote it.
+    """What a branch starts from, and what it inherits of the attempt that wrote it.
 
     config: as remedied, without what follows from other keys. trainer: as in `RunDeclared`, and its
     script, None for a family's or one that the store has lost. fields: what else of a `RunRequest` is

@@ -128,7 +128,7 @@ def may_be_asked(died: Sequence[OrchestratorRun], now: datetime) -> bool:
 def pending_launch(
     key: str, living: OrchestratorRun | None, died: Sequence[OrchestratorRun]
 ) -> PendingLaunch | None:
-    """Return what is to be said of the launches of `key`; None where there is nothing.
+    """Return the launches of `key` that have led to nothing yet; None without any.
 
     living: the run that is on its way; died: those that died for nothing, newest first.
     """
@@ -156,7 +156,7 @@ def _next_at(died: Sequence[OrchestratorRun]) -> datetime | None:
 
 
 def _pending(each: OpenAttempt) -> PendingLaunch | None:
-    """Return what is to be said of the attempt's launches; None once one of them supervises it."""
+    """Return the attempt's launches in vain; None once one of them supervises it."""
     claimed = {claim.body.dagster_run_id for claim in each.attempt.claims}
     living = [run for run in each.runs if not run.is_finished]
     if each.gang.phase is GangPhase.GONE or any(run.dagster_run_id in claimed for run in living):

@@ -2,7 +2,7 @@
 
 Everything is checked before anything is written. The command line, the launchpad job and the weekly
 schedule all come through `declare`; launching the attempt that it opens is
-`attempts.effects.launch`'s work.
+`attempts.launch`'s work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
-from tracks_dagster.attempts.effects.opening.run_config import (
+from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
     CheckGang,
     check_best_metric,
@@ -19,7 +20,6 @@ from tracks_dagster.attempts.effects.opening.run_config import (
     checked_cadence,
     whole_config,
 )
-from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.own_trainer import trainer_name
@@ -28,10 +28,14 @@ from tracks_dagster.data.families import Family, find_family
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
 from tracks_dagster.holds.hold import stop_of
+from tracks_dagster.ledger.deciding import Answer, Append, Wait
+from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.effects.due import runs_without_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
+    Alert,
     AttemptOpened,
     CheckpointCadence,
     CodeVersion,
@@ -43,7 +47,7 @@ from tracks_dagster.track.bodies import (
     RunDeclared,
 )
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, WATCH_ATTEMPTS, check_run_id
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
 from tracks_dagster.track.samples import SampleOrder
@@ -73,8 +77,8 @@ class RunRequest:
     snapshot_id: None takes the newest usable snapshot of the family's dataset.
     code_diff: what the checkout has beside the commit of `code`, cleaned; kept with the run.
     drills: as `attempts.drills` reads them. trainer_source: a script of one's own, or None.
-    branched_from: the checkpoint of another run to go on from, or None
-    (`attempts.effects.opening.branches`). checkpoints_may_be_off: whether the policy allows neither
+    branched_from: the checkpoint of another run to start from, or None
+    (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
     steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
     them. launcher and what follows it: as in `ComputeRequest`.
     """
@@ -118,7 +122,7 @@ class RunRequest:
 def declare(
     tracks: Tracks, request: RunRequest, *, check_gang: CheckGang | None = None
 ) -> RunDeclared:
-    """Record the run and open its first attempt; return the declaration that stands in the track.
+    """Record the run and open its first attempt; return the declaration in the track.
 
     Idempotent: a run of that id that exists is left as it is, and only a first attempt that a killed
     caller did not come to open is opened. check_gang: refuses what the launcher could not start.
@@ -129,7 +133,7 @@ def declare(
         declared = plan_run(tracks, request)
         if check_gang is not None:
             check_gang(first_gang(request, tracks.store.url))
-        if request.branched_from is not None:  # held before anybody relies on it
+        if request.branched_from is not None:  # pinned before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
         if request.trainer_source is not None:
             # Before the record: from then on the watcher may open the attempt that needs it. A
@@ -181,7 +185,7 @@ def first_attempt(tracks: Tracks, state: RunState | None, decided_by: str) -> Dr
 
 
 def check_request(request: RunRequest) -> dict[str, Json]:
-    """Check all that can be told without a store, and return the run's whole config.
+    """Check all that needs no store, and return the run's whole config.
 
     Raises InvalidInput.
     """
@@ -277,7 +281,7 @@ def estimate_device_s(steps: int, ranks: int) -> float:
 
 
 def _first_decision(source: CheckpointRef | None) -> str:
-    start = "starts afresh" if source is None else f"goes on from {checkpoint_at(source)}"
+    start = "starts from scratch" if source is None else f"resumes from {checkpoint_at(source)}"
     return f"The run was declared; its first attempt {start}."
 
 
@@ -332,3 +336,34 @@ def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...
         raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
     drills = (parse_drill(text) for text in request.drills)
     return tuple(fit_drill(drill, config, ranks=request.ranks) for drill in drills)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstAttempts:
+    """Opens the first attempt of a run whose declaring process did not come to it.
+
+    A snapshot that was quarantined after the run was declared holds its first attempt back until
+    somebody releases it or stops the run: that is an alert in the track, the same words once.
+    """
+
+    name: str = WATCH_ATTEMPTS
+
+    def due(self, world: HasTracks) -> list[str]:
+        """Return the runs without an attempt, oldest first."""
+        return runs_without_attempts(world.ledger)
+
+    def decide(self, state: RunState, world: HasTracks) -> Answer:
+        """Return the first attempt, or the wait for a release; None when it is open or not wanted."""
+        try:
+            draft = first_attempt(world.tracks, state, self.name)
+        except InvalidInput as error:
+            why = (
+                f"{error} It is opened by itself then; "
+                f'`tracks stop {state.run_id} --why "…"` ends the run instead.'
+            )
+            is_known = any(alert.body.text == why for alert in state.alerts)
+            alert = Alert(rule=ALERT_FIRST_ATTEMPT_HELD, text=why)
+            return Wait(why=why, alert=None if is_known else alert)
+        if draft is None:
+            return None
+        return Append(draft=draft, what="opened", why="its first attempt")

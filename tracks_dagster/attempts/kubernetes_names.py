@@ -1,4 +1,4 @@
-"""Names, labels and tolerations as Kubernetes accepts them, checked before a cluster is asked."""
+"""Names, labels and tolerations as Kubernetes accepts them, checked before a cluster is asked. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tracks_dagster.track.text.units import in_quotes
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 OPERATORS = ("Equal", "Exists")
-
 DNS_NAME = re.compile(
     r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 )

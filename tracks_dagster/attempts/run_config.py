@@ -1,4 +1,7 @@
-"""Config and cadence of a run that is to be declared: as a person overrides them, and checked."""
+"""Config, compute and cadence of a run that is to be declared: as a person asks, and checked.
+
+Checked before anything is written. `CheckGang` checks what only the cluster's settings know.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import fields
 
-from tracks_dagster.attempts.kube_words import (
+from tracks_dagster.attempts.kubernetes_names import (
     DNS_NAME,
     LABEL_KEY,
     LABEL_VALUE,
@@ -23,14 +26,9 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
-# --- compute --------------------------------------------------------------------------------------
-#
-# What a person asks a launcher for: from a request's fields to a `ComputeRequest` that can be met.
-#
-# Checked before anything is written. What only the cluster's settings can tell is `CheckGang`'s work.
-
 LAUNCHERS = (names.LOCAL, names.KUBERNETES)
-ITEMS_MAX = 32  # labels, tolerations: the request stands in a record of at most 16 KiB
+RANKS_MAX = 4096
+ITEMS_MAX = 32  # labels, tolerations: the request is part of a record of at most 16 KiB
 
 # Raises InvalidInput with all that keeps a gang from being started; asks no cluster.
 CheckGang = Callable[[GangSpec], None]
@@ -54,8 +52,8 @@ def check_compute(compute: ComputeRequest) -> None:
     if compute.launcher not in LAUNCHERS:
         raise InvalidInput(f"{unknown('launcher', compute.launcher, LAUNCHERS)}")
     if compute.launcher == names.LOCAL:
-        check_is_on_cluster(compute.launcher, _said(compute))
-    problems = [*_sizes(compute), *_words(compute), *_nodes(compute)]
+        check_is_on_cluster(compute.launcher, _cluster_fields_given(compute))
+    problems = [*_sizes(compute), *_names(compute), *_nodes(compute)]
     if problems:
         raise InvalidInput(" ".join(problems))
 
@@ -64,16 +62,16 @@ def check_is_on_cluster(launcher: str, given: Collection[str]) -> None:
     """Raise InvalidInput where a run stays local though `given`, of what a cluster is asked, is not
     empty."""
     if launcher == names.LOCAL and given:
-        told, verb = ", ".join(sorted(given)), "asks" if len(given) == 1 else "ask"
+        listed, verb = ", ".join(sorted(given)), "asks" if len(given) == 1 else "ask"
         raise InvalidInput(
-            f"{told} {verb} something of a cluster, and the run is to be local; say --on "
+            f"{listed} {verb} something of a cluster, and the run is to be local; say --on "
             f"{names.KUBERNETES} (launcher: {names.KUBERNETES}), or leave it out."
         )
 
 
-def _said(compute: ComputeRequest) -> list[str]:
-    unsaid = ComputeRequest()
-    return [n for n in CLUSTER_FIELDS if getattr(compute, n) != getattr(unsaid, n)]
+def _cluster_fields_given(compute: ComputeRequest) -> list[str]:
+    untouched = ComputeRequest()
+    return [n for n in CLUSTER_FIELDS if getattr(compute, n) != getattr(untouched, n)]
 
 
 def _sizes(compute: ComputeRequest) -> Iterator[str]:
@@ -90,8 +88,8 @@ def _sizes(compute: ComputeRequest) -> Iterator[str]:
         yield f"cpus is {compute.cpus:g}; a pod needs more than 0."
 
 
-def _words(compute: ComputeRequest) -> Iterator[str]:
-    """An empty word refuses what the cluster's settings say."""
+def _names(compute: ComputeRequest) -> Iterator[str]:
+    """Yield what no cluster has. An empty name is allowed: it refuses what the settings say."""
     known: tuple[tuple[str, re.Pattern[str], str], ...] = (
         ("queue", QUEUE_NAME, "team-a"),
         ("priority_class", DNS_NAME, "training-high"),
@@ -113,9 +111,6 @@ def _nodes(compute: ComputeRequest) -> Iterator[str]:
     for name in ("node_selector", "tolerations"):
         if (count := len(getattr(compute, name))) > ITEMS_MAX:
             yield f"{name} has {count} entries; at most {ITEMS_MAX} fit a record."
-
-
-RANKS_MAX = 4096
 
 
 def whole_config(

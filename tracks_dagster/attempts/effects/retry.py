@@ -1,41 +1,52 @@
-"""The decider of what follows on an attempt's end: the next attempt, a refusal, or the end of the run.
+"""The decider of what follows an attempt's end: the next attempt, a refusal, or the end of the run.
 
-What follows is `retry.decide`'s answer; here it is asked with what other tracks say, the work that it
-asks for is done before its record, and the record is made. What a person opens is `manual_retry`'s,
-outside of the automatic budget.
+`retry.decide` decides; here it is asked, and its answer becomes a record. A remedy that is work is done
+before that: superseded checkpoints are removed before a retry on a full disk, a snapshot whose rows are
+bad is quarantined before the refusal. All of it is idempotent: the next tick repeats what a dead one
+began. `manual_retry` opens what a person asks for, outside of the automatic budget.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
-from tracks_dagster.attempts.effects.launch import next_sensor
-from tracks_dagster.attempts.effects.opening.remedying import (
-    QUARANTINES_MAX,
-    free_space,
-    quarantine_all,
-    quarantine_its_snapshot,
-)
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.checkpoints.effects.proving import Unread, read_proof, refusal_of, without_proof
+from tracks_dagster.attempts.launch import next_sensor
+from tracks_dagster.checkpoints.effects.proving import (
+    READ_BYTES_MAX,
+    Unread,
+    read_proof,
+    refusal_of,
+    without_proof,
+)
+from tracks_dagster.checkpoints.effects.retention import collect
+from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.holds.effects.quarantines import consumers, quarantine_snapshot, short_id
 from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, too_large
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import reasons_of
 from tracks_dagster.retry.rollback import CheckpointQuarantine
-from tracks_dagster.track.bodies import RunFinished, SnapshotRef
-from tracks_dagster.track.errors import RecordTooLarge
-from tracks_dagster.track.names import WATCH_ATTEMPTS
+from tracks_dagster.track.bodies import CheckpointDecision, RunFinished, SnapshotRef
+from tracks_dagster.track.errors import LedgerError, RecordTooLarge, TracksError, UnknownRun
+from tracks_dagster.track.names import WATCH_ATTEMPTS, attempt_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Kind, seal
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.run_state import RunState
+
+QUARANTINES_MAX = 250  # of one call, 8 s of a store that takes 30 ms; the next one continues
+QUARANTINE_CHARACTERS_MAX = 2000  # of why: a record is at most 16 KiB
+COLLECT_S_MAX = 10.0  # of a tick: no further checkpoint is looked at then, and the retry is opened
+WHY_CHARACTERS_MAX = 300  # of a failure's own words, in a snapshot's quarantine and in a decision
 
 _WHAT = {
     Kind.ATTEMPT_OPENED: "opened",
@@ -68,7 +79,7 @@ class Retries:
     def due(self, world: World) -> list[str]:
         """Return the runs between two attempts, the one that ended first first.
 
-        The watcher looks at those of any reason: it obeys stops, and says which sensors are off.
+        The watcher looks at those of any reason: it obeys stops, and names the sensors that are off.
         """
         is_watcher = self.name == WATCH_ATTEMPTS
         return runs_between_attempts(world.ledger, None if is_watcher else self.reasons)
@@ -138,7 +149,7 @@ class Retries:
         quarantine_all(world.tracks, state, quarantines, by=self.name)
         if len(quarantines) <= QUARANTINES_MAX:
             return None
-        why = f"{QUARANTINES_MAX} checkpoints were quarantined; the next tick goes on."
+        why = f"{QUARANTINES_MAX} checkpoints were quarantined; the next tick continues."
         return lambda state, world: Wait(why=why)
 
     def _answer(self, state: RunState, world: World, decision: Decision) -> Answer:
@@ -190,3 +201,85 @@ def _after_work(state: RunState, decision: Decision, work: _Work | None, now: da
             return without_proof(state, decision, work.unread, now)
         case _:
             return decision
+
+
+def free_space(tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str) -> str:
+    """Remove what retention let go of, its grace over or not; say in words what that freed.
+
+    As much as a tick has time for: the collector's next pass continues. Never raises a TracksError: a
+    store that is full may refuse the records too, and the retry is still worth a try.
+    """
+    try:
+        done = collect(
+            tracks,
+            reader,
+            run_id,
+            by=by,
+            until=tracks.now() + timedelta(seconds=COLLECT_S_MAX),
+            ignores_grace=True,
+            read_bytes_max=READ_BYTES_MAX,
+        )
+    except TracksError as error:
+        return f"Collecting checkpoints first failed: {str(error)[:WHY_CHARACTERS_MAX]}"
+    steps = ", ".join(str(deletion.ref.step) for deletion in done.deleted)
+    named = f" ({'step' if len(done.deleted) == 1 else 'steps'} {steps})" if steps else ""
+    return (
+        f"Before it {_count(len(done.deleted), 'superseded checkpoint')}{named} and "
+        f"{_count(done.leftover_count, 'leftover')} were removed, {done.freed_bytes} bytes in all."
+    )
+
+
+def _count(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
+    """Quarantine the snapshot that the newest attempt trained on; say in words what has used it.
+
+    One that its dataset's track does not know cannot be; the words say so. Raises StoreUnavailable and
+    Contended.
+    """
+    failed = state.attempts[-1]
+    ref = failed.opened.snapshot
+    key = attempt_key(state.run_id, failed.attempt_id)
+    root = failed.ended.root_message if failed.ended else ""
+    why = f"{key} ended as {failed.reason} on it, and so did a retry: {root}"
+    try:
+        quarantine_snapshot(world.tracks, ref, by=by, why=why[:WHY_CHARACTERS_MAX])
+    except UnknownRun as error:
+        return f"Its snapshot could not be quarantined: {error} {_used(world.ledger, ref)}"
+    finally:
+        world.holds.ask_again()
+    return (
+        f"Snapshot {short_id(ref)} of {ref.dataset} is quarantined. {_used(world.ledger, ref)} "
+        f'`tracks snapshots release {ref.dataset} {short_id(ref)} --why "…"` releases it.'
+    )
+
+
+def quarantine_all(
+    tracks: Tracks, state: RunState, quarantines: Sequence[CheckpointQuarantine], *, by: str
+) -> bool:
+    """Append what was decided on `state`, a record each; whether that was all of it.
+
+    False: another record came in between, or there are more than one call appends. What was appended
+    stands, and the caller reads and decides again. Not projected, as of `Tracks.append_to`.
+    """
+    for quarantine in quarantines[:QUARANTINES_MAX]:
+        body = CheckpointDecision(
+            manifest_sha256=quarantine.ref.manifest_sha256,
+            by=by,
+            why=quarantine.why[:QUARANTINE_CHARACTERS_MAX],
+            is_passed_over=quarantine.is_passed_over,
+        )
+        after = tracks.append_to(state, tracks.draft(Kind.CHECKPOINT_QUARANTINED, body))
+        if after is None:
+            return False
+        state = after
+    return len(quarantines) <= QUARANTINES_MAX
+
+
+def _used(ledger: Ledger, ref: SnapshotRef) -> str:
+    try:
+        return consumers(ledger, ref).sentence
+    except LedgerError as error:
+        return f"What has used it is not known: {str(error)[:WHY_CHARACTERS_MAX]}"

@@ -1,4 +1,4 @@
-"""The logs of a gang's ranks on this machine: found, read in whole lines while they grow, cleaned.
+"""The files of a gang's ranks on this machine: logs are read and cleaned, journals are shipped.
 
 A rank writes its log without anything in between, or it could not outlive what was in between. So
 what it prints lies there as it is while the gang lives, and secrets leave it once the gang is gone.
@@ -12,12 +12,14 @@ from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
 
+from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
+from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import Redact
 
 BLOCK_BYTES = 64 * 1024  # read at once; a longer line comes in pieces of at most this size
-CLEANED_BYTES_MAX = (
-    64 * 1024 * 1024
-)  # of one log, some seconds' work while its attempt waits to end
+# Of one log; some seconds' work while its attempt waits to end.
+CLEANED_BYTES_MAX = 64 * 1024 * 1024
+SEGMENT_BYTES_MAX = 8 * 1024 * 1024  # of a journal, in one object
 
 _NAME = re.compile(r"rank-(?P<rank>[0-9]+)\.log")
 
@@ -71,7 +73,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class GrowingLog:
-    """One log, read from byte `begin` on; every call goes on where the last one stopped.
+    """One log, read from byte `begin` on; every call continues where the last one stopped.
 
     The file is kept open in between: the one that takes its name when it is cleaned is another.
     """
@@ -103,3 +105,49 @@ class GrowingLog:
         if is_complete:
             file.close()
             self._file = None
+
+
+def read_tail(path: Path) -> str:
+    """Return the last 64 KiB of a log, in whole lines, not cleaned yet; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            begin = max(0, file.seek(0, os.SEEK_END) - LOG_TAIL_BYTES_MAX)
+            file.seek(begin)
+            if begin:  # half a line hides what a secret in it is called, and so that it is one
+                half = file.readline(LOG_TAIL_BYTES_MAX)
+                if file.tell() - begin == LOG_TAIL_BYTES_MAX:
+                    return half.partition(b" ")[2].decode("utf-8", errors="replace")
+            return file.read(LOG_TAIL_BYTES_MAX).decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""
+
+
+def ship_journals(store: ObjectStore, folder: Path, *, prefix: str) -> None:
+    """Upload the whole lines of every journal below a gang's `folder`, beyond their shipped segments.
+
+    prefix: of its attempt. For a gang that is gone; ranks that live ship for themselves
+    (`training.journal`). Segments are keyed by the offset of their first byte, so this is idempotent.
+    """
+    for path in sorted(folder.glob("journal/*/rank-*.jsonl")):
+        _ship_file(store, path, f"{prefix}{path.parent.name}/journal/{path.stem}/")
+
+
+def _ship_file(store: ObjectStore, path: Path, prefix: str) -> None:
+    offset = _shipped_bytes(store, prefix)
+    with path.open("rb") as file:
+        file.seek(offset)
+        while lines := file.readlines(SEGMENT_BYTES_MAX):
+            # not a torn last one
+            segment = b"".join(line for line in lines if line.endswith(b"\n"))
+            if segment:
+                store.put(f"{prefix}{offset:012d}.jsonl", segment)
+            offset += len(segment)
+
+
+def _shipped_bytes(store: ObjectStore, prefix: str) -> int:
+    """Return up to which byte the file was shipped; its segments follow one another."""
+    segments = list(store.list(prefix))
+    if not segments:
+        return 0
+    last = store.get(segments[-1]) or b""
+    return int(segments[-1].removeprefix(prefix).removesuffix(".jsonl")) + len(last)

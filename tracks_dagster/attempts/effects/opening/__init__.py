@@ -1,1 +1,0 @@
-"""Declares runs and opens their attempts."""

@@ -28,7 +28,7 @@ from tracks_dagster.kubernetes.effects.api.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.kubernetes.objects.job_names import job_name
 from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.reasons.beats import Beat, Phase
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES

@@ -15,8 +15,8 @@ from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, is_over
 from tracks_dagster.attempts.effects.evidence import EndProblem
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import UnknownRun

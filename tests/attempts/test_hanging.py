@@ -13,9 +13,8 @@ from tests.histories import History
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import GangError

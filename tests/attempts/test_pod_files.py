@@ -9,9 +9,8 @@ import pytest
 
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import SAVE, Ask, PodBeat, PodEnd, SaveAnswer
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 
 BEAT = PodBeat(
     pod="gang-0-abcde",

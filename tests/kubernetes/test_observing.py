@@ -39,10 +39,9 @@ from tracks_dagster.kubernetes.effects.gang_files import (
 from tracks_dagster.kubernetes.effects.launcher import IDLE_S
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, StoreUnavailable
 from tracks_dagster.track.records import Json

@@ -8,8 +8,8 @@ from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.effects.report import Known, report
 from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.records import Json
 
 AT, LATER = "2026-01-31T02:00:00.000000Z", "2026-01-31T02:00:30.000000Z"

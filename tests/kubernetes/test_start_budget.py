@@ -11,7 +11,7 @@ from tests.bodies import BEGIN
 from tracks_dagster.kubernetes.gangs.sightings import EventSeen, GangSeen, JobStory, PodStory
 from tracks_dagster.kubernetes.gangs.start_budget import StartBudget, cannot_start
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
-from tracks_dagster.reasons.words.control_words import CONDITIONS
+from tracks_dagster.reasons.rules.control_words import CONDITIONS
 from tracks_dagster.track.records import Json, format_time
 
 BUDGET = StartBudget(scheduling_s=900.0, start_s=600.0, partial_s=300.0)

@@ -36,7 +36,7 @@ HANG_S = 3.0
 
 HEAD = """
 import os, pathlib, signal, time
-from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.attempts.effects.local.stack_dumps import enable_dumps
 work, rank = pathlib.Path(os.environ["TRACKS_WORK"]), int(os.environ["RANK"])

@@ -7,9 +7,8 @@ import pytest
 from tests.evidences import case
 from tests.reasons.own_failures import FAILURES, Failure
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.finding import LIKELY, NAMED
-from tracks_dagster.reasons.words.cause import required_words
-from tracks_dagster.reasons.words.causes import CAUSES
+from tracks_dagster.reasons.rules.cause import LIKELY, NAMED, required_words
+from tracks_dagster.reasons.rules.text import CAUSES
 from tracks_dagster.track.reasons import TerminationReason
 
 

@@ -8,9 +8,14 @@ from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 import pytest
 
 from tests.evidences import at, condition, end, evidence, word
-from tracks_dagster.reasons.classify import AGAINST_MAX, RULES, classify
+from tracks_dagster.reasons.classify import (
+    AGAINST_MAX,
+    LINE_CHARACTERS_MAX,
+    LINES_MAX,
+    RULES,
+    classify,
+)
 from tracks_dagster.reasons.evidence import Evidence
-from tracks_dagster.reasons.finding import LINE_CHARACTERS_MAX, LINES_MAX
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
 from tracks_dagster.track.records import canonical_json

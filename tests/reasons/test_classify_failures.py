@@ -10,7 +10,7 @@ import pytest
 from tests.evidences import case
 from tests.reasons.own_failures import ESTABLISHED, FAILURES, WARNINGS, Failure
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.finding import LIKELY
+from tracks_dagster.reasons.rules.cause import LIKELY
 
 SEED = int(os.environ.get("CLASSIFY_SEED", random.randrange(2**32)))
 

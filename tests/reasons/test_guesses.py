@@ -6,7 +6,7 @@ import pytest
 
 from tests.evidences import case
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.words.suppositions import without_guesses
+from tracks_dagster.reasons.logs import without_guesses
 
 SUPPOSED = (
     "the worker failed, or ran out of memory",

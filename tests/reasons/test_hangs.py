@@ -6,9 +6,20 @@ import pytest
 
 from tests.evidences import condition, evidence
 from tracks_dagster.reasons import hangs
-from tracks_dagster.reasons.beats import BEAT_BYTES, Beat, Phase, decode, encode
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.hangs import Hang, HangLimits, HangWatch, StackDump, describe, laggards
+from tracks_dagster.reasons.hangs import (
+    BEAT_BYTES,
+    Beat,
+    Hang,
+    HangLimits,
+    HangWatch,
+    Phase,
+    StackDump,
+    decode_beat,
+    describe,
+    encode_beat,
+    laggards,
+)
 
 IN_COLLECTIVE = """Thread 0x01 (most recent call first):
   File "/x/journal.py", line 83 in _run
@@ -39,12 +50,14 @@ def looks(watch: HangWatch, *beats: Beat, until_s: float, every_s: float = 1.0) 
 
 
 def test_a_beat_survives_its_bytes_and_torn_ones_are_none() -> None:
-    data = encode(Phase.SAVING, step=7, count=9, step_s_p99=0.25)
+    data = encode_beat(Phase.SAVING, step=7, count=9, step_s_p99=0.25)
     assert len(data) == BEAT_BYTES
-    assert decode(3, data) == Beat(rank=3, phase=Phase.SAVING, step=7, count=9, step_s_p99=0.25)
-    other = encode(Phase.SAVING, step=8, count=10, step_s_p99=0.25)
-    assert decode(3, data[:20] + other[20:]) is None
-    assert decode(3, b"") is None
+    assert decode_beat(3, data) == Beat(
+        rank=3, phase=Phase.SAVING, step=7, count=9, step_s_p99=0.25
+    )
+    other = encode_beat(Phase.SAVING, step=8, count=10, step_s_p99=0.25)
+    assert decode_beat(3, data[:20] + other[20:]) is None
+    assert decode_beat(3, b"") is None
 
 
 @pytest.mark.parametrize(
@@ -96,9 +109,9 @@ def test_ranks_that_waited_for_a_long_evaluation_do_not_hang_once_it_is_over(pha
 def test_a_save_may_take_the_time_that_the_rank_itself_gives_it() -> None:
     """A large state and a slow store: the rank waits so long, and ends by itself after that."""
     saves = Beat(rank=0, phase=Phase.SAVING, step=5, step_s_p99=0.1, may_take_s=2000.0)
-    assert decode(0, encode(Phase.SAVING, step=5, count=0, step_s_p99=0.1, may_take_s=2000.0)) == (
-        saves
-    )
+    assert decode_beat(
+        0, encode_beat(Phase.SAVING, step=5, count=0, step_s_p99=0.1, may_take_s=2000.0)
+    ) == (saves)
     assert looks(HangWatch(HangLimits()), saves, until_s=4000) == 2061
 
 

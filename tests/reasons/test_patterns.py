@@ -16,17 +16,17 @@ import pytest
 
 from tests.evidences import case
 from tracks_dagster.reasons import initiator, logs
+from tracks_dagster.reasons import logs as rules_restarts
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.logs import LINE_CHARACTERS, LINES
 from tracks_dagster.reasons.rules import control as rules_control
-from tracks_dagster.reasons.rules import restarts as rules_restarts
+from tracks_dagster.reasons.rules import control_words
 from tracks_dagster.reasons.rules import text as rules_text
-from tracks_dagster.reasons.words import control_words, suppositions
-from tracks_dagster.reasons.words.cause import required_words
-from tracks_dagster.reasons.words.causes import CAUSES
+from tracks_dagster.reasons.rules.cause import required_words
+from tracks_dagster.reasons.rules.text import CAUSES
 
 MODULES = (
-    suppositions,
+    logs,
     control_words,
     logs,
     initiator,

@@ -11,8 +11,8 @@ import pytest
 from tests.histories import History
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.recovery.signs import Seen
 from tracks_dagster.recovery.triage import Judged, Verdict, judge
 from tracks_dagster.track.states.run_state import AttemptState

@@ -12,7 +12,7 @@ from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
-from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import Fenced
 from tracks_dagster.track.records import Kind
@@ -100,7 +100,7 @@ def test_a_rank_that_hangs_stands_where_the_drill_says_while_the_other_waits_for
 
     def stands(rank: int) -> Beat | None:
         path = beat_file(gang.work, rank)
-        return decode(rank, path.read_bytes()) if path.exists() else None
+        return decode_beat(rank, path.read_bytes()) if path.exists() else None
 
     def hangs() -> bool:
         first, second = stands(0), stands(1)

@@ -12,7 +12,7 @@ from torch import nn
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
+from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
 from tracks_dagster.training.pulse import Pulse, StepTimes
 from tracks_dagster.training.saves.saving import Saver
 
@@ -27,13 +27,13 @@ def test_beats_tell_the_phase_the_step_and_how_long_steps_take(
         path = beat_file(tmp_path / "work-1", 0)
 
         def on_step(step: int, model: nn.Module) -> None:
-            seen.append(decode(0, path.read_bytes()))
+            seen.append(decode_beat(0, path.read_bytes()))
             if step == 3:
                 with a.evaluating():
-                    seen.append(decode(0, path.read_bytes()))
+                    seen.append(decode_beat(0, path.read_bytes()))
 
         train_linear(a, until=4, on_step=on_step)
-        seen.append(decode(0, path.read_bytes()))
+        seen.append(decode_beat(0, path.read_bytes()))
     assert None not in seen
     beats = [beat for beat in seen if beat is not None]
     assert [(beat.phase, beat.step) for beat in beats] == [
@@ -60,7 +60,7 @@ def test_a_script_that_fails_is_ending_while_its_save_goes_on(
 
     def closing(saver: Saver, *, rank_is_lost: bool) -> None:
         assert not rank_is_lost
-        seen.append(decode(0, path.read_bytes()))
+        seen.append(decode_beat(0, path.read_bytes()))
 
     monkeypatch.setattr(Saver, "close", closing)
 
@@ -82,7 +82,7 @@ def test_a_rank_says_how_long_it_waits_for_a_save(tmp_path: Path, store: FakeObj
 
     def seeing_put(key: str, data: bytes | memoryview) -> None:
         if "/step-4/" in key:
-            seen.append(decode(0, path.read_bytes()))
+            seen.append(decode_beat(0, path.read_bytes()))
         put(key, data)
 
     store.put = seeing_put  # type: ignore[method-assign]

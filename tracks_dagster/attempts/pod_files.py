@@ -21,9 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import TrackBroken
 from tracks_dagster.track.records import Json, canonical_json

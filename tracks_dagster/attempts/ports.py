@@ -9,9 +9,8 @@ from enum import Enum
 from typing import Protocol
 
 from tracks_dagster.attempts.machine import Devices, MachineNow
-from tracks_dagster.reasons.beats import Beat
 from tracks_dagster.reasons.evidence import Condition, RankEnd
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Beat, StackDump
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json

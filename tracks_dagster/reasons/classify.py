@@ -2,29 +2,48 @@
 
 Each rule looks for one kind of signal; `RULES` is their order, by the weights of design section 6.
 The first that finds something gives the verdict. The others are asked as well, and where they would
-have said otherwise, that is kept in `against`. To teach it a new cause, add a row to `causes` (words in
-logs and last words) or to `control_words` (those of control planes and kernels), and count the version
-up: a receipt names it, and `tracks reclassify` reads the evidence of older ones again.
+have said otherwise, that is kept in `against`. To teach it a new cause, add a row to `rules.machines`,
+`rules.processes` or `rules.software` (words in logs and last words) or to `rules.control_words` (those
+of control planes and kernels), and raise the version: a receipt names it, and `tracks reclassify` reads
+the evidence of older ones again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 
 from tracks_dagster.reasons.evidence import START_REFUSED_RULE, Evidence, Verdict
-from tracks_dagster.reasons.finding import LINE_CHARACTERS_MAX, LINES_MAX, NOTHING, Finding, Weight
 from tracks_dagster.reasons.logs import readable
 from tracks_dagster.reasons.rules import control as rules_control
 from tracks_dagster.reasons.rules import ranks as rules_ranks
 from tracks_dagster.reasons.rules import text as rules_text
+from tracks_dagster.reasons.rules.cause import NOTHING, Finding
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.track.reasons import TerminationReason
+
+LINES_MAX = 8
+LINE_CHARACTERS_MAX = 400
 
 CLASSIFIER_VERSION = "4"
 
 AGAINST_MAX = 5
+
+
+class Weight(IntEnum):
+    """How much a kind of signal weighs, the smallest number most: design section 6."""
+
+    AS_MEANT = 0  # every rank says that it is done
+    INTENT = 1  # a person or a policy asked for it
+    CONTROL_PLANE = 2  # a scheduler's condition or words
+    HARDWARE = 3  # the kernel's lines, a boot id that changed
+    CONTAINER = 4  # container and cgroup status
+    LAST_WORD = 5  # what the trainer itself says, by type
+    EXCEPTION = 6  # the earliest initiating exception over all ranks
+    EXIT = 7  # exit code and signal
+    VANISHED = 8  # gone without a word
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

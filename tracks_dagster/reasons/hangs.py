@@ -10,10 +10,13 @@ seconds at most, so neither a laptop that slept nor a clock that was set makes a
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.track.records import Json
 
 CONDITION = "Hang"  # the type of the supervisor's condition, and its reasons
@@ -36,6 +39,46 @@ _WAITS_FOR_OTHERS = re.compile(
     r"|torch/distributed/"
 )
 _FRAME = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>\S+)')
+
+_FORMAT = struct.Struct("<QQddI")  # step, count, step_s_p99, may_take_s, phase; its crc32 follows
+_CRC = struct.Struct("<I")
+BEAT_BYTES = _FORMAT.size + _CRC.size
+
+
+class Phase(Enum):
+    """What a rank is doing; within a step in the order in which it comes to it."""
+
+    STARTING = "starts and meets the other ranks"
+    RESTORING = "restores"
+    WAITING_FOR_DATA = "waits for data"
+    COMPUTING = "computes"
+    REPORTING = "waits for the other ranks' report"
+    SAVING = "saves"
+    EVALUATING = "evaluates"
+    ENDING = "has done its last step and ends"
+
+
+_PHASES = tuple(Phase)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beat:
+    """Where one rank is, in a few bytes that outlive its process.
+
+    The rank writes it over the one before at every change of phase; whoever watches the gang reads the
+    file. Only whether it changes matters: it holds no time, so that no two clocks are compared.
+    step: the one it is in; count: of its beats so far.
+
+    step_s_p99: 99th percentile of its step times, 0.0 before the first was finished. may_take_s: how
+    long the rank itself gives the phase before it goes on or fails, 0.0 where it gives no time.
+    """
+
+    rank: int
+    phase: Phase
+    step: int = 0
+    count: int = 0
+    step_s_p99: float = 0.0
+    may_take_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,3 +215,36 @@ def _newest_frames(text: str) -> str:
     blocks = re.split(r"\n(?=(?:Current thread|Thread) 0x)", text)
     current = [block for block in blocks if block.startswith("Current thread")]
     return (current or blocks)[-1]
+
+
+def beat_file(work: Path, rank: int) -> Path:
+    """Return where a rank's beats stand, below its gang's folder."""
+    return work / "beats" / f"rank-{rank}"
+
+
+def encode_beat(
+    phase: Phase, *, step: int, count: int, step_s_p99: float, may_take_s: float = 0.0
+) -> bytes:
+    """Return the bytes of a beat."""
+    data = _FORMAT.pack(step, count, step_s_p99, may_take_s, _PHASES.index(phase))
+    return data + _CRC.pack(zlib.crc32(data))
+
+
+def decode_beat(rank: int, data: bytes) -> Beat | None:
+    """Return the beat, or None for bytes that are not (yet) a whole one."""
+    if len(data) != BEAT_BYTES:
+        return None
+    body, crc = data[: _FORMAT.size], data[_FORMAT.size :]
+    if _CRC.unpack(crc) != (zlib.crc32(body),):
+        return None
+    step, count, step_s_p99, may_take_s, number = _FORMAT.unpack(body)
+    if number >= len(_PHASES):
+        return None
+    return Beat(
+        rank=rank,
+        phase=_PHASES[number],
+        step=step,
+        count=count,
+        step_s_p99=step_s_p99,
+        may_take_s=may_take_s,
+    )

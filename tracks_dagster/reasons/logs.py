@@ -249,3 +249,95 @@ def _failure_begins(lines: Sequence[str]) -> int:
         if _OF_A_TRACEBACK.match(lines[number]) or EXCEPTION.match(lines[number]):
             begins = number
     return begins
+
+
+# --- restarts -------------------------------------------------------------------------------------
+#
+# Which lines of a log are of an earlier start: requeued jobs and elastic gangs append to one file.
+#
+# What ended an earlier start is over: it says nothing of the end that is asked about.
+
+# What a program, an elastic agent or Slurm says when it starts again.
+_STARTED_AGAIN = re.compile(
+    r"={2,} ?(attempt|restart) #?\d+\b|will restart worker group|\brestart count\b"
+    r"|(?<!be )\bresum(ing|ed)\b (training |run )?(from|at) (the )?(last |latest )?"
+    r"(step|epoch|iteration|checkpoint|global_step|/|\w+://)"
+    r"|(?<!be )\brestor(ing|ed)\b .{0,60}\bfrom\b .{0,60}(checkpoint|ckpt|step)"
+    r"|job \d+ has been allocated resources",
+    re.IGNORECASE,
+)
+_STEPS_DONE = re.compile(
+    r"\b(step|iter|iteration|epoch|batch|global_step)s?\b\W{0,3}\d+|\d{1,3}%\|", re.IGNORECASE
+)
+_GOES_ON_LINES = 10  # a process that is being ended may still tell of a few steps
+
+
+def starts_again(lines: Sequence[str]) -> int:
+    """Return where the last start begins, 0 where none is told of."""
+    return max((n for n, line in enumerate(lines) if _STARTED_AGAIN.search(line)), default=0)
+
+
+def works_again(lines: Sequence[str]) -> int:
+    """Return where the last start begins that got as far as a step, 0 where none did.
+
+    A start that fails before its first step often fails of what ended the one before.
+    """
+    steps = [n for n, line in enumerate(lines) if _STEPS_DONE.search(line)]
+    if not steps:
+        return 0
+    return starts_again(lines[: steps[-1]])
+
+
+def goes_on(lines: Sequence[str]) -> bool:
+    """Whether lines tell of more steps than a process does that is being ended."""
+    return sum(_STEPS_DONE.search(line) is not None for line in lines) > _GOES_ON_LINES
+
+
+# --- guesses --------------------------------------------------------------------------------------
+#
+# What a line only supposes: a list of what may have happened names no cause.
+#
+# A program that does not know why something failed says what it may have been: "this may be due to …",
+# "failed, or ran out of memory". A verdict rests on what has happened; so a line ends for the rules
+# where it begins to suppose, and words that stand as one of several alternatives are not read.
+
+# From here on a line no longer says what happened, only what it might mean, or what to try.
+_GUESS = re.compile(
+    r"(there are |some |other )*(potential|possible|common|likely) (root )?(causes?|reasons?)\b"
+    r"|\b(this |it )?(may|might|could|can)( also)? be (due to|caused by|because|the result of|related)"
+    r"|\b(may|might|could) have (been )?[a-z]"
+    r"|\b(possibly|probably|perhaps|maybe|presumably|likely) (due to|because|caused by|out of|oom"
+    r"|an? |the |it |ran |running |was |killed|preempted|evicted|related)"
+    r"|\bit is possible that\b|\b(usually|often|typically) (means|caused by|due to|indicates|reflects)"
+    r"|\bthis (can|may|could|might|usually|often) (happen|occur|mean)"
+    r"|\b(e\.g\.|for example|for instance|such as) "
+    r"|(^|: )\W{0,9}(if|when|in case) (you|your|the|this|it|there)\b"
+    r"|\b(to (fix|avoid|resolve) this|consider|try) (to |setting|reducing|using|increasing|adding)",
+    re.IGNORECASE,
+)
+# An "or" that leads to the words that follow, with no end of a clause between them.
+_LED_BY_OR = re.compile(r"\b(or|and/or)\b[^.:;()'\"]{0,60}$", re.IGNORECASE)
+_AND_THEN_OR = re.compile(r"^[^.:;()'\"]{0,60}?\bor\b ([^.:;()'\"]{0,60})", re.IGNORECASE)
+
+
+def without_guesses(line: str) -> str:
+    """Return the part of a line that tells what happened: a list of what it may mean is no cause."""
+    match = _GUESS.search(line)
+    return line if match is None else line[: match.start()]
+
+
+def is_led_by_or(line: str, start: int) -> bool:
+    """Whether the words that begin at `start` stand as an alternative to what is said before them.
+
+    "the worker failed, or ran out of memory": the memory is only one of the two.
+    """
+    return _LED_BY_OR.search(line[:start]) is not None
+
+
+def other_alternative(line: str, end: int) -> str:
+    """Return what an "or" puts beside the words that end at `end`; "" when there is none.
+
+    "ran out of memory or was preempted" → "was preempted"
+    """
+    match = _AND_THEN_OR.match(line[end:])
+    return "" if match is None else match[1]

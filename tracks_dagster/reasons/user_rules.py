@@ -21,7 +21,7 @@ from typing import Any
 
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
 from tracks_dagster.reasons.logs import LINE_CHARACTERS
-from tracks_dagster.reasons.words.cause import Cause, Tier, required_words
+from tracks_dagster.reasons.rules.cause import Cause, Tier, required_words
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import canonical_json, sha256_hex
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.recovery.signs import (
     RANKS_SHOWN_MAX,
     Seen,

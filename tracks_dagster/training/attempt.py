@@ -33,7 +33,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore

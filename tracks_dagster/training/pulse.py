@@ -14,7 +14,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
-from tracks_dagster.reasons.beats import Phase, beat_file, encode
+from tracks_dagster.reasons.hangs import Phase, beat_file, encode_beat
 
 TIMES_MAX = 512  # step times that the percentile is taken of
 
@@ -35,7 +35,9 @@ class Pulse:
             return
         self._count += 1
         p99 = self._times.percentile_99
-        data = encode(phase, step=step, count=self._count, step_s_p99=p99, may_take_s=may_take_s)
+        data = encode_beat(
+            phase, step=step, count=self._count, step_s_p99=p99, may_take_s=may_take_s
+        )
         try:
             os.pwrite(self._file, data, 0)
         except OSError as error:

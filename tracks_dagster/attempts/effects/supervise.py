@@ -28,9 +28,8 @@ from tracks_dagster.attempts.ports import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
-from tracks_dagster.reasons.beats import Beat
 from tracks_dagster.reasons.evidence import START_FAILED, Condition
-from tracks_dagster.reasons.hangs import Hang, HangWatch, StackDump, limits_of
+from tracks_dagster.reasons.hangs import Beat, Hang, HangWatch, StackDump, limits_of
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment

@@ -17,8 +17,8 @@ from tracks_dagster.attempts.effects.evidence import read_evidence
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.classify import classifier_version, classify
 from tracks_dagster.reasons.evidence import Verdict
-from tracks_dagster.reasons.finding import STATED
 from tracks_dagster.reasons.fingerprints import fingerprint
+from tracks_dagster.reasons.rules.cause import STATED
 from tracks_dagster.reasons.user_rules import UserRules
 from tracks_dagster.track.bodies import AttemptReclassified
 from tracks_dagster.track.errors import InvalidInput, StoreError, TrackError, UnknownRun

@@ -14,8 +14,8 @@ from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.gangs.ends import conditions, deciding_pod, rank_ends
 from tracks_dagster.kubernetes.gangs.sightings import GangSeen
-from tracks_dagster.reasons.beats import Beat, Phase
 from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.records import Json
 
 KERNEL_LINES_MAX = 200  # of all pods together

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field, PlainValidator
 
-from tracks_dagster.reasons.finding import NAMED
 from tracks_dagster.reasons.kube_json import mapping
+from tracks_dagster.reasons.rules.cause import NAMED
 from tracks_dagster.reasons.user_rules import (
     UserRules,
     Where,

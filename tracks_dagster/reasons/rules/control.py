@@ -17,7 +17,15 @@ from tracks_dagster.reasons.evidence import (
     Evidence,
     RankEnd,
 )
-from tracks_dagster.reasons.finding import (
+from tracks_dagster.reasons.logs import (
+    EXCEPTION,
+    FAR_LINES,
+    goes_on,
+    is_led_by_or,
+    starts_again,
+    without_guesses,
+)
+from tracks_dagster.reasons.rules.cause import (
     CERTAIN,
     LEANING,
     LIKELY,
@@ -26,9 +34,7 @@ from tracks_dagster.reasons.finding import (
     STATED,
     Finding,
 )
-from tracks_dagster.reasons.logs import EXCEPTION, FAR_LINES
-from tracks_dagster.reasons.rules.restarts import goes_on, starts_again
-from tracks_dagster.reasons.words.control_words import (
+from tracks_dagster.reasons.rules.control_words import (
     BEFORE_THE_START,
     CANCELLED_STATUS,
     CONDITION_SKEW_S,
@@ -50,7 +56,6 @@ from tracks_dagster.reasons.words.control_words import (
     XID,
     Words,
 )
-from tracks_dagster.reasons.words.suppositions import is_led_by_or, without_guesses
 from tracks_dagster.track.bodies import MOVE
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import parse_time

@@ -9,8 +9,8 @@ from __future__ import annotations
 import signal
 
 from tracks_dagster.reasons.evidence import DRAINED, Evidence, LastWord
-from tracks_dagster.reasons.finding import CERTAIN, LIKELY, MEASURED, SEEN, SILENT, Finding
 from tracks_dagster.reasons.initiator import exit_code, initiator, last_line, own, says, signal_of
+from tracks_dagster.reasons.rules.cause import CERTAIN, LIKELY, MEASURED, SEEN, SILENT, Finding
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.reasons import TerminationReason
 

@@ -1,7 +1,8 @@
 """Words in last words and logs that tell a cause: weight 6.
 
-The words stand in `causes`, a user's own in `user_rules`. Here is how they are looked for: over all
-ranks, the nearest to the root first and then the earliest, never the cascade after it.
+The tables of `machines`, `processes` and `software` hold the words, `user_rules` a user's own. Here
+is how they are looked for: over all ranks, the nearest to the root first and then the earliest, never
+the cascade after it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from tracks_dagster.reasons.evidence import Evidence, RankEnd
-from tracks_dagster.reasons.finding import LEANING, LIKELY, Finding
 from tracks_dagster.reasons.initiator import (
     CASCADE,
     by_end,
@@ -26,13 +26,44 @@ from tracks_dagster.reasons.initiator import (
     signal_of,
     texts,
 )
-from tracks_dagster.reasons.logs import EXCEPTION, is_raised_by_code, says_it_went_on, survived
-from tracks_dagster.reasons.rules.restarts import goes_on, works_again
+from tracks_dagster.reasons.logs import (
+    EXCEPTION,
+    goes_on,
+    is_led_by_or,
+    is_raised_by_code,
+    other_alternative,
+    says_it_went_on,
+    survived,
+    without_guesses,
+    works_again,
+)
+from tracks_dagster.reasons.rules.cause import LEANING, LIKELY, Cause, Finding, Tier
+from tracks_dagster.reasons.rules.machines import MACHINES
+from tracks_dagster.reasons.rules.processes import CRASHES, MEMORY
+from tracks_dagster.reasons.rules.software import SOFTWARE
 from tracks_dagster.reasons.user_rules import UserRules, seen_by
-from tracks_dagster.reasons.words.cause import Cause, Tier
-from tracks_dagster.reasons.words.causes import CAUSES
-from tracks_dagster.reasons.words.suppositions import is_one_of_several, without_guesses
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
+
+# Every row of words that ships, in order. Where one line meets two rows of a tier, the row above
+# counts: the particular is above the general. A row names what a family of software writes when a
+# cause is met, never one program's line.
+CAUSES: tuple[Cause, ...] = (*MEMORY, *MACHINES, *SOFTWARE, *CRASHES)
+
+# Causes that lie outside the program. What software reports of its settings, code or data is not
+# meant: there both parts of "missing or invalid" tell the same cause.
+_OUTSIDE = frozenset(
+    {
+        ReasonFamily.AS_MEANT,
+        ReasonFamily.CAPACITY,
+        ReasonFamily.HARDWARE,
+        ReasonFamily.COORDINATION,
+        ReasonFamily.MEMORY,
+    }
+)
+# Ends that others make: no row of words tells of them.
+_BY_OTHERS = re.compile(
+    r"\b(pre-?empted|evicted|reclaimed|cancell?ed|drained|killed)\b", re.IGNORECASE
+)
 
 LINES_REMEMBERED = 4096  # ranks of a gang, and rules, read many lines more than once
 
@@ -222,8 +253,31 @@ def _rows_of(line: str, rows: tuple[Cause, ...]) -> tuple[tuple[int, Cause], ...
     certain = without_guesses(line)
     found = [(number, row) for number, row in enumerate(rows) if row.matches(certain)]
     if " or " in certain.lower():
-        return tuple(each for each in found if not is_one_of_several(each[1], certain, rows))
+        return tuple(each for each in found if not _is_one_of_several(each[1], certain, rows))
     return tuple(found)
+
+
+def _is_one_of_several(row: Cause, line: str, rows: tuple[Cause, ...]) -> bool:
+    """Whether a line that tells `row` names its cause only beside another one, of `rows` or not.
+
+    "the worker failed, or ran out of memory" was written by a program that could not tell the two
+    apart: it is no evidence for either.
+    """
+    found = row.words.search(line)
+    if found is None or not _lies_outside(row.reason):
+        return False
+    if is_led_by_or(line, found.start()):
+        return True
+    other = other_alternative(line, found.end())
+    if not other or row.words.search(other) is not None:
+        return False
+    if _BY_OTHERS.search(other) is not None:
+        return True
+    return any(each.reason is not row.reason and each.matches(other) for each in rows)
+
+
+def _lies_outside(reason: TerminationReason) -> bool:
+    return reason.family in _OUTSIDE or reason is TerminationReason.NATIVE_CRASH
 
 
 def _ended_otherwise(rank: RankEnd) -> bool:

@@ -19,8 +19,8 @@ from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.effects.local.processes import boot_id
 from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
 from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
-from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.reasons.evidence import Condition, RankEnd
+from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.text.redact import Redact
@@ -89,7 +89,7 @@ class Beats:
             data = beat_file(self._pod.work, rank).read_bytes()
         except FileNotFoundError:
             data = b""
-        return decode(rank, data) or Beat(rank=rank, phase=Phase.STARTING)
+        return decode_beat(rank, data) or Beat(rank=rank, phase=Phase.STARTING)
 
 
 class Ends:

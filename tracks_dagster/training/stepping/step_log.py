@@ -16,8 +16,8 @@ from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
-from tracks_dagster.reasons.beats import Phase
 from tracks_dagster.reasons.divergence import Diverged, LossWatch, Spike, limits_of
+from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.bodies import Alert, TimeSpent
 from tracks_dagster.track.errors import LossDiverged, NonFinite, TracksError
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE

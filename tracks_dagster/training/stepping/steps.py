@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.track.errors import (
     CheckpointWriteFailed,
     LossDiverged,

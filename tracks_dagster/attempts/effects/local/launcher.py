@@ -30,9 +30,8 @@ from tracks_dagster.attempts.effects.local.processes import (
 )
 from tracks_dagster.attempts.effects.local.stack_dumps import dump_stacks
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.reasons.beats import Beat, Phase, beat_file, decode
 from tracks_dagster.reasons.evidence import Condition, RankEnd
-from tracks_dagster.reasons.hangs import StackDump
+from tracks_dagster.reasons.hangs import Beat, Phase, StackDump, beat_file, decode_beat
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import GangError
@@ -282,7 +281,7 @@ def _beats(folder: Path, ranks: int) -> tuple[Beat, ...]:
             data = beat_file(folder, rank).read_bytes()
         except FileNotFoundError:
             data = b""
-        found.append(decode(rank, data) or Beat(rank=rank, phase=Phase.STARTING))
+        found.append(decode_beat(rank, data) or Beat(rank=rank, phase=Phase.STARTING))
     return tuple(found)
 
 

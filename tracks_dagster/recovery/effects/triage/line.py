@@ -13,7 +13,7 @@ from typing import Any
 
 from tracks_dagster.attempts.pace import Pace, Span, mean_step, measure, time_for
 from tracks_dagster.attempts.ports import GangReport
-from tracks_dagster.reasons.beats import Phase
+from tracks_dagster.reasons.hangs import Phase
 from tracks_dagster.recovery.effects.triage.reading import Commit, RunRead
 from tracks_dagster.recovery.signs import Sign
 from tracks_dagster.recovery.triage import Judged, Verdict

@@ -1,9 +1,8 @@
-"""What software says when devices, nodes, networks or storage fail: rows of the table of causes."""
+"""Rows of causes: devices, nodes, networks or storage failed."""
 
 from __future__ import annotations
 
-from tracks_dagster.reasons.finding import LEANING, LIKELY
-from tracks_dagster.reasons.words.cause import Cause, Tier, cause
+from tracks_dagster.reasons.rules.cause import LEANING, LIKELY, Cause, Tier, cause
 from tracks_dagster.track.reasons import TerminationReason
 
 _R = TerminationReason

@@ -1,1 +1,0 @@
-"""The words that tell a termination reason, as tables."""

@@ -3,7 +3,7 @@
 A case is an object with `id` and `evidence`, and of the evidence `log_tail`, `exit_code`, `signal`,
 `pod`, `pods`, `events`, `xid`, `slurm_state`, `kernel_lines` and `ranks`, each of which may be missing
 or null; or a pod's recorded history in `pod_history`. Unknown fields are ignored. A field of another
-shape than expected counts as not known, since half of a case tells more than none of it.
+shape than expected counts as not known: half of a case is better than none.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.reasons.pods import PodSeen, read_pod
+from tracks_dagster.reasons.pods import PodEvidence, read_pod
 from tracks_dagster.track.records import Json
 
 RANKS_MAX = 4096  # of one case that are read
@@ -58,12 +58,12 @@ def _histories(case: Mapping[str, Json], fields: Mapping[str, Json]) -> list[lis
     return [each if isinstance(each, list) else [each] for each in shown if each][:RANKS_MAX]
 
 
-def _pod(history: list[Json], rank: int) -> PodSeen:
+def _pod(history: list[Json], rank: int) -> PodEvidence:
     return read_pod(history, rank)
 
 
 def _ranks(fields: Mapping[str, Json], pod_ends: list[RankEnd]) -> tuple[RankEnd, ...]:
-    """Return the ranks: each of `ranks`, or one with what the case says of its only process."""
+    """Return the ranks: each of `ranks`, or one for the only process of the case."""
     several = [each for each in _list(fields.get("ranks")) if isinstance(each, Mapping)][:RANKS_MAX]
     if several:
         return tuple(_rank(each, number) for number, each in enumerate(several))

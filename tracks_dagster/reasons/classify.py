@@ -1,8 +1,8 @@
 """Why an attempt ended, from its evidence alone. Pure.
 
 Each rule looks for one kind of signal; `RULES` is their order, by the weights of design section 6.
-The first that finds something gives the verdict. The others are asked as well, and where they would
-have said otherwise, that is kept in `against`. To teach it a new cause, add a row to `rules.machines`,
+The first that finds something gives the verdict. The others are asked as well, and a finding of another
+reason is recorded in `against`. To teach it a new cause, add a row to `rules.machines`,
 `rules.processes` or `rules.software` (words in logs and last words) or to `rules.control_words` (those
 of control planes and kernels), and raise the version: a receipt names it, and `tracks reclassify` reads
 the evidence of older ones again.
@@ -95,7 +95,7 @@ USER_RULES_BEFORE = "known_cause"  # a user's rules are asked just before the wo
 
 
 def classifier_version(rules: UserRules = NO_RULES) -> str:
-    """Return what stands in a receipt: "3", or "3+rules:ab12cd34" with a user's rules."""
+    """Return the version that a receipt names: "3", or "3+rules:ab12cd34" with a user's rules."""
     return f"{CLASSIFIER_VERSION}+rules:{rules.digest}" if rules.digest else CLASSIFIER_VERSION
 
 
@@ -116,7 +116,7 @@ def classify(evidence: Evidence, rules: UserRules = NO_RULES) -> Verdict:
             root_message="no evidence",
         )
     rule, finding = found[0]
-    against = [_against(other, spoken) for other, spoken in found if _differs(spoken, finding)]
+    against = [_against(each, other) for each, other in found if _differs(other, finding)]
     return Verdict(
         reason=finding.reason.value,
         confidence=finding.confidence,
@@ -136,13 +136,13 @@ def _with_users(rules: UserRules) -> Iterator[Rule]:
         yield rule
 
 
-def _differs(spoken: Finding, verdict: Finding) -> bool:
-    """Whether a weaker finding says something else; `unknown` says nothing."""
-    return spoken.reason not in (verdict.reason, TerminationReason.UNKNOWN)
+def _differs(other: Finding, verdict: Finding) -> bool:
+    """Whether a weaker finding has another reason; `unknown` contradicts nothing."""
+    return other.reason not in (verdict.reason, TerminationReason.UNKNOWN)
 
 
-def _against(rule: Rule, spoken: Finding) -> str:
-    return _shortened(f"{rule.name} speaks for {spoken.reason}: {' | '.join(spoken.lines[:1])}")
+def _against(rule: Rule, other: Finding) -> str:
+    return _shortened(f"{rule.name} speaks for {other.reason}: {' | '.join(other.lines[:1])}")
 
 
 def _shortened(text: str) -> str:

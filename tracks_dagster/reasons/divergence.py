@@ -1,4 +1,4 @@
-"""Tells a loss that leaves its recent range: a spike in one step, a divergence in several. Pure.
+"""Detects a loss that leaves its recent range: a spike in one step, a divergence in several. Pure.
 
 The measure is the modified z-score of Iglewicz and Hoaglin ("How to Detect and Handle Outliers",
 1993): 0.6745 × (x - median) / MAD over a trailing window, with MAD the median of the absolute
@@ -78,13 +78,13 @@ class LossWatch:
         self._sorted: list[float] = []
         self._onset: int | None = None  # of the losses beyond divergence_z
         self._count = 0
-        self._has_spiked = False  # in the excursion that goes on
+        self._has_spiked = False  # in the current excursion
         on = [z for z in (limits.spike_z, limits.divergence_z) if z > 0]
         self._least_z = min(on) if on else 0.0
 
     @property
     def onset_step(self) -> int | None:
-        """The first step of the excursion that goes on, None without one."""
+        """The first step of the current excursion, None without one."""
         return self._onset
 
     def restore(self, recent: Iterable[tuple[int, float]]) -> None:
@@ -93,7 +93,7 @@ class LossWatch:
             self.take(step, loss)
 
     def take(self, step: int, loss: float) -> Spike | Diverged | None:
-        """Take in the loss of the next step; return what it tells. A few microseconds."""
+        """Take in the loss of the next step; return a spike or a divergence. A few microseconds."""
         limits = self._limits
         z, median = self._judge(loss)
         if not self._least_z or z < self._least_z:

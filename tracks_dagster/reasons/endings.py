@@ -27,7 +27,7 @@ class Ending(StrEnum):
 
 _SENTENCES = {
     Ending.FAILURE: "Something is broken, or nobody knows what: look at it.",
-    Ending.INTERRUPTION: "The place was taken away; nothing is wrong with the run, it goes on.",
+    Ending.INTERRUPTION: "The place was taken away; nothing is wrong with the run, it continues.",
     Ending.AS_MEANT: "The attempt ended as somebody or its plan wanted.",
 }
 
@@ -43,7 +43,7 @@ def ending_of(reason: TerminationReason) -> Ending:
 
 
 def ending_named(reason: str) -> Ending:
-    """Return what a reason as the ledger names it asks; one of a newer version wants a look."""
+    """Return what a reason of the ledger asks of people; an unknown, newer one needs a look."""
     try:
         return ending_of(TerminationReason(reason))
     except ValueError:
@@ -60,7 +60,7 @@ class EndingCheck:
 
 
 def ending_check(reason: TerminationReason) -> EndingCheck:
-    """Return how the UI tells a failure from an interruption."""
+    """Return the check that the UI shows: a failure, an interruption, or as meant."""
     ending, words = ending_of(reason), f"{reason}: {reason.sentence}"
     passed = ending is Ending.AS_MEANT
     return EndingCheck(

@@ -1,7 +1,7 @@
 """What is known about the end of an attempt, before anybody judges it.
 
-The supervisor and the watcher gather it, it is stored whole as one object under the attempt and named
-by sha256 in `attempt_ended`, and `classify` reads nothing else. All of it is kept, also what the
+The supervisor and the watcher gather it. It is stored whole as one object under the attempt and named
+by sha256 in `attempt_ended`. `classify` reads nothing else. All of it is kept, also what the
 verdict did not need. Text is already shortened and cleaned of secrets by whoever gathered it.
 """
 
@@ -17,13 +17,13 @@ CANNOT_START = "GangCannotStart"
 # The type of the condition by which a cluster refused to take a gang at all.
 START_FAILED = "StartFailed"
 
-# A last word's reason when a signal asked the rank to end: who asked, and so the termination reason,
-# is told by the recorded intent or the conditions, never by the rank.
+# A last word's reason when a signal asked the rank to end. Who asked, and so the termination reason, is
+# in the recorded intent or the conditions, never in the rank's word.
 DRAINED = "drained"
 
 # The type of a condition by which the supervisor refused to start a gang, and its reasons.
 START_REFUSED = "StartRefused"
-START_REFUSED_RULE = "start_refused"  # the rule of the classifier that tells it
+START_REFUSED_RULE = "start_refused"  # the rule of the classifier that finds it
 ENVIRONMENT_DIFFERS = "EnvironmentDiffers"
 CHECKPOINT_WITHDRAWN = "CheckpointWithdrawn"
 SOURCE_QUARANTINED = "SourceQuarantined"

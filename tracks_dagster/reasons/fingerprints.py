@@ -1,7 +1,7 @@
 """The fingerprint of a failure: the same bad assumption gives the same text.
 
-Messages differ in numbers, addresses and paths from one try to the next; what is left when these are
-taken out tells whether a retry met what the attempt before it met.
+Messages differ in numbers, addresses and paths from one try to the next. What is left without these
+shows whether a retry failed as the attempt before it did.
 """
 
 from __future__ import annotations

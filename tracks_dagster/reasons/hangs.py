@@ -1,8 +1,8 @@
 """When a gang hangs, and which of its ranks the others wait for. Pure.
 
 A gang hangs when the ranks furthest behind have not moved for longer than the most lenient limit of
-the phases that its ranks are in. Those ahead only wait for them: what they waited while another one
-saved or evaluated says nothing once that one goes on. In a step the limit is max(60 s, 10 × the 99th
+the phases that its ranks are in. Those ahead only wait for them: their waiting while another one
+saved or evaluated no longer counts once that one moves. In a step the limit is max(60 s, 10 × the 99th
 percentile of the step times). Time is counted by looks: a gap between two of them counts for a few
 seconds at most, so neither a laptop that slept nor a clock that was set makes a hang.
 """
@@ -32,7 +32,7 @@ END_S_MAX = 900.0  # the last save and the last words
 LOOK_S_MAX = 5.0  # what the time between two looks counts at most
 
 FRAMES_SHOWN = 3
-# Where Python stands in a rank that waits for the others: in a collective, or in a backward whose
+# Where Python is in a rank that waits for the others: in a collective, or in a backward whose
 # hooks exchange gradients.
 _WAITS_FOR_OTHERS = re.compile(
     r"distributed_c10d|all_?reduce|all_?gather|barrier|reduce_scatter|_engine_run_backward"
@@ -70,7 +70,7 @@ class Beat:
     step: the one it is in; count: of its beats so far.
 
     step_s_p99: 99th percentile of its step times, 0.0 before the first was finished. may_take_s: how
-    long the rank itself gives the phase before it goes on or fails, 0.0 where it gives no time.
+    long the rank itself gives the phase before it moves or fails, 0.0 where it gives no time.
     """
 
     rank: int
@@ -92,7 +92,7 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackDump:
-    """What a rank's stack dump says. problem: why there is none, when text is empty."""
+    """A rank's stack dump. problem: why there is none, when text is empty."""
 
     rank: int
     text: str
@@ -127,13 +127,13 @@ class HangWatch:
         self._stuck_s: dict[int, float] = {}
 
     def look(self, beats: Sequence[Beat], now_s: float) -> Hang | None:
-        """Take in where the living ranks stand at `now_s` (any steady clock); tell of a hang."""
+        """Take in the living ranks' beats at `now_s` (any steady clock); return a hang, or None."""
         passed_s = 0.0 if self._looked_at is None else max(0.0, now_s - self._looked_at)
         self._looked_at = now_s
         for beat in beats:
-            stands = self._known.get(beat.rank) == beat
+            is_still = self._known.get(beat.rank) == beat
             before_s = self._stuck_s.get(beat.rank, 0.0)
-            self._stuck_s[beat.rank] = before_s + min(passed_s, LOOK_S_MAX) if stands else 0.0
+            self._stuck_s[beat.rank] = before_s + min(passed_s, LOOK_S_MAX) if is_still else 0.0
             self._known[beat.rank] = beat
         stuck_s = min((self._stuck_s[beat.rank] for beat in _furthest_behind(beats)), default=0.0)
         limit_s = max((self._limit_s(beat) for beat in beats), default=0.0)
@@ -162,7 +162,7 @@ class HangWatch:
 
 
 def laggards(hang: Hang, dumps: Sequence[StackDump]) -> list[Beat]:
-    """Return the ranks that the others wait for; all of them where nothing tells them apart.
+    """Return the ranks that the others wait for; all of them where nothing distinguishes them.
 
     The one furthest behind by step and phase; among equals, those that do not stand in a collective.
     """
@@ -179,7 +179,7 @@ def reason_of(behind: Sequence[Beat]) -> str:
 
 
 def describe(hang: Hang, dumps: Sequence[StackDump]) -> str:
-    """Return the finding in lines: what hangs, then where each rank stands."""
+    """Return the finding in lines: what hangs, then where each rank is."""
     behind = laggards(hang, dumps)
     ranks = ", ".join(str(beat.rank) for beat in behind)
     noun, verb = ("rank", "has") if len(behind) == 1 else ("ranks", "have")
@@ -218,7 +218,7 @@ def _newest_frames(text: str) -> str:
 
 
 def beat_file(work: Path, rank: int) -> Path:
-    """Return where a rank's beats stand, below its gang's folder."""
+    """Return the file of a rank's beats, below its gang's folder."""
     return work / "beats" / f"rank-{rank}"
 
 

@@ -1,8 +1,8 @@
 """Which rank of a gang failed first, and which ones only followed.
 
 When one rank fails, the others lose their peer a moment later and fail loudly of that; clocks of
-nodes, and the polling of whoever writes ends down, can turn the order around. So a rank whose words
-tell of nothing but a lost peer is never blamed while another one failed.
+nodes, and the polling of whoever writes ends down, can turn the order around. So a rank that
+reports nothing but a lost peer is never blamed while another one failed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CASCADE = re.compile(
 def own(ranks: Iterable[RankEnd]) -> list[RankEnd]:
     """Return the ranks that were not fenced, in the order in which they ended."""
     fenced = TerminationReason.FENCED
-    kept = [r for r in ranks if r.exit_code != EXIT_FENCED and not says(r, fenced)]
+    kept = [r for r in ranks if r.exit_code != EXIT_FENCED and not has_last_word(r, fenced)]
     return sorted(kept, key=lambda rank: (_ended_at(rank), rank.rank))
 
 
@@ -69,8 +69,8 @@ def by_end(ranks: Iterable[RankEnd]) -> list[RankEnd]:
 
 
 def lost_its_peer(rank: RankEnd) -> bool:
-    """Whether what the rank says tells of a lost peer; its last word counts before its log."""
-    if says(rank, TerminationReason.RANK_LOST_SECONDARY):
+    """Whether the rank reports a lost peer; its last word counts before its log."""
+    if has_last_word(rank, TerminationReason.RANK_LOST_SECONDARY):
         return True
     text = rank.log_tail if rank.last_word is None else texts(rank)[0]
     return CASCADE.search(text) is not None
@@ -81,11 +81,11 @@ def texts(rank: RankEnd) -> tuple[str, ...]:
     word = rank.last_word
     if word is None:
         return (rank.log_tail,)
-    said = f"{word.exception or ''}: {word.message}"
-    return (said, word.traceback_tail, rank.log_tail)
+    summary = f"{word.exception or ''}: {word.message}"
+    return (summary, word.traceback_tail, rank.log_tail)
 
 
-def says(rank: RankEnd, reason: str) -> bool:
+def has_last_word(rank: RankEnd, reason: str) -> bool:
     """Whether the rank's last word is `reason`."""
     return rank.last_word is not None and rank.last_word.reason == reason
 

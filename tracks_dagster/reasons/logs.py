@@ -1,4 +1,4 @@
-"""Lines of a log as rules read them: bounded, readable, and which of them may tell a cause."""
+"""Lines of a log as rules read them: bounded, readable, and which of them may name a cause."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankE
 #
 # The lines of a log as rules read them: bounded, and without what a terminal or a collector added.
 #
-# Colours, progress bars, timestamps and rank prefixes differ between two tellings of one failure. What
+# Colours, progress bars, timestamps and rank prefixes differ between two logs of one failure. What
 # is bounded here keeps the time of every rule bounded: a line of any length becomes one of at most
 # `LINE_CHARACTERS`, a log of any length its last `LINES`.
 
@@ -119,7 +119,7 @@ def _text(text: str) -> str:
 # Which frames of a traceback are of the user's own code, and which of libraries below it. Pure.
 #
 # An error that torch raises ends in a dozen frames of torch; the one line that a person can change
-# stands above them.
+# is above them.
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]*)", line \d+')
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|python3\.\d+|tracks_dagster)/|^<")
@@ -196,7 +196,7 @@ _WRONG_CODE = re.compile(
     r"^(builtins\.)?(AttributeError|TypeError|IndexError|NameError|UnboundLocalError|SyntaxError"
     r"|IndentationError|ZeroDivisionError|NotImplementedError)\b"
 )
-_WENT_ON = re.compile(
+_RECOVERED = re.compile(
     r"\bretrying\b|will (be )?retr(y|ied)|retry \d+ ?(/|of) ?\d+|attempt \d+ ?(/|of) ?\d+"
     r"|\b(trying|will try) again|try(ing)? again in \d|entering retry|\bsleeping\b"
     r"|\bback(ing)?[- ]?off\b"
@@ -222,18 +222,18 @@ def is_raised_by_code(line: str) -> bool:
     return match is not None and not (_WRAPPERS.search(match[1]) or _OPAQUE.match(match[1]))
 
 
-def says_it_went_on(line: str) -> bool:
-    """Whether a line says itself that what it tells was tried again or done without."""
-    return _WENT_ON.search(line) is not None and _GAVE_UP.search(line) is None
+def reports_recovery(line: str) -> bool:
+    """Whether a line itself reports that the failure was tried again or done without."""
+    return _RECOVERED.search(line) is not None and _GAVE_UP.search(line) is None
 
 
 def survived(lines: Sequence[str]) -> list[bool]:
-    """Return for each line whether the process survived what it tells."""
+    """Return for each line whether the process survived what it reports."""
     begins = _failure_begins(lines)
     wrong_code = max((n for n, line in enumerate(lines) if _WRONG_CODE.match(line)), default=-1)
     return [
         number < begins - FAR_LINES
-        or says_it_went_on(line)
+        or reports_recovery(line)
         or (_LEVEL.search(line) is not None and _GAVE_UP.search(line) is None)
         or (number < wrong_code and EXCEPTION.match(line) is None)
         for number, line in enumerate(lines)
@@ -255,7 +255,7 @@ def _failure_begins(lines: Sequence[str]) -> int:
 #
 # Which lines of a log are of an earlier start: requeued jobs and elastic gangs append to one file.
 #
-# What ended an earlier start is over: it says nothing of the end that is asked about.
+# What ended an earlier start is over, and no evidence of this end.
 
 # What a program, an elastic agent or Slurm says when it starts again.
 _STARTED_AGAIN = re.compile(
@@ -269,11 +269,11 @@ _STARTED_AGAIN = re.compile(
 _STEPS_DONE = re.compile(
     r"\b(step|iter|iteration|epoch|batch|global_step)s?\b\W{0,3}\d+|\d{1,3}%\|", re.IGNORECASE
 )
-_GOES_ON_LINES = 10  # a process that is being ended may still tell of a few steps
+_PROGRESS_LINES_MAX = 10  # a process that is being ended may still tell of a few steps
 
 
 def starts_again(lines: Sequence[str]) -> int:
-    """Return where the last start begins, 0 where none is told of."""
+    """Return where the last start begins, 0 where no line reports one."""
     return max((n for n, line in enumerate(lines) if _STARTED_AGAIN.search(line)), default=0)
 
 
@@ -288,9 +288,9 @@ def works_again(lines: Sequence[str]) -> int:
     return starts_again(lines[: steps[-1]])
 
 
-def goes_on(lines: Sequence[str]) -> bool:
+def has_progress(lines: Sequence[str]) -> bool:
     """Whether lines tell of more steps than a process does that is being ended."""
-    return sum(_STEPS_DONE.search(line) is not None for line in lines) > _GOES_ON_LINES
+    return sum(_STEPS_DONE.search(line) is not None for line in lines) > _PROGRESS_LINES_MAX
 
 
 # --- guesses --------------------------------------------------------------------------------------
@@ -321,13 +321,13 @@ _AND_THEN_OR = re.compile(r"^[^.:;()'\"]{0,60}?\bor\b ([^.:;()'\"]{0,60})", re.I
 
 
 def without_guesses(line: str) -> str:
-    """Return the part of a line that tells what happened: a list of what it may mean is no cause."""
+    """Return the part of a line that reports what happened, without the list of what it may mean."""
     match = _GUESS.search(line)
     return line if match is None else line[: match.start()]
 
 
 def is_led_by_or(line: str, start: int) -> bool:
-    """Whether the words that begin at `start` stand as an alternative to what is said before them.
+    """Whether the words that begin at `start` are an alternative to the words before them.
 
     "the worker failed, or ran out of memory": the memory is only one of the two.
     """

@@ -3,7 +3,7 @@
 Takes a pod's history (its watch events, or one snapshot) as plain JSON, in the API's own field names,
 and no field is required: what is missing or of another shape is not known. Nothing is judged here.
 Facts that it rests on, seen on a real cluster: a pod object may be gone within a second, so every
-event counts; a condition may stand in an early event only; the last container status tells the end.
+event counts; a condition may be in an early event only; the last container status shows the end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tracks_dagster.track.records import Json
 EVENTS_MAX = 1000  # of one pod that are read
 OOM_KILLED = "OOMKilled"
 
-# Conditions that say how a pod comes up; only the first says something, and only while it is False.
+# Conditions that say how a pod comes up; only the first matters, and only while it is False.
 _PROGRESS = frozenset(
     {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"}
 )
@@ -26,14 +26,14 @@ _TRUE = (True, "True", "true")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSeen:
-    """What one pod's history tells. end: None when no container ever had a status."""
+class PodEvidence:
+    """What one pod's history shows. end: None when no container ever had a status."""
 
     end: RankEnd | None
     conditions: tuple[Condition, ...]
 
 
-def read_pod(history: Iterable[Json], rank: int) -> PodSeen:
+def read_pod(history: Iterable[Json], rank: int) -> PodEvidence:
     """Return what the pod of `rank` shows; `history`: watch events, pods or bare statuses, in order."""
     statuses = [_status(event) for _, event in zip(range(EVENTS_MAX), history, strict=False)]
     once = {(c.type, c.reason): c for status in statuses for c in _conditions(status, rank)}
@@ -43,7 +43,7 @@ def read_pod(history: Iterable[Json], rank: int) -> PodSeen:
     last = statuses[-1] if statuses else {}
     has_run = end is not None and (end.has_ended or end.started_at is not None)
     waits = () if has_run else tuple(_waits(last, rank))
-    return PodSeen(end=end, conditions=(*once.values(), *waits))
+    return PodEvidence(end=end, conditions=(*once.values(), *waits))
 
 
 def _status(event: Json) -> Mapping[str, Json]:
@@ -58,7 +58,7 @@ def _status(event: Json) -> Mapping[str, Json]:
 
 
 def _conditions(status: Mapping[str, Json], rank: int) -> Iterable[Condition]:
-    """Yield what a control plane said of the pod: the conditions that are true, and its own reason."""
+    """Yield the conditions of the pod that are true, and the reason in its own status."""
     for each in mappings(status.get("conditions")):
         kind = text(each.get("type"))
         if kind not in _PROGRESS and each.get("status", "True") in _TRUE:
@@ -91,11 +91,11 @@ def _condition(kind: str, entry: Mapping[str, Json], at: Json, rank: int) -> Con
 
 
 def _end(status: Mapping[str, Json], rank: int, before: RankEnd | None) -> RankEnd | None:
-    """Return how the pod's containers stand: the one that failed first, else the last known."""
+    """Return the end of the container that failed first, else the last known one."""
     inits = [_states(each) for each in mappings(status.get("initContainerStatuses"))]
     mains = [_states(each) for each in mappings(status.get("containerStatuses"))]
     running = [running for _, running in mains if running]
-    # What an init container did well is over; a sidecar's good end says nothing of the trainer.
+    # What an init container did well is over; a sidecar's good end is not the trainer's.
     dead = [terminated for terminated, _ in (*inits, *mains) if _has_failed(terminated)]
     if not dead and running:
         return RankEnd(rank=rank, started_at=time_text(running[0].get("startedAt")))

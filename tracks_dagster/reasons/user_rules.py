@@ -1,12 +1,12 @@
 """A user's own rules of the classifier: rows of words, checked before any of them is believed.
 
-`effects.rules_file` reads them. They are asked after recorded intent, control planes, hardware,
-containers and the trainer's typed last word, and before the words that ship; the first row that is met
+`effects.rules_file` reads them. They come after recorded intent, control planes, hardware,
+containers and the trainer's typed last word, and before the words that ship. The first row that matches
 decides.
 
-A pattern is a regular expression of Python without regard to case. It may not run for ever: a search
+A pattern is a regular expression of Python without regard to case. It may not run for ever. A search
 tries, for each of the `LINE_CHARACTERS` places of a line, every way to share it out among the parts
-that repeat, so their number and size are bounded by `STEPS_MAX` steps a line, and a repeat or a choice
+that repeat. So their number and size are bounded by `STEPS_MAX` steps a line, and a repeat or a choice
 inside a repeat is refused.
 """
 
@@ -44,7 +44,7 @@ class Where(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRule:
-    """One row that was found to hold."""
+    """One row, checked."""
 
     cause: Cause
     where: Where
@@ -52,7 +52,7 @@ class UserRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserRules:
-    """The rows of one file in order. digest: of what they say, "" when there are none."""
+    """The rows of one file in order. digest: of their content, "" when there are none."""
 
     rules: tuple[UserRule, ...] = ()
     digest: str = ""
@@ -63,16 +63,16 @@ NO_RULES = UserRules()
 
 def make_rules(rules: Sequence[UserRule]) -> UserRules:
     """Return the rules with the digest that the classifier's version names."""
-    said = [[r.cause.name, r.cause.reason, r.cause.words.pattern, r.cause.confidence, r.where]
+    rows = [[r.cause.name, r.cause.reason, r.cause.words.pattern, r.cause.confidence, r.where]
             for r in rules]  # fmt: skip
-    digest = sha256_hex(canonical_json({"rules": said}))[:DIGEST_DIGITS] if rules else ""
+    digest = sha256_hex(canonical_json({"rules": rows}))[:DIGEST_DIGITS] if rules else ""
     return UserRules(rules=tuple(rules), digest=digest)
 
 
 def make_rule(
     *, name: str, reason: TerminationReason, pattern: str, confidence: float, where: Where
 ) -> UserRule:
-    """Return one row; every value was found to be possible."""
+    """Return one row of values that were checked."""
     cause = Cause(
         name=name,
         reason=reason,
@@ -84,21 +84,21 @@ def make_rule(
     return UserRule(cause=cause, where=where)
 
 
-def seen_by(rule: UserRule, evidence: Evidence) -> Evidence:
+def evidence_for(rule: UserRule, evidence: Evidence) -> Evidence:
     """Return the evidence with only those texts in which `rule` looks, all of them as logs of ranks."""
-    ranks = tuple(_rank_seen(rank, rule.where) for rank in evidence.ranks)
-    told: list[str] = []
+    ranks = tuple(_rank_for(rank, rule.where) for rank in evidence.ranks)
+    texts: list[str] = []
     if rule.where in (Where.ANY, Where.KERNEL):
-        told += evidence.kernel_lines
+        texts += evidence.kernel_lines
     if rule.where in (Where.ANY, Where.CONDITION):
-        told += (_condition_text(each) for each in evidence.conditions)
-    if told:
+        texts += (_condition_text(each) for each in evidence.conditions)
+    if texts:
         number = evidence.ranks[0].rank if evidence.ranks else 0
-        ranks = (*ranks, RankEnd(rank=number, log_tail="\n".join(told)))
+        ranks = (*ranks, RankEnd(rank=number, log_tail="\n".join(texts)))
     return replace(evidence, ranks=ranks)
 
 
-def _rank_seen(rank: RankEnd, where: Where) -> RankEnd:
+def _rank_for(rank: RankEnd, where: Where) -> RankEnd:
     return replace(
         rank,
         log_tail=rank.log_tail if where in (Where.ANY, Where.LOG) else "",
@@ -106,8 +106,8 @@ def _rank_seen(rank: RankEnd, where: Where) -> RankEnd:
     )
 
 
-def _condition_text(told: Condition) -> str:
-    return f"{told.type}/{told.reason}: {told.message}"
+def _condition_text(condition: Condition) -> str:
+    return f"{condition.type}/{condition.reason}: {condition.message}"
 
 
 def pattern_problem(pattern: str) -> str | None:

@@ -25,7 +25,7 @@ from tracks_dagster.kubernetes.gangs.sightings import (
 )
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX, Condition, RankEnd
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
-from tracks_dagster.reasons.pods import PodSeen, read_pod
+from tracks_dagster.reasons.pods import PodEvidence, read_pod
 
 LOGS_BYTES_MAX = 4 * 1024 * 1024  # of all pods together
 LOG_BYTES_MIN = 4 * 1024  # of each
@@ -106,7 +106,7 @@ def _end(pod: PodStory, rank: int) -> RankEnd:
     return end
 
 
-def _read(pod: PodStory, rank: int) -> PodSeen:
+def _read(pod: PodStory, rank: int) -> PodEvidence:
     return read_pod(pod.history, rank)
 
 

@@ -23,7 +23,7 @@ from tracks_dagster.kubernetes.gangs.pod_starts import (
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd, Verdict
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
-from tracks_dagster.reasons.pods import PodSeen, read_pod
+from tracks_dagster.reasons.pods import PodEvidence, read_pod
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, parse_time
 
@@ -161,7 +161,7 @@ def _conditions(events: Sequence[Json]) -> list[Condition]:
     ]
 
 
-def _describe(reason: str, lines: Sequence[str], history: Sequence[Json], seen: PodSeen) -> str:
+def _describe(reason: str, lines: Sequence[str], history: Sequence[Json], seen: PodEvidence) -> str:
     """Return the words for an end: the verdict, then the pod's own lines."""
     what = f"The run worker ended ({reason}): {'; '.join(lines)}."
     pod = mapping(history[-1]) if history else {}

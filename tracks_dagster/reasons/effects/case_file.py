@@ -19,7 +19,7 @@ DOCUMENT_BYTES_MAX = LINE_BYTES_MAX
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadCase:
-    """One case, or why what stands there is none. line: 1-based, where it begins."""
+    """One case, or the problem with it. line: 1-based, where it begins."""
 
     line: int
     case: Mapping[str, Json] | None = None

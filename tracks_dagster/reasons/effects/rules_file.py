@@ -2,7 +2,7 @@
 
     - {name: lustre-evicted, reason: storage_io, pattern: "LustreError.{0,80}evicted"}
 
-Whether a pattern can be used, and what a rule does, `reasons.user_rules` says.
+`reasons.user_rules` checks patterns and applies the rules.
 """
 
 from __future__ import annotations

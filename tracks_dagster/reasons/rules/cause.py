@@ -20,8 +20,8 @@ CERTAIN = 1.0  # recorded intent, or every rank says that it has all its steps
 STATED = 0.95  # a control plane states it about this very attempt
 MEASURED = 0.9  # a counter of the kernel or the device, or the trainer's typed last word
 NAMED = 0.85  # words that name the cause itself
-LIKELY = 0.7  # words that are mostly heard for that cause, now and then for another
-LEANING = 0.5  # heard for several causes; this one most often
+LIKELY = 0.7  # words that mostly come with that cause, now and then with another
+LEANING = 0.5  # words of several causes; this one most often
 SEEN = 0.3  # `unknown`, with an exit code or signal
 SILENT = 0.2  # `unknown`, and hardly anything was left
 NOTHING = 0.0  # `unknown`, and no evidence at all
@@ -47,7 +47,7 @@ class Tier(IntEnum):
     """How near to the root words are; the nearer counts, whatever came first in time.
 
     ROOT: they name a cause. GENERAL: they name a kind of failure, which a ROOT line explains better.
-    SYMPTOM: they are heard as well where something else failed first, on this rank or on another.
+    SYMPTOM: they also appear where something else failed first, on this rank or on another.
     """
 
     ROOT = 0
@@ -57,11 +57,11 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # hashed with every line, by identity
 class Cause:
-    """Words that tell `reason`.
+    """Words that name `reason`.
 
-    name: stands in the verdict; words: looked for in every line; unless: a line that has it as well
-    tells something else; beside: has to stand somewhere in the same text. required: words of which
-    every line that is met has one, to look for first.
+    name: for the verdict; words: looked for in every line; unless: a line that has it as well means
+    something else; beside: has to be somewhere in the same text. required: words of which every line
+    that matches has one, to look for first.
     """
 
     name: str
@@ -95,7 +95,7 @@ def cause(
     unless: str | None = None,
     beside: str | None = None,
 ) -> Cause:
-    """Return a row; `words` are regular expressions without regard to case, any of which tells it."""
+    """Return a row; `words` are regular expressions without regard to case, any of which is enough."""
     return Cause(
         name=name,
         reason=reason,

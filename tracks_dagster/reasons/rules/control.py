@@ -1,7 +1,7 @@
-"""What people, control planes, kernels and containers say about an attempt's end: weights 1 to 4.
+"""What people, control planes, kernels and containers report of an attempt's end: weights 1 to 4.
 
-Their words stand in `control_words`; here is how they are looked for. What the ranks themselves say
-is in `rules.ranks` and `rules.text`.
+`control_words` holds the words; here is how they are looked for. `rules.ranks` and `rules.text` read
+the ranks themselves.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tracks_dagster.reasons.evidence import (
 from tracks_dagster.reasons.logs import (
     EXCEPTION,
     FAR_LINES,
-    goes_on,
+    has_progress,
     is_led_by_or,
     starts_again,
     without_guesses,
@@ -46,12 +46,12 @@ from tracks_dagster.reasons.rules.control_words import (
     MACHINE_LINES,
     OOM_KILLER,
     REFUSED_STARTS,
+    REPORTED_LATE,
     REQUEUED,
     SCHEDULER_LINES,
     SLURM_CANCELLED,
     SLURM_STATES,
     TASK_FAILED,
-    TOLD_AFTERWARDS,
     WARNED,
     XID,
     Words,
@@ -248,8 +248,8 @@ def _came_before(condition: Condition, rank: RankEnd) -> bool:
 
 
 def _came_after_all(condition: Condition, ranks: tuple[RankEnd, ...]) -> bool:
-    """Whether every rank had ended before: then the condition says nothing about why."""
-    if condition.at is None or not ranks or TOLD_AFTERWARDS.search(_condition_text(condition)):
+    """Whether every rank had ended before: then the condition does not explain why."""
+    if condition.at is None or not ranks or REPORTED_LATE.search(_condition_text(condition)):
         return False
     return all(
         rank.ended_at is not None and _is_later(condition.at, rank.ended_at) for rank in ranks
@@ -285,7 +285,7 @@ def _finding(reason: TerminationReason, confidence: float, line: str) -> Finding
 # A log is full of such words that report no end: help texts, settings, what would be done in case,
 # what an earlier start of the job ended of. A verdict rests on words that say that it happened now.
 
-# What stands before the words when they tell what would be, or what has been.
+# What comes before the words when they are about what would be, or what has been.
 _NOT_NOW = re.compile(
     r"\b(if|in case|unless|whether|whenever|may|might|could|would|should|possibly|perhaps|likely"
     r"|upon|handles?|previous(ly)?|earlier|last (attempt|run|job|time))\b[^.;!]{0,80}$"
@@ -295,7 +295,7 @@ _NOT_NOW = re.compile(
 _LOOKED_FOR = re.compile(
     r"\b(watch|wait|poll|listen|check|look)(s|es|ing)? (for|on)\b[^.;!]{0,40}$", re.IGNORECASE
 )
-# What stands after them when they are one of several, asked, or counted.
+# What comes after them when they are one of several, asked, or counted.
 _NOT_SURE = re.compile(
     r"^\W{0,2}\bor\b|^[^.;!]{0,20}\?|^\W{0,2}(\d+ times|once|twice|before|earlier|previously)\b",
     re.IGNORECASE,
@@ -311,7 +311,7 @@ _ENDS_JOBS = re.compile(r"^\W*(slurmstepd|srun|PBS)\b|\bnotice\b", re.IGNORECASE
 
 
 def lines_of_schedulers(ranks: Iterable[RankEnd]) -> Iterator[tuple[str, TerminationReason]]:
-    """Yield each line of a scheduler that says why the job ended, with what it says."""
+    """Yield each line of a scheduler that gives the reason of the job's end, with that reason."""
     for rank in ranks:
         lines = rank.log_tail.splitlines()
         again = starts_again(lines)
@@ -324,7 +324,7 @@ def lines_of_schedulers(ranks: Iterable[RankEnd]) -> Iterator[tuple[str, Termina
 
 
 def _reason_of(line: str) -> TerminationReason | None:
-    """Return what a line says has happened."""
+    """Return the reason that a line reports as having happened, or None."""
     certain = without_guesses(line)
     if _ABOUT_SOMETHING_ELSE.search(certain):
         return None
@@ -347,5 +347,5 @@ def _is_over(line: str, reason: TerminationReason, later: Sequence[str]) -> bool
     """Whether the job went on after the line: then it had ended another start, or none."""
     if reason in BEFORE_THE_START:
         raised = any(EXCEPTION.match(each) for each in later)
-        return raised or len(later) > FAR_LINES or goes_on(later)
-    return _ENDS_JOBS.search(line) is None and goes_on(later)
+        return raised or len(later) > FAR_LINES or has_progress(later)
+    return _ENDS_JOBS.search(line) is None and has_progress(later)

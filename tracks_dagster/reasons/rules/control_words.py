@@ -91,7 +91,7 @@ CONDITIONS = _words(
 )  # fmt: skip
 
 # Conditions that the kubelet sets once it has ended the containers: a second or so after their end.
-TOLD_AFTERWARDS = re.compile(r"TerminationByKubelet|/Evicted\b", re.IGNORECASE)
+REPORTED_LATE = re.compile(r"TerminationByKubelet|/Evicted\b", re.IGNORECASE)
 
 # What keeps a pod from starting is over once it has started.
 BEFORE_THE_START = frozenset({_R.SCHEDULING_TIMEOUT, _R.IMAGE_PULL})

@@ -1,4 +1,4 @@
-"""What the ranks' ends say by type, exit code and signal: weights 0, 5, 7 and 8.
+"""What the ranks' typed last words, exit codes and signals show: weights 0, 5, 7 and 8.
 
 Only the rank that failed first counts (`initiator`): the others end of it, or by a signal of the
 gang's parent.
@@ -9,7 +9,14 @@ from __future__ import annotations
 import signal
 
 from tracks_dagster.reasons.evidence import DRAINED, Evidence, LastWord
-from tracks_dagster.reasons.initiator import exit_code, initiator, last_line, own, says, signal_of
+from tracks_dagster.reasons.initiator import (
+    exit_code,
+    has_last_word,
+    initiator,
+    last_line,
+    own,
+    signal_of,
+)
 from tracks_dagster.reasons.rules.cause import CERTAIN, LIKELY, MEASURED, SEEN, SILENT, Finding
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.reasons import TerminationReason
@@ -24,7 +31,7 @@ CRASH_SIGNALS = {
     signal.SIGFPE: "arithmetic fault",
 }
 
-# Words that name no cause by themselves: the text rules read the exception that stands beside them.
+# Words that name no cause by themselves: the text rules read the exception beside them.
 _UNTYPED = frozenset({_R.COMPLETED, _R.FENCED, _R.RANK_LOST_SECONDARY, _R.CODE_ERROR, _R.UNKNOWN})
 
 
@@ -69,7 +76,7 @@ def drained(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None:
         return None
-    obeyed = exit_code(first) == EXIT_DRAINED or says(first, DRAINED)
+    obeyed = exit_code(first) == EXIT_DRAINED or has_last_word(first, DRAINED)
     if not obeyed and signal_of(first) != signal.SIGTERM:
         return None
     did = "saved and ended" if obeyed else "ended"
@@ -78,7 +85,7 @@ def drained(evidence: Evidence) -> Finding | None:
 
 
 def killed(evidence: Evidence) -> Finding | None:
-    """SIGKILL or SIGINT ended the first rank: the first says nothing, the second is a person's."""
+    """SIGKILL or SIGINT ended the first rank: the first does not show why, the second is a person's."""
     first = initiator(evidence.ranks)
     number = signal_of(first) if first is not None else None
     if first is None:

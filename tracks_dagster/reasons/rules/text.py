@@ -1,4 +1,4 @@
-"""Words in last words and logs that tell a cause: weight 6.
+"""Finds causes by the words in last words and logs: weight 6.
 
 The tables of `machines`, `processes` and `software` hold the words, `user_rules` a user's own. Here
 is how they are looked for: over all ranks, the nearest to the root first and then the earliest, never
@@ -18,21 +18,21 @@ from tracks_dagster.reasons.initiator import (
     CASCADE,
     by_end,
     exit_code,
+    has_last_word,
     initiator,
     last_line,
     lost_its_peer,
     own,
-    says,
     signal_of,
     texts,
 )
 from tracks_dagster.reasons.logs import (
     EXCEPTION,
-    goes_on,
+    has_progress,
     is_led_by_or,
     is_raised_by_code,
     other_alternative,
-    says_it_went_on,
+    reports_recovery,
     survived,
     without_guesses,
     works_again,
@@ -41,7 +41,7 @@ from tracks_dagster.reasons.rules.cause import LEANING, LIKELY, Cause, Finding, 
 from tracks_dagster.reasons.rules.machines import MACHINES
 from tracks_dagster.reasons.rules.processes import CRASHES, MEMORY
 from tracks_dagster.reasons.rules.software import SOFTWARE
-from tracks_dagster.reasons.user_rules import UserRules, seen_by
+from tracks_dagster.reasons.user_rules import UserRules, evidence_for
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason
 
 # Every row of words that ships, in order. Where one line meets two rows of a tier, the row above
@@ -60,7 +60,7 @@ _OUTSIDE = frozenset(
         ReasonFamily.MEMORY,
     }
 )
-# Ends that others make: no row of words tells of them.
+# Ends that others make: no row has words for them.
 _BY_OTHERS = re.compile(
     r"\b(pre-?empted|evicted|reclaimed|cancell?ed|drained|killed)\b", re.IGNORECASE
 )
@@ -89,7 +89,7 @@ _FROM_ELSEWHERE = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CauseLine:
-    """One cause as one rank tells it.
+    """One cause as one rank reports it.
 
     survived: whether the process went on after it; is_aside: whether it was only printed, and is of a
     kind that ends a process by an exception; order: nearer to the root sorts first.
@@ -104,7 +104,7 @@ class CauseLine:
 
 
 def known_cause(evidence: Evidence) -> Finding | None:
-    """The cause nearest to the root that any rank's words tell, the earliest of several."""
+    """The cause nearest to the root that any rank's words name, the earliest of several."""
     root = _root(evidence, CAUSES, among=False)
     if root is None or (root.cause.tier is not Tier.ROOT and _evaluates(evidence)):
         return None
@@ -126,7 +126,7 @@ def survived_cause(evidence: Evidence) -> Finding | None:
 def user_rule(evidence: Evidence, rules: UserRules) -> Finding | None:
     """The first of a user's rules that any rank's words, or those of kernels and conditions, meet."""
     for rule in rules.rules:
-        root = _root(seen_by(rule, evidence), (rule.cause,), among=None)
+        root = _root(evidence_for(rule, evidence), (rule.cause,), among=None)
         if root is not None:
             return _finding(root)
     return None
@@ -135,7 +135,7 @@ def user_rule(evidence: Evidence, rules: UserRules) -> Finding | None:
 def evaluation(evidence: Evidence) -> Finding | None:
     """A program that only measures a model failed, for no cause of a kind of its own.
 
-    Never said of an attempt that was placed: an attempt trains, and evals have ends of their own.
+    Never found for an attempt that was placed: an attempt trains, and evals have ends of their own.
     """
     first = initiator(evidence.ranks)
     if first is None or not _evaluates(evidence) or lost_its_peer(first):
@@ -153,7 +153,7 @@ def any_exception(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None or lost_its_peer(first):
         return None
-    if says(first, _R.CODE_ERROR) and first.last_word is not None:
+    if has_last_word(first, _R.CODE_ERROR) and first.last_word is not None:
         word = first.last_word
         words = f"{word.exception}: {word.message}"
         return None if _has_row(words) else _make_finding(_R.CODE_ERROR, LIKELY, first, words)
@@ -172,7 +172,7 @@ def cascade_only(evidence: Evidence) -> Finding | None:
     first = initiator(evidence.ranks)
     if first is None or not lost_its_peer(first):
         return None
-    if says(first, _R.RANK_LOST_SECONDARY) and first.last_word is not None:
+    if has_last_word(first, _R.RANK_LOST_SECONDARY) and first.last_word is not None:
         words = first.last_word.message or "a peer was lost"
         return _make_finding(_R.RANK_LOST_SECONDARY, LEANING, first, words)
     for text in texts(first):
@@ -182,16 +182,16 @@ def cascade_only(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _not_over(lines: list[str], tells: Callable[[str], bool]) -> list[str]:
+def _not_over(lines: list[str], matches: Callable[[str], bool]) -> list[str]:
     """Return the lines that tell, or none when the process went on for many steps after the last."""
-    found = [number for number, line in enumerate(lines) if tells(line)]
-    if not found or goes_on(lines[found[-1] + 1 :]):
+    found = [number for number, line in enumerate(lines) if matches(line)]
+    if not found or has_progress(lines[found[-1] + 1 :]):
         return []
     return [lines[number] for number in found]
 
 
 def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) -> CauseLine | None:
-    """Return the cause nearest to the root; of several the one told by the rank that ended first.
+    """Return the cause nearest to the root; of several the one of the rank that ended first.
 
     among: only of lines that their process survived or did not, or None for all lines.
     A symptom counts only on the rank that ended first when a signal ended that one.
@@ -201,11 +201,11 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
     found = [
         each
         for rank in own(evidence.ranks)
-        for each in _told_by(rank, rows)
+        for each in _causes_of(rank, rows)
         if among in (None, each.survived)
         and not (each.cause.tier is Tier.SYMPTOM and is_signalled and rank is not first)
         and not (each.is_aside and _ended_otherwise(rank))
-        and not (among is True and says_it_went_on(each.line))
+        and not (among is True and reports_recovery(each.line))
     ]
     if not found:
         return None
@@ -218,8 +218,8 @@ def _root(evidence: Evidence, rows: tuple[Cause, ...], *, among: bool | None) ->
     )
 
 
-def _told_by(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
-    """Yield the cause of each tier that is told nearest to the rank's end in its own words."""
+def _causes_of(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
+    """Yield the cause of each tier that is nearest to the root in the rank's own words."""
     found: dict[tuple[Tier, bool, bool], CauseLine] = {}
     for text_number, text in enumerate(texts(rank)):
         lines = text.splitlines()
@@ -247,7 +247,7 @@ def _told_by(rank: RankEnd, rows: tuple[Cause, ...]) -> Iterator[CauseLine]:
 
 @lru_cache(maxsize=LINES_REMEMBERED)
 def _rows_of(line: str, rows: tuple[Cause, ...]) -> tuple[tuple[int, Cause], ...]:
-    """Return the rows that one line tells, with their numbers."""
+    """Return the rows that one line matches, with their numbers."""
     if _HELP.match(line):
         return ()
     certain = without_guesses(line)
@@ -258,7 +258,7 @@ def _rows_of(line: str, rows: tuple[Cause, ...]) -> tuple[tuple[int, Cause], ...
 
 
 def _is_one_of_several(row: Cause, line: str, rows: tuple[Cause, ...]) -> bool:
-    """Whether a line that tells `row` names its cause only beside another one, of `rows` or not.
+    """Whether a line that matches `row` names its cause only beside another one, of `rows` or not.
 
     "the worker failed, or ran out of memory" was written by a program that could not tell the two
     apart: it is no evidence for either.

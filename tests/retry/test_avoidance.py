@@ -14,8 +14,8 @@ from tracks_dagster.retry.avoidance import (
     no_node_left,
     own_compute,
 )
+from tracks_dagster.retry.decide import remedy, tried_by
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.remedies import remedy, tried_by
 from tracks_dagster.track.bodies import AttemptOpened, ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason as R
 from tracks_dagster.track.records import canonical_json

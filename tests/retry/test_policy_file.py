@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.policy_file import read_policy
-from tracks_dagster.retry.policy import Remedy, RetryPolicy
-from tracks_dagster.retry.policy_words import limit_lines, rule_lines
+from tracks_dagster.retry.policy import Remedy, RetryPolicy, limit_lines, rule_lines
 from tracks_dagster.track.effects.settings_file import Problem, parse_settings
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.reasons import TerminationReason as R

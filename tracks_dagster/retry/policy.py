@@ -6,7 +6,7 @@ history, `remediation` makes the changes that its rows name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -23,6 +23,7 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import canonical_json, sha256_hex
+from tracks_dagster.track.text.units import UNITS_S
 
 VERSION_DIGITS = 12
 
@@ -234,3 +235,122 @@ def _problem(rule: RetryRule) -> str | None:
     if rule.time_s is not None and (rule.count is not None or rule.backoff_s == 0):
         return "a budget by time has no count (`time: none` takes it away), and needs a backoff"
     return None
+
+
+# --- a policy as a table for people ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleLine:
+    """One row in words. is_changed: whether it differs from the base that it was compared with."""
+
+    reason: str
+    budget: str
+    refund: str
+    backoff: str
+    remedy: str
+    sensor: str
+    is_changed: bool
+
+
+def rule_lines(policy: RetryPolicy, base: RetryPolicy) -> list[RuleLine]:
+    """Return a line for each reason, in the order of the policy."""
+    return [
+        RuleLine(
+            reason=rule.reason.value,
+            budget=_budget(rule),
+            refund=_refund(rule),
+            backoff=_backoff(rule),
+            remedy=_remedy(rule),
+            sensor=sensor_of(rule.reason),
+            is_changed=rule != base.rule(rule.reason),
+        )
+        for rule in policy.rules
+    ]
+
+
+def limit_lines(policy: RetryPolicy) -> Iterator[str]:
+    """Yield the limits over all reasons, a sentence each."""
+    yield (
+        f"one and the same failure: {policy.fingerprint_limit} retries without progress, whatever "
+        "its reason's row leaves"
+    )
+    yield (
+        f"device time of a run: {policy.device_hours_factor:g} × its estimate, at least "
+        f"{duration(policy.device_s_floor)}"
+    )
+    yield (
+        f"attempts that never started: {policy.never_started_limit} free retries, after "
+        f"{duration(policy.never_started_backoff_s)} to {duration(policy.never_started_backoff_s_max)}"
+    )
+    if policy.checkpoints_may_be_off:
+        yield "a run may train without periodic checkpoints"
+    yield _nodes(policy.nodes)
+    storm = policy.storm
+    if storm.ends is None:
+        yield "a storm in a pool: never"
+        return
+    yield (
+        f"a storm in a pool: {storm.ends} ends of {storm.runs} runs or more, which are "
+        f"{storm.share:.0%} of the pool's, in {duration(storm.window_s)}; its retries pause until it "
+        f"was quiet for {duration(storm.pause_s)}, each for {duration(storm.pause_s_max)} at most"
+    )
+
+
+def _nodes(rule: NodeRule) -> str:
+    if rule.strikes is None:
+        return "a node's quarantine: by a person only"
+    at_once = ", ".join(reason.value for reason in rule.at_once)
+    first = f", {at_once} from the first on" if at_once else ""
+    return (
+        f"a node's quarantine: {rule.strikes} strikes in {duration(rule.window_s)} at "
+        f"{rule.rate_factor:g} times the rate of its pool's others{first}; "
+        f"{duration(rule.quarantine_s)} to {duration(rule.quarantine_s_max)}, at most "
+        f"{rule.share:.0%} of the pool's nodes"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with the largest unit that leaves it whole: 90 s, 5 min, 24 h, 7 d."""
+    units = ((name, size) for name, size in reversed(UNITS_S.items()) if name != "w")
+    whole = (f"{seconds / size:g} {name}" for name, size in units if seconds % size == 0)
+    # 24 h says more than 1 d, as people count a day's budget
+    if seconds == UNITS_S["d"]:
+        return "24 h"
+    return next(whole, f"{seconds:g} s")
+
+
+def _budget(rule: RetryRule) -> str:
+    if rule.time_s is not None:
+        return f"{duration(rule.time_s)} without progress"
+    if rule.count is None:
+        return "by device time alone"
+    window = ""
+    if rule.window_s is not None:
+        window = f" in {duration(rule.window_s)}"
+    elif rule.window_steps is not None:
+        window = f" in {rule.window_steps} steps"
+    first = rule.count_before_first_step
+    before = "" if first is None else f", {first} before the first step"
+    shared = "" if rule.counts_as is None else f", shared with {rule.counts_as}"
+    return f"{rule.count}{window}{before}{shared}"
+
+
+def _refund(rule: RetryRule) -> str:
+    if rule.refund == 0:
+        return "–"
+    return f"{rule.refund:.0%}{' past the onset' if rule.refund_past_onset else ''}"
+
+
+def _backoff(rule: RetryRule) -> str:
+    if rule.backoff_s == 0:
+        return "–"
+    return f"{duration(rule.backoff_s)} to {duration(rule.backoff_s_max)}"
+
+
+def _remedy(rule: RetryRule) -> str:
+    if rule.other_node_from is None:
+        return rule.remedy.value
+    window_s = rule.other_node_window_s
+    inside = "" if window_s is None else f" in {duration(window_s)}"
+    return f"{rule.remedy.value}, node left from end {rule.other_node_from}{inside} on"

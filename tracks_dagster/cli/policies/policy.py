@@ -8,8 +8,7 @@ import click
 
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.policy import RetryPolicy
-from tracks_dagster.retry.policy_words import RuleLine, limit_lines, rule_lines
+from tracks_dagster.retry.policy import RetryPolicy, RuleLine, limit_lines, rule_lines
 from tracks_dagster.settings import (
     POLICY_FILE,
     Settings,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import boto3
+import botocore.session
 import pytest
 from hypothesis import settings
 
@@ -52,9 +54,14 @@ SLOWEST_FIRST = (
 # No test asserts on wall time: a busy machine is many times slower than an idle one.
 # Where CI is set, hypothesis draws the same examples every time; elsewhere a failure prints its seed.
 settings.register_profile(
-    "tracks", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+    "short", deadline=None, print_blob=True, max_examples=25, derandomize=bool(os.environ.get("CI"))
 )
-settings.load_profile("tracks")
+settings.register_profile("full", deadline=None, print_blob=True, max_examples=200)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw few examples, and in `./run test --full` many fresh ones."""
+    settings.load_profile("short" if "not full" in config.option.markexpr else "full")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -176,9 +183,15 @@ def s3_endpoint() -> Iterator[str]:
         server.terminate()
 
 
+one_loader = functools.cache(
+    botocore.session.create_loader
+)  # reads the SDK's models once, not a store
+
+
 @pytest.fixture
 def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """`s3://bucket/prefix` of a fresh bucket; the AWS variables of the test point at the server."""
+    monkeypatch.setattr(botocore.session, "create_loader", one_loader)
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "tests")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "tests")
@@ -199,6 +212,9 @@ def postgres_server() -> Iterator[PostgresServer]:
         tempfile.TemporaryDirectory(prefix="tracks-postgres-") as folder,
         start_postgres(Path(folder) / "data") as server,
     ):
+        for setting in ("fsync", "synchronous_commit"):  # nobody cuts this machine's power
+            server.psql(f"alter system set {setting} = off")
+        server.psql("select pg_reload_conf()")
         yield server
 
 
@@ -226,6 +242,11 @@ def start_postgres(data: Path) -> PostgresServer:
 @pytest.fixture
 def postgres_url(postgres_server: PostgresServer) -> str:
     """The URL of a fresh, empty database, as TRACKS_POSTGRES_URL takes it."""
+    return new_database(postgres_server)
+
+
+def new_database(server: PostgresServer) -> str:
+    """Make an empty database; return its URL."""
     database = f"tracks_{uuid.uuid4().hex}"
-    postgres_server.psql(f"create database {database}")
-    return postgres_server.get_uri(database=database, driver="psycopg2")
+    server.psql(f"create database {database}")
+    return server.get_uri(database=database, driver="psycopg2")

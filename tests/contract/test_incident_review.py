@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
 from tests.bodies import BEGIN, HELDOUT, TRAIN
 from tests.fakes import FakeObjectStore
 from tests.histories import DatasetHistory, Grown, History
-from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Cursor, Ledger
 from tracks_dagster.reasons.endings import Ending
@@ -22,14 +20,6 @@ from tracks_dagster.track.records import Json, Kind
 DAY = BEGIN.date()
 NEXT_NIGHT = BEGIN + timedelta(days=1)
 FIRST = Cursor(seq=0, sha256="0" * 64)
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
-    """An empty ledger."""
-    if request.param == "sqlite":
-        return open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    return open_ledger(request.getfixturevalue("postgres_url"))
 
 
 @pytest.fixture

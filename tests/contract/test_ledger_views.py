@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import datetime, timedelta
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.bodies import BEGIN
+from tests.contract.conftest import NewUrl
 from tests.histories import History
 from tests.random_histories import random_run
 from tests.timed_histories import timed_run
@@ -27,17 +28,18 @@ from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_bu
 from tracks_dagster.ledger.time_facts import micros
 from tracks_dagster.review.effects.goodput.read import KEYS, read_goodput
 
-RUNS = 40
+RUNS = 24
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'ledger.db'}"
-    url: str = request.getfixturevalue("postgres_url")
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def full_url(request: pytest.FixtureRequest, new_url: NewUrl) -> str:
+    """The URL of a ledger that holds `histories()`, for tests that only read."""
+    url = new_url(request.param)
+    filled(url, histories())
     return url
 
 
+@functools.cache
 def histories() -> list[History]:
     """Runs of every odd kind; a failure names the run, whose number is its seed."""
     odd = [timed_run(Random(n), f"r-{n:03d}", skewed=n % 2 == 1) for n in range(RUNS)]
@@ -64,9 +66,9 @@ def close(value: float) -> Any:
     return pytest.approx(value, rel=1e-9, abs=1e-6)
 
 
-def test_every_attempt_has_the_seconds_that_the_pure_account_tells(ledger_url: str) -> None:
+def test_every_attempt_has_the_seconds_that_the_pure_account_tells(full_url: str) -> None:
     runs = histories()
-    ledger = filled(ledger_url, runs)
+    ledger = open_ledger(full_url)
     for moment in (BEGIN + timedelta(minutes=m) for m in (-1, 0, 9, 31, 77, 200, 10_000)):
         told = as_of(ledger, "select * from attempt_time order by run_id, attempt_id", moment)
         found = {(row["run_id"], row["attempt_id"]): row for row in told}
@@ -88,9 +90,9 @@ def test_every_attempt_has_the_seconds_that_the_pure_account_tells(ledger_url: s
         assert not found
 
 
-def test_every_run_has_the_seconds_that_the_pure_account_tells(ledger_url: str) -> None:
+def test_every_run_has_the_seconds_that_the_pure_account_tells(full_url: str) -> None:
     runs = histories()
-    ledger = filled(ledger_url, runs)
+    ledger = open_ledger(full_url)
     for moment in (
         BEGIN - timedelta(hours=1),
         BEGIN + timedelta(minutes=40),
@@ -141,19 +143,18 @@ def test_the_views_stand_as_of_now_and_tracks_sql_reads_them(ledger_url: str) ->
 
 
 def test_every_view_has_the_columns_and_types_that_tracks_sql_takes_it_to_have(
-    ledger_url: str,
+    full_url: str,
 ) -> None:
-    filled(ledger_url, histories())
     for name in VIEWS:
         table = views.tables[name]
-        columns, rows = run_sql(ledger_url, f"select * from {name}")
+        columns, rows = run_sql(full_url, f"select * from {name}")
         assert columns == list(table.columns.keys())
         assert rows or name == "eval_lag"
         for row in rows:
             for column, value in zip(table.columns, row, strict=True):
                 known = {"TEXT": str, "DOUBLE": (int, float), "BIGINT": int}[str(column.type)]
                 assert value is None or isinstance(value, known), (name, column.name, value)
-    with make_engine(ledger_url).connect() as connection:
+    with make_engine(full_url).connect() as connection:
         assert sorted(sa.inspect(connection).get_view_names()) == sorted(VIEWS)
 
 
@@ -166,9 +167,9 @@ def test_only_runs_that_did_something_since_then_are_looked_at(ledger_url: str) 
     assert [row["run_id"] for row in told] == ["late"]
 
 
-def test_the_account_of_goodput_sums_what_the_pure_accounts_tell(ledger_url: str) -> None:
+def test_the_account_of_goodput_sums_what_the_pure_accounts_tell(full_url: str) -> None:
     runs = histories()
-    ledger = filled(ledger_url, runs)
+    ledger = open_ledger(full_url)
     moment = BEGIN + timedelta(hours=2)
     accounts = [run_buckets(run.state, as_of=moment) for run in runs]
     prices = Prices(currency="USD", per_device_hour={"cpu": 2.0, "h100": 3.0})

@@ -50,14 +50,12 @@ def test_a_view_of_a_buffer_is_written_as_its_bytes(any_store: ObjectStore) -> N
     assert any_store.get("a/created") == b"written"
 
 
-@pytest.mark.parametrize("room", [0, 3, 10, 12])
-def test_an_object_is_read_into_a_buffer_as_far_as_there_is_room(
-    any_store: ObjectStore, room: int
-) -> None:
+def test_an_object_is_read_into_a_buffer_as_far_as_there_is_room(any_store: ObjectStore) -> None:
     any_store.put("a/key", b"0123456789")
-    whole = bytearray(b"-" * 14)
-    assert any_store.read_into("a/key", memoryview(whole)[1 : 1 + room]) == 10
-    assert whole == b"-" + b"0123456789"[:room] + b"-" * (13 - min(room, 10))
+    for room in (0, 3, 10, 12):
+        whole = bytearray(b"-" * 14)
+        assert any_store.read_into("a/key", memoryview(whole)[1 : 1 + room]) == 10
+        assert whole == b"-" + b"0123456789"[:room] + b"-" * (13 - min(room, 10))
 
 
 def test_what_is_not_there_is_not_read_into_a_buffer(any_store: ObjectStore) -> None:
@@ -163,25 +161,22 @@ def test_a_deleted_object_is_gone_and_deleting_it_again_does_nothing(
     assert keys(any_store) == ["a/other"]
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
+def test_a_key_that_some_store_could_not_hold_is_refused_and_nothing_is_there(
+    any_store: ObjectStore,
+) -> None:
+    for key in (
         *("", "/a", "a/", "a//b", ".", "..", "a/../b", "a/./b", "a b", "ä", "a\\b", "a\n"),
         *("~partial/x", "x/" * 450 + "x", "x" * 201),
-    ],
-)
-def test_a_key_that_some_store_could_not_hold_is_refused_and_nothing_is_there(
-    any_store: ObjectStore, key: str
-) -> None:
-    with pytest.raises(InvalidInput, match="cannot name an object"):
-        any_store.put(key, b"")
-    with pytest.raises(InvalidInput, match="cannot name an object"):
-        any_store.create(key, b"")
-    assert any_store.get(key) is None
-    assert any_store.read_into(key, memoryview(bytearray(1))) is None
-    any_store.delete(key)
-    assert list(any_store.folders(f"{key}/")) == []
-    assert keys(any_store) == []
+    ):
+        with pytest.raises(InvalidInput, match="cannot name an object"):
+            any_store.put(key, b"")
+        with pytest.raises(InvalidInput, match="cannot name an object"):
+            any_store.create(key, b"")
+        assert any_store.get(key) is None
+        assert any_store.read_into(key, memoryview(bytearray(1))) is None
+        any_store.delete(key)
+        assert list(any_store.folders(f"{key}/")) == []
+        assert keys(any_store) == []
 
 
 def test_folders_are_named_once_each_and_in_the_order_of_keys(any_store: ObjectStore) -> None:

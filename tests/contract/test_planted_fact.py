@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 # Planted before anything else is imported, as an entry in the file would be.
 SCRIPT = """
 import json, sys
@@ -54,15 +52,6 @@ print(json.dumps({
     "docs": [line for line in with_reference("").splitlines() if "fan_speed" in line],
 }))
 """
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'ledger.db'}"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
 
 
 def test_a_planted_fact_is_in_sql_json_ui_diff_receipt_and_docs(ledger_url: str) -> None:

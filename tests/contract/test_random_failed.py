@@ -4,27 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.ledger.effects.database import open_ledger
-from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.random_failed import pick_failed
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> SqlLedger:
-    """An empty ledger on each database."""
-    if request.param == "sqlite":
-        return open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    return open_ledger(request.getfixturevalue("postgres_url"))
-
 
 DAY_S = 86_400.0
 NOW = BEGIN + timedelta(days=6)

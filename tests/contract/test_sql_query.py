@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from tests.contract.conftest import NewUrl
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_dataset, random_run
@@ -27,13 +28,25 @@ SEVEN_DAYS = """
 
 
 @pytest.fixture
-def sqlite_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
+def sqlite_url(new_url: NewUrl) -> str:
+    return new_url("sqlite")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger_url(request: pytest.FixtureRequest) -> str:
-    url: str = request.getfixturevalue(f"{request.param}_url")
+@pytest.fixture(scope="module")
+def alike(new_url: NewUrl) -> tuple[str, str]:
+    """The URLs of a SQLite and a Postgres ledger of the same tracks, for tests that only read."""
+    store, (sqlite, postgres) = FakeObjectStore(), (new_url("sqlite"), new_url("postgres"))
+    histories = [random_run(Random(seed), f"r-{seed:02d}") for seed in range(6)]
+    for url in (sqlite, postgres):
+        fill(url, histories, store)
+    return sqlite, postgres
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def empty_url(request: pytest.FixtureRequest, new_url: NewUrl) -> str:
+    """The URL of a ledger that has taken nothing in, for tests that only read."""
+    url = new_url(request.param)
+    open_ledger(url)
     return url
 
 
@@ -105,15 +118,10 @@ def test_the_cost_of_the_last_seven_days_by_reason_runs_as_it_stands(
         "select run_id from training_runs order by finished_at desc, max_steps nulls first, 1 limit 3",
     ],
 )
-def test_sqlite_and_postgres_answer_alike(
-    query: str, sqlite_url: str, postgres_url: str, store: FakeObjectStore
-) -> None:
-    histories = [random_run(Random(seed), f"r-{seed:02d}") for seed in range(6)]
-    fill(sqlite_url, histories, store)
-    fill(postgres_url, histories, store)
-    columns, rows = run_sql(sqlite_url, query)
-    assert rows
-    assert (columns, rows) == run_sql(postgres_url, query)
+def test_sqlite_and_postgres_answer_alike(query: str, alike: tuple[str, str]) -> None:
+    in_sqlite, in_postgres = (run_sql(url, query) for url in alike)
+    assert in_sqlite[1]
+    assert in_sqlite == in_postgres
 
 
 @pytest.mark.parametrize(
@@ -144,11 +152,10 @@ def test_sqlite_and_postgres_answer_alike(
     ],
 )
 def test_what_is_not_one_select_over_the_ledger_is_refused(
-    ledger_url: str, query: str, message: str
+    empty_url: str, query: str, message: str
 ) -> None:
-    open_ledger(ledger_url)
     with pytest.raises(InvalidInput, match=message):
-        run_sql(ledger_url, query)
+        run_sql(empty_url, query)
 
 
 @pytest.mark.parametrize(
@@ -229,10 +236,9 @@ def test_an_embedded_query_ends_in_time_also_while_its_rows_come(
         run_sql(sqlite_url, "select length(repeat('x', 100000) || range) from range(9000000)")
 
 
-def test_columns_of_one_name_keep_it(ledger_url: str) -> None:
-    open_ledger(ledger_url)
+def test_columns_of_one_name_keep_it(empty_url: str) -> None:
     query = "select 1 as a, 2 as a, 3 as b order by 1"
-    assert run_sql(ledger_url, query) == (["a", "a", "b"], [(1, 2, 3)])
+    assert run_sql(empty_url, query) == (["a", "a", "b"], [(1, 2, 3)])
 
 
 def test_numbers_that_json_cannot_say_come_as_text(postgres_url: str) -> None:

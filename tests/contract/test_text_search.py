@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from datetime import timedelta
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,7 +12,6 @@ from tests.bodies import BEGIN
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import DatasetHistory, History
 from tests.stories import RUN_ID, Story
-from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -39,14 +37,6 @@ VOCABULARY = (
     "a-b",
     "'",
 )
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> SqlLedger:
-    """An empty ledger."""
-    if request.param == "sqlite":
-        return open_ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    return open_ledger(request.getfixturevalue("postgres_url"))
 
 
 def found(ledger: SqlLedger, text: str, **scope: object) -> list[tuple[str, int]]:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
-
-import pytest
 
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.holds.effects.pools import Pools
 from tracks_dagster.holds.storm import StormRule
-from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import (
@@ -24,14 +20,6 @@ from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 
 SPOT = ComputeRequest(launcher="k8s", device_class="h100", pool="spot")
-
-
-@pytest.fixture(params=["SQLite", "Postgres"])
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
-    """An empty ledger of either kind."""
-    if request.param == "SQLite":
-        return open_ledger(f"sqlite:///{tmp_path}/ledger.db")
-    return open_ledger(request.getfixturevalue("postgres_url"))
 
 
 def test_a_pool_shows_its_newest_ends_and_how_many_runs_it_works_for(

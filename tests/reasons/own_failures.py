@@ -26,9 +26,6 @@ class Failure:
     more: dict[str, Any]
     accept: tuple[str, ...]
 
-    def __str__(self) -> str:
-        return f"{self.id}-{self.accept[0]}"
-
 
 def _read(line: str) -> Failure:
     told = json.loads(line)

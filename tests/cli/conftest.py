@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from tests.fakes import FakeObjectStore
 from tests.stories import Story
 from tracks_dagster.cli import main
 from tracks_dagster.settings import Settings
+from tracks_dagster.stores import open_store
 from tracks_dagster.wiring import build
 
 Call = Callable[..., Result]
@@ -30,12 +33,22 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.fixture
-def story(home: Path) -> Story:
-    """The whole story in that home, taken in by its ledger."""
-    app = build(Settings.from_environment())
-    story = Story(app.store).whole()
+@pytest.fixture(scope="session")
+def story_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home with the whole story, taken in by its ledger; made once, and copied."""
+    home = tmp_path_factory.mktemp("story") / "home"
+    app = build(Settings.from_environment({"TRACKS_HOME": str(home)}))
+    Story(app.store).whole()
     app.projector.scan()
+    return home
+
+
+@pytest.fixture
+def story(home: Path, story_home: Path) -> Story:
+    """The whole story in that home, taken in by its ledger."""
+    shutil.copytree(story_home, home)
+    story = Story(FakeObjectStore()).whole()
+    story.store = open_store(str(home / "store"))
     return story
 
 

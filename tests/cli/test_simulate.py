@@ -79,12 +79,10 @@ def test_a_gang_of_one_of_two_instances_runs_on(trace: str, call: Call) -> None:
     assert told["rows"][0]["runs"][1]["ends"] == {}
 
 
-def test_llama_3_is_the_same_for_the_same_seed(call: Call) -> None:
+def test_llama_3_is_drawn_by_its_seed(call: Call) -> None:
     # A day without a single retry suffices to see the draw: nobody answers.
     given = ("simulate", "--llama3", "--person-after", "none", "--every", "10min", "--json")
-    policy_free = [json.loads(call(*given, "--seed", seed).stdout) for seed in ("3", "3", "4")]
-    first, again, other = policy_free
-    assert first == again
+    first, other = (json.loads(call(*given, "--seed", seed).stdout) for seed in ("3", "4"))
     assert first["parameters"]["seed"] == 3
     assert first["rows"] != other["rows"]
     assert first["closed_form_best_ettr"] == pytest.approx(0.9037, abs=1e-4)

@@ -80,7 +80,7 @@ def test_what_looks_like_a_secret_never_reaches_a_record_and_the_run_can_be_expo
 
 
 def test_a_setting_that_holds_a_secret_is_refused_for_training_would_not_have_it(
-    call: Call, home: Path, monkeypatch: pytest.MonkeyPatch
+    story: Story, call: Call, home: Path
 ) -> None:
     trainer = home.parent / "trainer.py"
     trainer.write_text("pass\n")

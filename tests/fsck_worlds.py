@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from tracks_dagster.training.saves.verifying import verify_checkpoint
 LARGE = "large"  # the run whose gang's places lie in an object of their own
 BRANCH = "b-1"
 PLACES = b"[]"
+_projected: list[bytes] = []  # the ledger of that store, made once
 
 
 @dataclass
@@ -89,8 +91,14 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     for each in (history, branch, large, pool):
         each.write_to(store)
     _quarantine(store)
+    if not _projected:
+        Projector(store, open_ledger(f"sqlite:///{ledger_file}")).scan()
+        with sqlite3.connect(ledger_file) as connection:
+            connection.execute("pragma wal_checkpoint(truncate)")
+        connection.close()
+        _projected.append(ledger_file.read_bytes())
+    ledger_file.write_bytes(_projected[0])
     ledger = open_ledger(f"sqlite:///{ledger_file}")
-    Projector(store, ledger).scan()
     return World(story=story, store=store, ledger=ledger, ledger_file=ledger_file)
 
 

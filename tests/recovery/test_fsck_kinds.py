@@ -202,6 +202,10 @@ IN_ARCHIVES = {  # test_fsck_archive tampers with those
     K.MEMBER_CHANGED,
     K.MEMBER_ADDED,
 }
+HARMS_MORE = {
+    *(K.RECORD_MISSING, K.RECORD_BROKEN, K.TRACK_CUT, K.RULES_BROKEN),  # what follows is lost too
+    *(K.SOURCE_UNKNOWN, K.SNAPSHOT_UNKNOWN, K.LEDGER_TRACK_LOST, K.LEDGER_REMEMBERS_MORE),
+}
 UNREADABLE = {K.LEDGER_UNREADABLE}  # tests/cli/test_fsck_ledger.py
 UNFORESEEN = {K.RECORD_WITHOUT_ROWS}  # no such record is known; a test below plays one
 
@@ -228,19 +232,8 @@ def test_what_was_tampered_with_is_named_with_its_meaning_and_what_to_do(
         assert finding.where
         assert finding.meaning.endswith(".")
         assert finding.to_do.endswith(".")
-
-
-ALONE = sorted(
-    TAMPERED.keys()
-    - {K.RECORD_MISSING, K.RECORD_BROKEN, K.TRACK_CUT, K.RULES_BROKEN}  # what follows is lost too
-    - {K.SOURCE_UNKNOWN, K.SNAPSHOT_UNKNOWN, K.LEDGER_TRACK_LOST, K.LEDGER_REMEMBERS_MORE}
-)
-
-
-@pytest.mark.parametrize("kind", ALONE)
-def test_what_harms_nothing_else_is_one_finding(kind: FindingKind, world: World) -> None:
-    TAMPERED[kind][0](world)
-    assert {finding.kind for finding in world.findings()} == {kind}
+    if kind not in HARMS_MORE:
+        assert {finding.kind for finding in found} == {kind}
 
 
 @pytest.mark.parametrize(
@@ -300,7 +293,7 @@ def _edit(world: World, seq: int) -> None:
     world.edit(log_key(run_track(RUN_ID), seq), b'"uid":"', b'"uid":"x')
 
 
-@pytest.mark.parametrize("seq", [0, 1, 4, 12])
+@pytest.mark.parametrize("seq", [0, 4, 12])
 @pytest.mark.parametrize("harm", [_delete, _edit])
 def test_the_ledgers_rows_of_a_broken_track_are_one_finding_that_warns_of_a_reindex(
     harm: Callable[[World, int], None], seq: int, world: World

@@ -44,11 +44,27 @@ def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def misleading(empty_ledger: Path, tmp_path_factory: pytest.TempPathFactory) -> Asked:
     """The NCCL time-out that was one rank's OOM, as its text tells it."""
-    return asked(INCIDENTS[0], empty_ledger, tmp_path_factory.mktemp("misleading"))
+    first = INCIDENTS[0]
+    return asked(first, played(first, empty_ledger, tmp_path_factory.mktemp("misleading")))
+
+
+@pytest.fixture(scope="module", params=INCIDENTS, ids=lambda each: each.name)
+def incident(request: pytest.FixtureRequest) -> Incident:
+    """Each of them in turn."""
+    found: Incident = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def world(
+    incident: Incident, empty_ledger: Path, tmp_path_factory: pytest.TempPathFactory
+) -> World:
+    """A world in which the incident has happened, for tests that only read."""
+    return played(incident, empty_ledger, tmp_path_factory.mktemp("incident"))
 
 
 def played(incident: Incident, empty_ledger: Path, folder: Path) -> World:
-    """Return a world in which the incident has happened."""
+    """Let the incident happen in a world of its own."""
     shutil.copy(empty_ledger, folder / "ledger.db")
     ledger = open_ledger(f"sqlite:///{folder}/ledger.db")
     world = World(f"incident-{INCIDENTS.index(incident):02d}", ledger, FakeClock())
@@ -56,9 +72,8 @@ def played(incident: Incident, empty_ledger: Path, folder: Path) -> World:
     return world
 
 
-def asked(incident: Incident, empty_ledger: Path, folder: Path) -> Asked:
-    """Let the incident happen; return the text that tells of it, and what is true."""
-    world = played(incident, empty_ledger, folder)
+def asked(incident: Incident, world: World) -> Asked:
+    """Return the text that tells of the incident, and what is true."""
     attempt = world.state.attempt(incident.attempt_id)
     assert attempt is not None
     evidence, problem = read_evidence(world.store, attempt)
@@ -67,11 +82,8 @@ def asked(incident: Incident, empty_ledger: Path, folder: Path) -> Asked:
     return Asked(text, world.state, attempt, incident.truth, evidence)
 
 
-@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
-def test_the_text_alone_answers_every_question(
-    incident: Incident, empty_ledger: Path, tmp_path: Path
-) -> None:
-    found = asked(incident, empty_ledger, tmp_path)
+def test_the_text_alone_answers_every_question(incident: Incident, world: World) -> None:
+    found = asked(incident, world)
     left = unanswered(found)
     print(f"{found.text}\n\nnot answered of {incident.name}: {left}")
     assert left == []
@@ -81,12 +93,11 @@ def test_the_text_alone_answers_every_question(
             assert not question.is_answered(replace(found, text=text)), (question.words, answer)
 
 
-@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
 def test_the_short_answer_is_one_screen_and_has_the_four_answers(
-    incident: Incident, empty_ledger: Path, tmp_path: Path
+    incident: Incident, world: World
 ) -> None:
     """Why it ended, what follows, what to do, what it cost: at a hundred columns and at eighty."""
-    explained = played(incident, empty_ledger, tmp_path).explain(incident.attempt_id)
+    explained = world.explain(incident.attempt_id)
     ended = explained.ended
     assert ended is not None
     for width in (100, 80):
@@ -138,11 +149,8 @@ def test_the_incidents_are_of_different_kinds() -> None:
     assert len({incident.truth[0] for incident in INCIDENTS}) >= 11  # as many reasons
 
 
-@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
-def test_every_command_that_the_text_names_can_be_given(
-    incident: Incident, empty_ledger: Path, tmp_path: Path
-) -> None:
-    text = asked(incident, empty_ledger, tmp_path).text
+def test_every_command_that_the_text_names_can_be_given(incident: Incident, world: World) -> None:
+    text = asked(incident, world).text
     named = re.findall(r"`tracks ([^`]+)`", text)
     assert named
     for command in named:
@@ -153,13 +161,9 @@ def test_every_command_that_the_text_names_can_be_given(
         found.make_context(name, arguments)  # raises where an option or argument is wrong
 
 
-@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.name)
 def test_every_command_of_what_to_do_works_there_and_then(
-    incident: Incident, empty_ledger: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    incident: Incident, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copy(empty_ledger, tmp_path / "ledger.db")
-    world = World("incident", open_ledger(f"sqlite:///{tmp_path}/ledger.db"), FakeClock())
-    incident.play(world)
     text = "\n".join(parts_of(world.text(incident.attempt_id))["what to do"])
     home = tmp_path / "home"
     monkeypatch.setenv("TRACKS_HOME", str(home))

@@ -17,7 +17,7 @@ from dagster import (
 
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.data.effects.evals import find_eval, run_eval
-from tracks_dagster.review.effects.eval_metadata import eval_metadata, result_sha256
+from tracks_dagster.review.effects.metadata import eval_metadata, result_sha256
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError, InvalidInput
 from tracks_dagster.track.names import parse_eval_key

@@ -30,14 +30,14 @@ from dagster import (
 
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.effects.review.day import review_day
-from tracks_dagster.review.review_text import (
+from tracks_dagster.review.daily_text import (
     headline,
     markdown,
     numbers,
     unevaluated_words,
     unexplained_words,
 )
+from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.settings import load_prices
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError

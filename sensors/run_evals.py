@@ -18,7 +18,7 @@ from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.ports import Orchestrator
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
-from tracks_dagster.review.effects.eval_metadata import promotion_metadata
+from tracks_dagster.review.effects.metadata import promotion_metadata
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
 from tracks_dagster.wiring import App

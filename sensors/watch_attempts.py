@@ -55,7 +55,7 @@ from tracks_dagster.ledger.effects.ticks import (
 )
 from tracks_dagster.reasons.endings import ending_check
 from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY, revisit, scan
-from tracks_dagster.review.effects.receipt_metadata import Show, attempt_metadata, ending_tags
+from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError

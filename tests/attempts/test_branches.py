@@ -20,9 +20,9 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.text import run_text
+from tracks_dagster.review.effects.metadata import attempt_metadata
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.receipt_metadata import attempt_metadata
-from tracks_dagster.review.effects.report.page import render_report
+from tracks_dagster.review.effects.report import render_report
 from tracks_dagster.review.effects.status import run_line
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun

@@ -12,9 +12,9 @@ from tests.histories import DatasetHistory, Grown, History
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Cursor, Ledger
 from tracks_dagster.reasons.endings import Ending
-from tracks_dagster.review.effects.review import day as incident_review
-from tracks_dagster.review.effects.review.day import review_day
-from tracks_dagster.review.review import MatterKind, Review
+from tracks_dagster.review.daily import MatterKind, Review
+from tracks_dagster.review.effects import daily as incident_review
+from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.track.records import Json, Kind
 
 DAY = BEGIN.date()

@@ -26,7 +26,7 @@ from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.projection import run_rows
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
 from tracks_dagster.ledger.time_facts import micros
-from tracks_dagster.review.effects.goodput.read import KEYS, read_goodput
+from tracks_dagster.review.effects.goodput import KEYS, read_goodput
 
 RUNS = 24
 

@@ -30,7 +30,7 @@ from tracks_dagster.ledger.facts.reference import with_reference
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.explain.explanation import explanation_json
 from tracks_dagster.review.effects.explain.run import explain_run
-from tracks_dagster.review.effects.receipt_metadata import attempt_metadata
+from tracks_dagster.review.effects.metadata import attempt_metadata
 
 store = FakeObjectStore()
 history = History("r-1").declare().open().supervise().place().restore().commit(20)

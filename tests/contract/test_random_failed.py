@@ -10,7 +10,7 @@ from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.effects.explain.random_failed import pick_failed
+from tracks_dagster.review.effects.explain.reading import pick_failed
 
 DAY_S = 86_400.0
 NOW = BEGIN + timedelta(days=6)

@@ -26,7 +26,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.fsck.check import fsck
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.text import run_text
-from tracks_dagster.review.effects.report.page import render_report
+from tracks_dagster.review.effects.report import render_report
 from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.track.errors import TrackBroken, TracksError
 from tracks_dagster.track.records import Json, sha256_hex

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.review.comparing import Difference, Side, compare
-from tracks_dagster.review.comparing_scores import Measured, Score, compare_scores
+from tracks_dagster.review.comparing import (
+    Difference,
+    Measured,
+    Score,
+    Side,
+    compare,
+    compare_scores,
+)
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 CONFIG = {"lr": 0.003, "seed": 7, "global_batch": 24}

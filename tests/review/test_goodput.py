@@ -15,8 +15,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.effects.goodput.read import GROUPS_MAX, read_goodput
-from tracks_dagster.review.effects.goodput.text import goodput_text
+from tracks_dagster.review.effects.goodput import GROUPS_MAX, goodput_text, read_goodput
 from tracks_dagster.track.bodies import ComputeRequest, Debit, TimeSpent
 from tracks_dagster.track.records import format_time
 

@@ -9,12 +9,7 @@ import pytest
 from tests.fakes import FakeObjectStore, Fault
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.review.effects.receipt_metadata import (
-    Show,
-    attempt_metadata,
-    ending_tags,
-    runs_address,
-)
+from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags, runs_address
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.reasons import TerminationReason

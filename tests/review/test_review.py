@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.review.review import (
+from tracks_dagster.review.daily import (
     EndedAttempt,
     Matter,
     MatterKind,
@@ -19,7 +19,7 @@ from tracks_dagster.review.review import (
     in_order,
     parse_day,
 )
-from tracks_dagster.review.review_text import (
+from tracks_dagster.review.daily_text import (
     headline,
     hours,
     markdown,

@@ -10,8 +10,7 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import archive_option, as_json, print_json, print_table, settings_for
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
-from tracks_dagster.review.comparing import Comparison
-from tracks_dagster.review.comparing_scores import Measured, MetricLine
+from tracks_dagster.review.comparing import Comparison, Measured, MetricLine
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json

@@ -25,8 +25,14 @@ from tracks_dagster.review.effects.explain.explanation import (
     explanation_json,
 )
 from tracks_dagster.review.effects.explain.glossary import GLOSSARY
-from tracks_dagster.review.effects.explain.random_failed import SEED_MAX, Picked, pick_failed
-from tracks_dagster.review.effects.explain.reading import Break, evidence_text, record_lines
+from tracks_dagster.review.effects.explain.reading import (
+    SEED_MAX,
+    Break,
+    Picked,
+    evidence_text,
+    pick_failed,
+    record_lines,
+)
 from tracks_dagster.review.effects.explain.run import (
     ATTEMPTS_MAX,
     ExplainContext,
@@ -248,7 +254,7 @@ def _write(
     html: str,
     context: ExplainContext,
 ) -> Break | None:
-    from tracks_dagster.review.effects.report.page import write_report  # most calls need none of it
+    from tracks_dagster.review.effects.report import write_report  # most calls need none of it
 
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
     written = write_report(tracks, run_id, file, context, attempt_id=attempt_id)

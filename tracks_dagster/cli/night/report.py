@@ -9,8 +9,8 @@ import click
 from tracks_dagster.cli.common import as_json, print_answer, run_argument
 from tracks_dagster.cli.night.explain import explain_context
 from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.review.effects import report as page
 from tracks_dagster.review.effects.explain.run import ExplainContext
-from tracks_dagster.review.effects.report import page
 from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices
 from tracks_dagster.track.names import check_run_id

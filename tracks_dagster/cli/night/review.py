@@ -7,9 +7,9 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.review.effects.review.day import review_day
-from tracks_dagster.review.review import Review, parse_day
-from tracks_dagster.review.review_text import headline, numbers, sections
+from tracks_dagster.review.daily import Review, parse_day
+from tracks_dagster.review.daily_text import headline, numbers, sections
+from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json

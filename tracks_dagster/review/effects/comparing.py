@@ -12,8 +12,7 @@ from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView, attempt_vi
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT
 from tracks_dagster.ledger.facts.fact import compared
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.review.comparing import Comparison, Side, compare
-from tracks_dagster.review.comparing_scores import Score
+from tracks_dagster.review.comparing import Comparison, Score, Side, compare
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import attempt_key, parse_attempt_key
 from tracks_dagster.track.reasons import TerminationReason

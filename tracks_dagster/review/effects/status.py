@@ -127,7 +127,7 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
         if cursor is not None and state.head.seq < cursor.seq:
             line = replace(line, why=f"{_BROKEN} As far as it can be read: {line.why}")
         return [replace(line, quarantined=describe_sources(Holds(tracks), state))]
-    sql = Path(__file__).with_name("status_newest.sql").read_text(encoding="utf-8")
+    sql = Path(__file__).with_name("sql").joinpath("status_newest.sql").read_text(encoding="utf-8")
     rows = ledger.query(sql, {"runs_max": RUNS_MAX})
     return [_known_line(tracks, row) or _read_line(tracks, row, heartbeat) for row in rows]
 

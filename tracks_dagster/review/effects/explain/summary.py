@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tracks_dagster.reasons.logs import newest_own_frame
-from tracks_dagster.review.effects.explain.end import FAILED_FIRST
+from tracks_dagster.review.effects.explain.end import FAILED_FIRST, NOT_KNOWN
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
     Cost,
@@ -19,7 +19,6 @@ from tracks_dagster.review.effects.explain.explanation import (
     RunExplanation,
 )
 from tracks_dagster.review.effects.explain.glossary import bucket_label
-from tracks_dagster.review.effects.explain.next_action import NOT_KNOWN
 from tracks_dagster.review.effects.explain.sections import (
     Section,
     clock_time,

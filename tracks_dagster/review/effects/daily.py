@@ -14,7 +14,7 @@ from pathlib import Path
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.reasons.endings import Ending
-from tracks_dagster.review.review import (
+from tracks_dagster.review.daily import (
     EndedAttempt,
     Matter,
     MatterKind,
@@ -82,8 +82,8 @@ class _Day:
         return cls(ledger=ledger, begin=format_time(begin), end=format_time(end))
 
     def rows(self, name: str, **parameters: Json) -> Rows:
-        """Return what `<name>.sql` gives."""
-        sql = Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
+        """Run `sql/day_<name>.sql`."""
+        sql = Path(__file__).with_name("sql").joinpath(f"day_{name}.sql").read_text("utf-8")
         return self.ledger.query(sql, {"begin": self.begin, "end": self.end, **parameters})
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.reasons.endings import Ending
-from tracks_dagster.review.review import EndedAttempt, MatterKind, ReasonCount, Review
+from tracks_dagster.review.daily import EndedAttempt, MatterKind, ReasonCount, Review
 from tracks_dagster.track.text.safe_text import table
 
 # --- review tables --------------------------------------------------------------------------------

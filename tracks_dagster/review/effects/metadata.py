@@ -14,14 +14,17 @@ from urllib.parse import quote
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, AttemptView
-from tracks_dagster.ledger.facts.fact import Fact, Type
+from tracks_dagster.ledger.facts.checkpoint import EVAL, EvalView
+from tracks_dagster.ledger.facts.fact import Fact, Type, shown
+from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
 from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import format_time
+from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.text.safe_text import bullets, table
 from tracks_dagster.track.track import last_seq, log_key, run_track
@@ -254,3 +257,36 @@ def _short(value: Any) -> str:
     """Return a value as text; of a digest its beginning: a long word makes the whole page too wide."""
     text = str(value)
     return f"{text[:DIGEST_CHARACTERS]}…" if _DIGEST.fullmatch(text) else text
+
+
+# --- eval metadata --------------------------------------------------------------------------------
+#
+# Evals and promotions as flat, named values: what Dagster's UI shows of them.
+#
+# Units stand in the keys, where a value has one.
+
+
+def eval_metadata(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:
+    """Return what one attempt at an eval measured, on exactly what."""
+    run_id = opened.checkpoint.run_id
+    return {
+        **shown(EVAL, EvalView(run_id=run_id, opened=opened, ended=ended)),
+        "look_up/where_it_comes_from": f"tracks lineage eval:{run_id}/{opened.eval_id}",
+        **{f"metrics/{name}": value for name, value in sorted(ended.metrics.items())},
+    }
+
+
+def promotion_metadata(decided: PromotionDecided) -> dict[str, Json]:
+    """Return what a promotion, or its refusal, rests on."""
+    run_id = decided.checkpoint.run_id
+    return {
+        **shown(PROMOTION, PromotionView(run_id=run_id, body=decided)),
+        "look_up/where_it_comes_from": f"tracks lineage promotion:{run_id}/{decided.alias}",
+        **{f"metrics/{name}": value for name, value in sorted(decided.metrics.items())},
+    }
+
+
+def result_sha256(ended: EvalEnded) -> str:
+    """Return the version of what was measured: the same metrics have the same."""
+    measured = {"metrics": dict(ended.metrics), "sample_count": ended.sample_count}
+    return sha256_hex(canonical_json(measured))

@@ -1,1 +1,0 @@
-"""What ended on a day, what it cost, and what needs a person."""

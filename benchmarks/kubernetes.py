@@ -27,7 +27,7 @@ from benchmarks.kubernetes_gangs import (
 )
 from benchmarks.kubernetes_meter import Passed
 from tests.kubernetes.double.kube_double import kube_double
-from tracks_dagster.kubernetes.effects.api.change_stream import WATCH_S_MAX, WATCH_S_MIN
+from tracks_dagster.kubernetes.effects.change_stream import WATCH_S_MAX, WATCH_S_MIN
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 
 Figures = dict[str, float]

@@ -24,10 +24,10 @@ from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.kube_double import KubeDouble
 from tracks_dagster.attempts.pod_files import PodBeat, beat_key, encode_beat
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.objects.job_names import job_name
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.job_names import job_name
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import ComputeRequest

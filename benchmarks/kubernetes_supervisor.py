@@ -21,9 +21,9 @@ from benchmarks.kubernetes_meter import Counted
 from tests.fakes import FakeOrchestrator
 from tracks_dagster import definitions
 from tracks_dagster.attempts.effects.supervise import Supervisor
-from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.stores import open_store

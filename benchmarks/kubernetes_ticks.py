@@ -30,10 +30,10 @@ from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.launch import plan_launches
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.cluster_upkeep import sweep
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.ledger.effects.database.engine import make_engine
 from tracks_dagster.ledger.effects.database.schema import make_schema
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger

@@ -25,12 +25,11 @@ from kubernetes.client import BatchV1Api, CoreV1Api
 
 from resources.own_process import health_in_own_process, runs_in_own_process
 from resources.run_worker_ends import RunWorkerEnds, job_name
-from tracks_dagster.kubernetes.effects.api.client import connect, explain
-from tracks_dagster.kubernetes.effects.api.run_worker_api import RunWorkerApi
-from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerWatch
-from tracks_dagster.kubernetes.gangs.run_workers import Standing, has_not_begun, standing
-from tracks_dagster.kubernetes.objects.job_names import run_label
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.client import connect, explain
+from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerApi, RunWorkerWatch
+from tracks_dagster.kubernetes.job_names import run_label
+from tracks_dagster.kubernetes.run_workers import Standing, has_not_begun, standing
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import TracksError
 from tracks_dagster.track.reasons import TerminationReason

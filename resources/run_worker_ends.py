@@ -14,14 +14,9 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
 from dagster_k8s.job import get_job_name_from_run_id
 
 from tracks_dagster.clean_errors import clean_text
-from tracks_dagster.kubernetes.effects.api.run_worker_api import RunWorkerApi
-from tracks_dagster.kubernetes.gangs.pod_starts import (
-    QUOTA,
-    UNSCHEDULABLE,
-    StartProblem,
-    why_not_started,
-)
-from tracks_dagster.kubernetes.gangs.run_workers import (
+from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerApi
+from tracks_dagster.kubernetes.pod_starts import QUOTA, UNSCHEDULABLE, StartProblem, why_not_started
+from tracks_dagster.kubernetes.run_workers import (
     Standing,
     WorkerEnd,
     has_disruption,

@@ -41,8 +41,7 @@ from tracks_dagster.checkpoints.effects.checkpoint_reports import (
 )
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY, keep_taints, sweep
-from tracks_dagster.kubernetes.gangs.orphans import StandingGangs
-from tracks_dagster.kubernetes.objects.taints import NodeTaints
+from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.following import ProcessCursors, follow
 from tracks_dagster.ledger.effects.ticks import (

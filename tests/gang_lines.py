@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.kubernetes.gangs.ends import conditions, rank_ends
-from tracks_dagster.kubernetes.gangs.fold import GangFold
-from tracks_dagster.kubernetes.gangs.sightings import (
+from tracks_dagster.kubernetes.gang_fold import GangFold
+from tracks_dagster.kubernetes.report import conditions, rank_ends
+from tracks_dagster.kubernetes.sightings import (
     INDEX,
     GangSeen,
     Line,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.objects.manifests import gang_objects
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.manifests import gang_objects
+from tracks_dagster.kubernetes.settings import ClusterSettings, DeviceClass
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.records import Json
 

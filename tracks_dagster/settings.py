@@ -17,7 +17,7 @@ from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
-    from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+    from tracks_dagster.kubernetes.settings import ClusterSettings
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
     from tracks_dagster.retry.policy import RetryPolicy

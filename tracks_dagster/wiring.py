@@ -247,7 +247,7 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
 
     @cache
     def kubernetes() -> GangLauncher:
-        from tracks_dagster.kubernetes.effects.api.client import connect
+        from tracks_dagster.kubernetes.effects.client import connect
         from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 
         cluster = load_cluster(settings)

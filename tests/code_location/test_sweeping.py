@@ -13,7 +13,7 @@ from dagster import DagsterInstance, SensorResult, build_sensor_context
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tracks_dagster.attempts.ports import GangLauncher
-from tracks_dagster.kubernetes.gangs.orphans import UNKNOWN_GRACE, StandingGang
+from tracks_dagster.kubernetes.upkeep import UNKNOWN_GRACE, StandingGang
 from tracks_dagster.ledger.effects.ticks import read_cursor
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import KUBERNETES

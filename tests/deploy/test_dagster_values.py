@@ -23,7 +23,7 @@ from tests.deploy.values import (
 from tests.deploy.worker_jobs import check_run_worker, run_worker_job
 from tracks_dagster.home import dagster_home, dagster_on_cluster
 from tracks_dagster.home.dagster_home import DEADLINES
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 
 ROOT = Path(__file__).parents[2]
 

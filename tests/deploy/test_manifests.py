@@ -9,8 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tracks_dagster.kubernetes.effects.api.run_worker_api import RUN_WORKERS
 from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
+from tracks_dagster.kubernetes.effects.run_worker_watch import RUN_WORKERS
 from tracks_dagster.track.effects.settings_file import open_settings
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY
 

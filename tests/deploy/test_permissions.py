@@ -15,8 +15,8 @@ from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.launching import is_gone, launcher_on, pods_of, running, seen, spec
 from tests.kubernetes.double.run_workers import begin, instance_on, launch, launcher_of, running_pod
 from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings
-from tracks_dagster.kubernetes.settings.needs import permissions
+from tracks_dagster.kubernetes.needs import permissions
+from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings
 from tracks_dagster.track.effects.settings_file import open_settings
 
 DEPLOY = Path(__file__).parents[2] / "deploy"

@@ -19,7 +19,7 @@ from tracks_dagster.home.dagster_on_cluster import (
     unreachable,
     worker_config,
 )
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.names import MANAGED_BY
 
 CLUSTER = ClusterSettings(

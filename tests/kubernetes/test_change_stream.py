@@ -8,9 +8,9 @@ from typing import cast
 
 import pytest
 
-from tracks_dagster.kubernetes.effects.api import change_stream
-from tracks_dagster.kubernetes.effects.api.change_stream import Backoff, ChangeStream
-from tracks_dagster.kubernetes.effects.api.reads import (
+from tracks_dagster.kubernetes.effects import change_stream
+from tracks_dagster.kubernetes.effects.change_stream import Backoff, ChangeStream
+from tracks_dagster.kubernetes.effects.reads import (
     EVENTS,
     GONE,
     PODS,

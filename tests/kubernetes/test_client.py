@@ -16,9 +16,9 @@ from tests.kubernetes.double.faults import Misbehaviour
 from tests.kubernetes.double.furniture import NAMESPACE, TOKEN, kubeconfig
 from tests.kubernetes.double.gangs import job
 from tests.kubernetes.double.kube_double import KubeDouble
-from tracks_dagster.kubernetes.effects.api import client as ours
-from tracks_dagster.kubernetes.effects.api.client import CLIENT_ERRORS, connect, explain
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects import client as ours
+from tracks_dagster.kubernetes.effects.client import CLIENT_ERRORS, connect, explain
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import SettingsError
 
 NOTHING = "raise SystemExit(0)"

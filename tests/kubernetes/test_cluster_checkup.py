@@ -6,20 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from tracks_dagster.kubernetes.settings.checkup import (
+from tracks_dagster.kubernetes.checkup import (
     ClusterFacts,
     Finding,
     Health,
     NodeFacts,
     check_cluster,
 )
-from tracks_dagster.kubernetes.settings.cluster import (
-    HOSTNAME,
-    JOB_SET,
-    ClusterSettings,
-    DeviceClass,
-)
-from tracks_dagster.kubernetes.settings.needs import (
+from tracks_dagster.kubernetes.needs import (
     SETTINGS_OF_PODS,
     ObjectRef,
     Permission,
@@ -27,6 +21,7 @@ from tracks_dagster.kubernetes.settings.needs import (
     permissions,
     references,
 )
+from tracks_dagster.kubernetes.settings import HOSTNAME, JOB_SET, ClusterSettings, DeviceClass
 from tracks_dagster.track.records import Json
 
 GPU = "nvidia.com/gpu"

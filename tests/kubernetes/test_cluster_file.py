@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
-from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings, DeviceClass
 from tracks_dagster.track.effects.settings_file import Problem, parse_settings
 from tracks_dagster.track.errors import SettingsError
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.store import gives_credentials, why_unreachable
+from tracks_dagster.kubernetes.settings import ClusterSettings, gives_credentials, why_unreachable
 from tracks_dagster.track.records import Json
 
 CLAIM = {"name": "v", "persistentVolumeClaim": {"claimName": "store"}}

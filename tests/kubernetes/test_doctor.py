@@ -13,10 +13,10 @@ from kubernetes import client
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.kube_double import KubeDouble
 from tracks_dagster.cli import main
-from tracks_dagster.kubernetes.effects.api.client import connect
-from tracks_dagster.kubernetes.effects.api.cluster_reader import read_facts
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.needs import SETTINGS_OF_PODS, ObjectRef, permissions
+from tracks_dagster.kubernetes.effects.client import connect
+from tracks_dagster.kubernetes.effects.cluster_reader import read_facts
+from tracks_dagster.kubernetes.needs import SETTINGS_OF_PODS, ObjectRef, permissions
+from tracks_dagster.kubernetes.settings import ClusterSettings
 
 QUEUE = "localqueues.kueue.x-k8s.io team-a"
 

@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.fakes import FakeClock
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.kubernetes.effects.lifecycle import KILL_S_MAX, Ending
-from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S
+from tracks_dagster.kubernetes.pod_lives import OVERDUE_S
 from tracks_dagster.track.errors import GangError
 
 ASKED_BEFORE_S = 60.0  # a drain with 120 s of grace was begun so long ago

@@ -17,8 +17,8 @@ from tests.gang_lines import (
     status,
     text_at,
 )
-from tracks_dagster.kubernetes.gangs.ends import conditions
-from tracks_dagster.kubernetes.gangs.sightings import GangSeen, gone_line
+from tracks_dagster.kubernetes.report import conditions
+from tracks_dagster.kubernetes.sightings import GangSeen, gone_line
 from tracks_dagster.reasons.evidence import Condition
 
 

@@ -25,14 +25,7 @@ from tests.gang_lines import (
     text_at,
 )
 from tests.kubernetes.double.telling import recorded
-from tracks_dagster.kubernetes.gangs.ends import (
-    ALIKE_MAX,
-    LOG_BYTES_MIN,
-    conditions,
-    deciding_pod,
-    rank_ends,
-)
-from tracks_dagster.kubernetes.gangs.fold import (
+from tracks_dagster.kubernetes.gang_fold import (
     EVENTS_OF_ONE_MAX,
     FIRST_STATUSES,
     GAPS_MAX,
@@ -40,7 +33,14 @@ from tracks_dagster.kubernetes.gangs.fold import (
     PODS_MAX,
     GangFold,
 )
-from tracks_dagster.kubernetes.gangs.sightings import (
+from tracks_dagster.kubernetes.report import (
+    ALIKE_MAX,
+    LOG_BYTES_MIN,
+    conditions,
+    deciding_pod,
+    rank_ends,
+)
+from tracks_dagster.kubernetes.sightings import (
     Line,
     event_line,
     gap_line,

@@ -13,7 +13,7 @@ from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.launching import launcher_on, pods_of, running, seen, spec
 from tracks_dagster.attempts.ports import GangPhase, GangSpec
-from tracks_dagster.kubernetes.objects.job_names import job_name
+from tracks_dagster.kubernetes.job_names import job_name
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import canonical_json
 

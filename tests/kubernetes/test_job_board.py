@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from tests.fakes import FakeClock
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.kubernetes.effects.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.gang_job import BOARD_S, JobBoard, JobState
+from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.track.errors import GangError
 
 

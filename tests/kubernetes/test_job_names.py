@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracks_dagster.kubernetes.objects.job_names import (
+from tracks_dagster.kubernetes.job_names import (
     ATTEMPT_ID_MAX,
     JOB_NAME_MAX,
     NODES_MAX,
@@ -17,7 +17,7 @@ from tracks_dagster.kubernetes.objects.job_names import (
     pod_host,
     run_label,
 )
-from tracks_dagster.kubernetes.settings.cluster import JOB, JOB_KINDS, JOB_SET
+from tracks_dagster.kubernetes.settings import JOB, JOB_KINDS, JOB_SET
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import RUN_ID_PATTERN
 

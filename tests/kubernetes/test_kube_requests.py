@@ -10,15 +10,15 @@ import urllib3
 from kubernetes.client import ApiClient
 
 from tests.fakes import FakeClock
-from tracks_dagster.kubernetes.effects.api.kube_requests import (
+from tracks_dagster.kubernetes.effects.kube_requests import (
     HURRIED,
     TRIES_S_MAX,
     WAITS_S,
     KubeRequests,
     Silence,
 )
-from tracks_dagster.kubernetes.effects.api.reads import PODS, ReadFailed, Reads, Wanted
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects.reads import PODS, ReadFailed, Reads, Wanted
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import GangError, GangUnreachable
 
 

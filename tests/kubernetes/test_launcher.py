@@ -26,11 +26,10 @@ from tests.kubernetes.double.launching import (
 )
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.ports import GangPhase
-from tracks_dagster.kubernetes.effects.gang_job import BOARD_S
-from tracks_dagster.kubernetes.effects.glances import NEVER_S
+from tracks_dagster.kubernetes.effects.gang_job import BOARD_S, NEVER_S
 from tracks_dagster.kubernetes.effects.launcher import DRAIN_AGAIN_S
-from tracks_dagster.kubernetes.objects.job_names import job_name
-from tracks_dagster.kubernetes.objects.manifests import gang_objects
+from tracks_dagster.kubernetes.job_names import job_name
+from tracks_dagster.kubernetes.manifests import gang_objects
 from tracks_dagster.track.errors import GangError
 
 JOB, PODS, SERVICES = "jobs.batch", "pods", "services"

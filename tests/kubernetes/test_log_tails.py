@@ -9,8 +9,8 @@ from typing import cast
 import pytest
 
 from tracks_dagster.kubernetes.effects import log_tails
-from tracks_dagster.kubernetes.effects.api.reads import LOGS, ReadFailed, Reads
 from tracks_dagster.kubernetes.effects.log_tails import LAST_READS_MAX, LINE_BYTES_MAX, LogTails
+from tracks_dagster.kubernetes.effects.reads import LOGS, ReadFailed, Reads
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 
 WAIT_S_MAX = 60.0

@@ -23,9 +23,9 @@ from tests.kubernetes_requests import (
     variables,
 )
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.objects.job_names import pod_host
-from tracks_dagster.kubernetes.objects.manifests import gang_objects
-from tracks_dagster.kubernetes.settings.cluster import DeviceClass
+from tracks_dagster.kubernetes.job_names import pod_host
+from tracks_dagster.kubernetes.manifests import gang_objects
+from tracks_dagster.kubernetes.settings import DeviceClass
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, canonical_json

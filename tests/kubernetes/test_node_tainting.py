@@ -11,7 +11,7 @@ from tests.fakes import FakeObjectStore
 from tests.kubernetes.double.faults import Misbehaviour
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.launching import launcher_on, pods_of, running, spec
-from tracks_dagster.kubernetes.objects.taints import TAINT_KEY
+from tracks_dagster.kubernetes.upkeep import TAINT_KEY
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import Json
 

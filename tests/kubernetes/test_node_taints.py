@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.kubernetes.objects.taints import TAINT_KEY, taints_instead
+from tracks_dagster.kubernetes.upkeep import TAINT_KEY, taints_instead
 from tracks_dagster.track.records import Json
 
 OURS = {"key": TAINT_KEY, "value": "us", "effect": "NoSchedule"}

@@ -38,7 +38,7 @@ from tracks_dagster.kubernetes.effects.gang_files import (
 )
 from tracks_dagster.kubernetes.effects.launcher import IDLE_S
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
-from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S
+from tracks_dagster.kubernetes.pod_lives import OVERDUE_S
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase, StackDump

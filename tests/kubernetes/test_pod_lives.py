@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.kubernetes.gangs.sightings import PodStory
-from tracks_dagster.kubernetes.objects.pod_lives import (
+from tracks_dagster.kubernetes.pod_lives import (
     OVERDUE_S,
     PodLife,
     is_lost,
@@ -16,6 +15,7 @@ from tracks_dagster.kubernetes.objects.pod_lives import (
     life_of,
     unreachable,
 )
+from tracks_dagster.kubernetes.sightings import PodStory
 from tracks_dagster.track.records import Json, format_time
 
 # As recorded on Kubernetes 1.34 when a node was cut off: the node controller's Ready has no reason.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.kubernetes.gangs.pod_starts import why_not_started
+from tracks_dagster.kubernetes.pod_starts import why_not_started
 from tracks_dagster.track.records import Json
 
 POD = {"name": "gang-0", "uid": "u-1"}

@@ -17,10 +17,10 @@ from tests.kubernetes.double.faults import Misbehaviour
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import SLEEPS, job, running, until
 from tests.kubernetes.double.kube_double import KubeDouble
-from tracks_dagster.kubernetes.effects.api.change_stream import Backoff
+from tracks_dagster.kubernetes.effects.change_stream import Backoff
 from tracks_dagster.kubernetes.effects.pod_evidence import TAILS, read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import Pace, PodWatch
-from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
+from tracks_dagster.kubernetes.sightings import GangSeen, PodStory
 
 PREFIX = "runs/r/attempts/1"
 QUICK = Pace(

@@ -11,19 +11,11 @@ from kubernetes.client import ApiClient
 from kubernetes.config import ConfigException
 
 from tests.fakes import FakeObjectStore
-from tracks_dagster.kubernetes.effects import pod_watch
-from tracks_dagster.kubernetes.effects.api import change_stream
-from tracks_dagster.kubernetes.effects.api.change_stream import LastingThread
-from tracks_dagster.kubernetes.effects.api.reads import (
-    JOBS,
-    PODS,
-    Listed,
-    ReadFailed,
-    Reads,
-    Wanted,
-)
+from tracks_dagster.kubernetes.effects import change_stream, pod_watch
+from tracks_dagster.kubernetes.effects.change_stream import LastingThread
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
-from tracks_dagster.kubernetes.gangs.sightings import pod_line
+from tracks_dagster.kubernetes.effects.reads import JOBS, PODS, Listed, ReadFailed, Reads, Wanted
+from tracks_dagster.kubernetes.sightings import pod_line
 from tracks_dagster.track.records import Json
 
 PREFIX = "runs/r/attempts/1"

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.effects.report import Known, report
-from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
+from tracks_dagster.kubernetes.report import Known, report
+from tracks_dagster.kubernetes.sightings import GangSeen, PodStory
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.records import Json

@@ -24,7 +24,7 @@ from tests.kubernetes.double.run_workers import (
     running_pod,
     started,
 )
-from tracks_dagster.kubernetes.effects import run_worker_watch
+from tracks_dagster.kubernetes.effects import run_worker_watch as run_worker_api
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.names import TAG_WORKER_REASON
 
@@ -43,7 +43,7 @@ def instance(
     kube: KubeDouble, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DagsterInstance]:
     """Dagster on that double; what its launcher waits for is due at once."""
-    monkeypatch.setattr(run_worker_watch, "WINDOW_S", 1)
+    monkeypatch.setattr(run_worker_api, "WINDOW_S", 1)
     with instance_on(kube, tmp_path / "dagster") as made:
         yield made
 

@@ -12,20 +12,23 @@ from kubernetes import client
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import job, running, until
 from tests.kubernetes.double.kube_double import KubeDouble, kube_double
-from tracks_dagster.kubernetes.effects import run_worker_watch
-from tracks_dagster.kubernetes.effects.api.client import connect
-from tracks_dagster.kubernetes.effects.api.run_worker_api import LABEL_DAGSTER_RUN, RunWorkerApi
-from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerWatch
-from tracks_dagster.kubernetes.gangs.run_workers import has_disruption
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.effects import run_worker_watch as run_worker_api
+from tracks_dagster.kubernetes.effects.client import connect
+from tracks_dagster.kubernetes.effects.run_worker_watch import (
+    LABEL_DAGSTER_RUN,
+    RunWorkerApi,
+    RunWorkerWatch,
+)
+from tracks_dagster.kubernetes.run_workers import has_disruption
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import Json
 
 
 @pytest.fixture
 def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KubeDouble]:
-    monkeypatch.setattr(run_worker_watch, "WINDOW_S", 1)
-    monkeypatch.setattr(run_worker_watch, "BACKOFF_S", (0.05,))
+    monkeypatch.setattr(run_worker_api, "WINDOW_S", 1)
+    monkeypatch.setattr(run_worker_api, "BACKOFF_S", (0.05,))
     with kube_double(tmp_path / "kube", pretend=True) as double:
         yield double
 
@@ -105,8 +108,8 @@ def test_a_watch_that_breaks_goes_on(kube: KubeDouble, watch: RunWorkerWatch, br
 def test_what_is_remembered_has_bounds(
     kube: KubeDouble, watch: RunWorkerWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_worker_watch, "CHANGES_MAX", 3)
-    monkeypatch.setattr(run_worker_watch, "RUNS_MAX", 2)
+    monkeypatch.setattr(run_worker_api, "CHANGES_MAX", 3)
+    monkeypatch.setattr(run_worker_api, "RUNS_MAX", 2)
 
     def change(run_id: str, number: int) -> Any:
         labels = {LABEL_DAGSTER_RUN: run_id}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tracks_dagster.kubernetes.gangs.pod_starts import StartProblem
-from tracks_dagster.kubernetes.gangs.run_workers import (
+from tracks_dagster.kubernetes.pod_starts import StartProblem
+from tracks_dagster.kubernetes.run_workers import (
     LOST_AFTER_S,
     Standing,
     has_disruption,

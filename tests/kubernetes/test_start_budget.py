@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.bodies import BEGIN
-from tracks_dagster.kubernetes.gangs.sightings import EventSeen, GangSeen, JobStory, PodStory
-from tracks_dagster.kubernetes.gangs.start_budget import StartBudget, cannot_start
+from tracks_dagster.kubernetes.sightings import EventSeen, GangSeen, JobStory, PodStory
+from tracks_dagster.kubernetes.start_budget import StartBudget, cannot_start
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.reasons.rules.control_words import CONDITIONS
 from tracks_dagster.track.records import Json, format_time

@@ -15,7 +15,7 @@ from tests.kubernetes.double.kube_double import KubeDouble, kube_double
 from tests.kubernetes.double.launching import Clock, launcher_on, running
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.holds.effects.stops import request_stop
-from tracks_dagster.kubernetes.effects.api.kube_requests import WAITS_S
+from tracks_dagster.kubernetes.effects.kube_requests import WAITS_S
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import START_FAILED, Evidence

@@ -12,7 +12,7 @@ from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.kubernetes.effects.cluster_upkeep import RUNS_MAX, sweep
-from tracks_dagster.kubernetes.gangs.orphans import (
+from tracks_dagster.kubernetes.upkeep import (
     ENDED_GRACE,
     SERVICE,
     UNKNOWN_GRACE,

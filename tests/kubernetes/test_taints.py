@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.kubernetes.objects.taints import repelling
+from tracks_dagster.kubernetes.upkeep import repelling
 from tracks_dagster.track.records import Json
 
 GPU = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}

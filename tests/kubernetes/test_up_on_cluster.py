@@ -27,7 +27,7 @@ from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.cli.start import up
 from tracks_dagster.home.dagster_home import POSTGRES_VARIABLE
 from tracks_dagster.home.dagster_on_cluster import POSTGRES_SECRET, open_cluster_home
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import GangError, OrchestratorError, SettingsError
 
 POSTGRES = "postgresql+psycopg2://tracks:hunter22@db.example/tracks"

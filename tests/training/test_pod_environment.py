@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.objects.manifests import gang_objects
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.manifests import gang_objects
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.names import POD_VARIABLES

@@ -15,11 +15,10 @@ from typing import Any
 import yaml
 
 from tracks_dagster.home.dagster_home import DagsterHome, instance_config
-from tracks_dagster.kubernetes.effects.api.client import connect
-from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests
-from tracks_dagster.kubernetes.objects.pod_template import CONTAINER_SECURITY, POD_SECURITY
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.store import why_unreachable
+from tracks_dagster.kubernetes.effects.client import connect
+from tracks_dagster.kubernetes.effects.kube_requests import KubeRequests
+from tracks_dagster.kubernetes.pod_template import CONTAINER_SECURITY, POD_SECURITY
+from tracks_dagster.kubernetes.settings import ClusterSettings, why_unreachable
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT
 from tracks_dagster.track.records import Json

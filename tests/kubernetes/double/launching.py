@@ -14,10 +14,10 @@ from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.kubernetes.effects.api.client import connect
+from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
-from tracks_dagster.kubernetes.objects.job_names import job_name
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.job_names import job_name
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.text.redact import redact
 

@@ -12,9 +12,13 @@ import click
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, print_json, print_table
 from tracks_dagster.home.home_folder import how_open
-from tracks_dagster.kubernetes.settings.checkup import Finding, Health, check_cluster
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.store import gives_credentials, local_path, why_unreachable
+from tracks_dagster.kubernetes.checkup import Finding, Health, check_cluster
+from tracks_dagster.kubernetes.settings import (
+    ClusterSettings,
+    gives_credentials,
+    local_path,
+    why_unreachable,
+)
 from tracks_dagster.settings import Settings, find_cluster_file, load_cluster
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError, SettingsError, StoreError
@@ -93,8 +97,8 @@ def _reach(settings: Settings, cluster: ClusterSettings) -> Finding:
 
 
 def _cluster(cluster: ClusterSettings) -> list[Finding]:
-    from tracks_dagster.kubernetes.effects.api.client import connect, where
-    from tracks_dagster.kubernetes.effects.api.cluster_reader import read_facts
+    from tracks_dagster.kubernetes.effects.client import connect, where
+    from tracks_dagster.kubernetes.effects.cluster_reader import read_facts
 
     check = "connection"
     try:

@@ -28,7 +28,7 @@ from tracks_dagster.attempts.kubernetes_names import (
     QUEUE_NAME,
     toleration_problems,
 )
-from tracks_dagster.kubernetes.settings.cluster import (
+from tracks_dagster.kubernetes.settings import (
     CPU,
     JOB_KINDS,
     PULL_POLICIES,

@@ -1,6 +1,6 @@
 """Keeps a cluster as the tracks say: sweeps what outlived its attempt, and taints quarantined nodes.
 
-Which objects are swept is planned by `kubernetes.gangs.orphans`. The ledger names the attempts that
+Which objects are swept is planned by `kubernetes.upkeep`. The ledger names the attempts that
 are open, and their gangs are left alone; of every other the track itself is asked before anything is
 deleted. No single decision moves a taint: whatever put a node into quarantine, released it, or let its
 time run out, the next round finds the difference. So a taint follows within a minute, and a lost write
@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from tracks_dagster.kubernetes.gangs.orphans import (
+from tracks_dagster.kubernetes.upkeep import (
     SERVICE,
     Fate,
+    NodeTaints,
     Orphan,
     StandingGang,
     StandingGangs,
     orphans,
 )
-from tracks_dagster.kubernetes.objects.taints import NodeTaints
 from tracks_dagster.ledger.effects.ticks import UPKEEP_S_MAX, Seconds, Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

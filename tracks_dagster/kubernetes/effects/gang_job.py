@@ -1,23 +1,26 @@
 """The Job of a gang: whether it is there, and what its start left in the store.
 
 A gang that was started has a mark in the store, which outlives its Job. Where the mark is missing (its
-launcher died between the two) the Job itself tells, as long as it stands, and is marked late. All gangs
-of a process share one list of Jobs.
+launcher died between the two) the Job itself shows it while it exists, and is marked late. All gangs of
+a process share one list of Jobs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, attempt_of
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.attempts.ports import GangPhase, GangReport
+from tracks_dagster.kubernetes.effects.gang_api import GangApi, attempt_of
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.kubernetes.effects.homes import Place, variables_of
-from tracks_dagster.kubernetes.gangs.sightings import JobStory
-from tracks_dagster.kubernetes.settings.cluster import JOB
+from tracks_dagster.kubernetes.effects.kube_requests import Object
+from tracks_dagster.kubernetes.pod_lives import life_of, unreachable
+from tracks_dagster.kubernetes.settings import JOB, ClusterSettings
+from tracks_dagster.kubernetes.sightings import JobStory
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
@@ -31,7 +34,7 @@ JOB_LOOK_S = 5.0  # while no watch shows the Job: it has just begun, or may not 
 
 
 class JobState(Enum):
-    """How a gang's Job stands."""
+    """The state of a gang's Job."""
 
     ABSENT = "there is none"
     STANDING = "it waits, runs, or its pods are still ending"
@@ -185,3 +188,85 @@ class GangJob:
             key = attempt_key(self._run_id, self._attempt_id)
             self._place.check_absent(key, self.started, self._files, self._store)
         return job
+
+
+NEVER_S = 10.0  # how old the answer may be that a gang never was
+KNOWN_MAX = 8192  # gangs without a Job that are remembered
+
+
+class Glances:
+    """Whether the gangs of a namespace live, for any number of them, without reading their pods.
+
+    A gang with a Job is answered from the list that all gangs share. For one without, the store is
+    asked once whether it ever had one. If so, its Job and pods are listed once more, since the list
+    may be seconds old and pods outlive their Job while they save; then the gang is gone for good.
+    Safe for several threads. Raises GangError, and StoreUnavailable. seconds: a steady clock.
+    """
+
+    def __init__(
+        self,
+        api: GangApi,
+        store: ObjectStore,
+        *,
+        cluster: ClusterSettings,
+        place: Place,
+        now: Clock,
+        seconds: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api, self._store, self._now, self._seconds = api, store, now, seconds
+        self._cluster, self._place = cluster, place
+        self._where = f"namespace {cluster.namespace}"
+        self._board = JobBoard(api, seconds=seconds)
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, int], tuple[GangPhase, float]] = OrderedDict()
+
+    def look(self, run_id: str, attempt_id: int) -> GangReport:
+        """Return the phase, up to seconds old."""
+        match self._board.look(run_id, attempt_id):
+            case JobState.STANDING:
+                phase = GangPhase.ALIVE
+            case JobState.FINISHED:
+                phase = GangPhase.GONE
+            case JobState.ABSENT:
+                phase = self._without_job(run_id, attempt_id)
+        return GangReport(phase=phase, where=self._where, sees_all_nodes=True)
+
+    def forget(self, run_id: str, attempt_id: int) -> None:
+        """Look anew: this process has just started or ended that gang."""
+        self._board.forget()
+        with self._lock:
+            self._known.pop((run_id, attempt_id), None)
+
+    def _without_job(self, run_id: str, attempt_id: int) -> GangPhase:
+        key, now_s = (run_id, attempt_id), self._seconds()
+        with self._lock:
+            phase, asked_at_s = self._known.get(key, (GangPhase.ALIVE, 0.0))
+        if phase is GangPhase.GONE:
+            return phase
+        if phase is GangPhase.NEVER_STARTED and now_s - asked_at_s < NEVER_S:
+            return phase
+        phase = self._ask(run_id, attempt_id)
+        with self._lock:
+            self._known[key] = (phase, now_s)
+            while len(self._known) > KNOWN_MAX:
+                self._known.popitem(last=False)
+        return phase
+
+    def _ask(self, run_id: str, attempt_id: int) -> GangPhase:
+        """Return GONE only for what was started, and then has neither a Job nor a pod that lives."""
+        files = GangFiles(self._store, run_id, attempt_id)
+        if not files.any_evidence():
+            return GangPhase.NEVER_STARTED
+        key, started = attempt_key(run_id, attempt_id), files.started()
+        self._place.check(key, started)
+        kind = self._cluster.job_kind if started is None else started.kind
+        state = state_of(self._api.job(run_id, attempt_id, kind))
+        if state is JobState.STANDING:
+            return GangPhase.ALIVE
+        grace_s = self._cluster.termination_grace_s
+        lives = [life_of(pod, grace_s) for pod in self._api.pods(run_id, attempt_id)]
+        left = [pod for pod in lives if not pod.is_over]
+        if not lives and state is JobState.ABSENT:
+            self._place.check_absent(key, started, files, self._store)
+        reachable = any(unreachable(pod, self._now()) is None for pod in left)
+        return GangPhase.ALIVE if reachable else GangPhase.GONE

@@ -10,8 +10,8 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
+from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.stores.checks import FORMAT_KEY
@@ -95,18 +95,15 @@ def _id_in(data: bytes | None) -> str:
         return ""
 
 
-# --- places ---------------------------------------------------------------------------------------
-#
-# Where a gang was started, so that nobody looks elsewhere and takes it for gone.
-#
-# The settings' namespace, or the current context of a kubeconfig, may change while gangs run. A cluster
-# has no name of its own: its API server has several addresses, one from inside and one from outside. So
-# another address is a doubt only where no Job is found, and nobody saw the gang end.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where this process looks. server: the address of the API server."""
+    """Where this process looks. server: the address of the API server.
+
+    Compared with where a gang was started, so that nobody looks elsewhere and takes it for gone: the
+    settings' namespace or a kubeconfig's current context may change meanwhile. A cluster has no name of
+    its own and its API server has several addresses. So another address is a doubt only where no Job is
+    found and nobody saw the gang end.
+    """
 
     namespace: str
     server: str

@@ -32,16 +32,16 @@ from collections.abc import Set as AbstractSet
 from kubernetes.client import ApiClient
 
 from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
-from tracks_dagster.kubernetes.effects.api.kube_requests import HURRIED, KubeRequests
+from tracks_dagster.kubernetes.effects.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.gang_files import SAVE_S_MAX, ask_for_stacks, ask_to_save
-from tracks_dagster.kubernetes.effects.glances import Glances
+from tracks_dagster.kubernetes.effects.gang_job import Glances
 from tracks_dagster.kubernetes.effects.homes import Home
+from tracks_dagster.kubernetes.effects.kube_requests import HURRIED, KubeRequests
 from tracks_dagster.kubernetes.effects.lifecycle import Ending, start_gang
 from tracks_dagster.kubernetes.effects.sweeping import NodeTainting, Sweeping
 from tracks_dagster.kubernetes.effects.watched_gang import Tools, WatchedGang
-from tracks_dagster.kubernetes.gangs.orphans import StandingGang
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
+from tracks_dagster.kubernetes.upkeep import StandingGang
 from tracks_dagster.reasons.hangs import StackDump
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import GangError, GangUnreachable, StoreError, StoreUnavailable

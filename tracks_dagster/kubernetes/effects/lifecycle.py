@@ -15,19 +15,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, attempt_of, is_of, uid_of
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.kubernetes.effects.gang_api import GangApi, attempt_of, is_of, uid_of
 from tracks_dagster.kubernetes.effects.homes import variables_of
+from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.kubernetes.effects.watched_gang import Tools, WatchedGang
-from tracks_dagster.kubernetes.objects.job_names import job_name
-from tracks_dagster.kubernetes.objects.manifests import gang_objects
-from tracks_dagster.kubernetes.objects.pod_lives import (
-    OVERDUE_S,
-    PodLife,
-    is_lost,
-    life_of,
-    unreachable,
-)
+from tracks_dagster.kubernetes.job_names import job_name
+from tracks_dagster.kubernetes.manifests import gang_objects
+from tracks_dagster.kubernetes.pod_lives import OVERDUE_S, PodLife, is_lost, life_of, unreachable
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.reasons.kube_json import mapping, text
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
-from tracks_dagster.kubernetes.effects.api.change_stream import REFUSED
-from tracks_dagster.kubernetes.effects.api.reads import LOGS, ReadFailed, Reads
-from tracks_dagster.kubernetes.gangs.sightings import tail
+from tracks_dagster.kubernetes.effects.change_stream import REFUSED
+from tracks_dagster.kubernetes.effects.reads import LOGS, ReadFailed, Reads
+from tracks_dagster.kubernetes.sightings import tail
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.text.redact import Redact
 

@@ -13,8 +13,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
-from tracks_dagster.kubernetes.gangs.fold import GangFold
-from tracks_dagster.kubernetes.gangs.sightings import GangSeen, Line, tail
+from tracks_dagster.kubernetes.gang_fold import GangFold
+from tracks_dagster.kubernetes.sightings import GangSeen, Line, tail
 from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json

@@ -19,12 +19,12 @@ from uuid import uuid4
 
 from kubernetes.client import ApiClient
 
-from tracks_dagster.kubernetes.effects.api.change_stream import Backoff, ChangeStream, LastingThread
-from tracks_dagster.kubernetes.effects.api.reads import EVENTS, JOBS, PODS, Listed, Reads, Wanted
+from tracks_dagster.kubernetes.effects.change_stream import Backoff, ChangeStream, LastingThread
 from tracks_dagster.kubernetes.effects.log_tails import LOG_EVERY_S, LOG_READS_PER_S, LogTails
 from tracks_dagster.kubernetes.effects.pod_evidence import TAILS_EVERY_S, EvidenceWriter, read_lines
-from tracks_dagster.kubernetes.gangs.fold import PODS_MAX, GangFold
-from tracks_dagster.kubernetes.gangs.sightings import (
+from tracks_dagster.kubernetes.effects.reads import EVENTS, JOBS, PODS, Listed, Reads, Wanted
+from tracks_dagster.kubernetes.gang_fold import PODS_MAX, GangFold
+from tracks_dagster.kubernetes.sightings import (
     GangSeen,
     JobStory,
     Line,

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.store import why_unreachable
+from tracks_dagster.kubernetes.settings import ClusterSettings, why_unreachable
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import KUBERNETES
 
@@ -25,8 +24,8 @@ def gang_check(load: Callable[[], ClusterSettings]) -> Callable[[GangSpec], None
     def check(spec: GangSpec) -> None:
         if spec.compute.launcher != KUBERNETES:
             return
-        from tracks_dagster.kubernetes.effects.api.client import connect
-        from tracks_dagster.kubernetes.objects.manifests import gang_objects
+        from tracks_dagster.kubernetes.effects.client import connect
+        from tracks_dagster.kubernetes.manifests import gang_objects
 
         cluster = load()
         connect(cluster).close()

@@ -1,8 +1,8 @@
 """What of ours is in a namespace and its deletion, and the taints that we put on nodes.
 
-Implements `orphans.StandingGangs`: two lists a call; a deletion is two requests. What carries our label
+Implements `upkeep.StandingGangs`: two lists a call; a deletion is two requests. What carries our label
 but no attempt that can be read, or another name than this attempt's, was not made by us and is left
-alone; so is what another home made. And `taints.NodeTaints`: one list of the nodes a call, and a patch
+alone; so is what another home made. And `upkeep.NodeTaints`: one list of the nodes a call, and a patch
 for each node that changes. A patch names the version that was read: where somebody else changed the
 node meanwhile nothing is done, and the next call sees.
 """
@@ -14,12 +14,11 @@ from collections.abc import Set as AbstractSet
 from datetime import datetime
 from http import HTTPStatus
 
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi, attempt_of, gang_name, uid_of
-from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests, Object
+from tracks_dagster.kubernetes.effects.gang_api import GangApi, attempt_of, gang_name, uid_of
 from tracks_dagster.kubernetes.effects.homes import Home
-from tracks_dagster.kubernetes.gangs.orphans import SERVICE, StandingGang
-from tracks_dagster.kubernetes.objects.job_names import job_name
-from tracks_dagster.kubernetes.objects.taints import taints_instead
+from tracks_dagster.kubernetes.effects.kube_requests import KubeRequests, Object
+from tracks_dagster.kubernetes.job_names import job_name
+from tracks_dagster.kubernetes.upkeep import SERVICE, StandingGang, taints_instead
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import parse_attempt_key

@@ -14,19 +14,19 @@ from dataclasses import dataclass, replace
 from kubernetes.client import ApiClient
 
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.effects.api.gang_api import GangApi
-from tracks_dagster.kubernetes.effects.api.kube_requests import Object
+from tracks_dagster.kubernetes.effects.gang_api import GangApi
 from tracks_dagster.kubernetes.effects.gang_files import GangFiles, Started
 from tracks_dagster.kubernetes.effects.gang_job import GangJob, JobState
 from tracks_dagster.kubernetes.effects.homes import Place
+from tracks_dagster.kubernetes.effects.kube_requests import Object
 from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
-from tracks_dagster.kubernetes.effects.report import Known, report
-from tracks_dagster.kubernetes.gangs.sightings import GangSeen, PodStory
-from tracks_dagster.kubernetes.gangs.start_budget import StartBudget, cannot_start
-from tracks_dagster.kubernetes.objects.job_names import gang_labels
-from tracks_dagster.kubernetes.objects.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.job_names import gang_labels
+from tracks_dagster.kubernetes.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
+from tracks_dagster.kubernetes.report import Known, report
+from tracks_dagster.kubernetes.settings import ClusterSettings
+from tracks_dagster.kubernetes.sightings import GangSeen, PodStory
+from tracks_dagster.kubernetes.start_budget import StartBudget, cannot_start
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.track.errors import GangError, StoreError
 from tracks_dagster.track.names import attempt_key

@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from tracks_dagster.kubernetes.objects.taints import repelling
-from tracks_dagster.kubernetes.settings.cluster import CPU, HOSTNAME, ClusterSettings, DeviceClass
-from tracks_dagster.kubernetes.settings.needs import (
+from tracks_dagster.kubernetes.needs import (
     JOB_SET_GROUP,
     JOB_SET_VERSION,
     KUEUE_GROUP,
@@ -25,6 +23,8 @@ from tracks_dagster.kubernetes.settings.needs import (
     worker_has_memory_limit,
     worker_priority,
 )
+from tracks_dagster.kubernetes.settings import CPU, HOSTNAME, ClusterSettings, DeviceClass
+from tracks_dagster.kubernetes.upkeep import repelling
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 

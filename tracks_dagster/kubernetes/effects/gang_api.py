@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-from tracks_dagster.kubernetes.effects.api.kube_requests import KubeRequests, Object, Query
 from tracks_dagster.kubernetes.effects.homes import Home
-from tracks_dagster.kubernetes.objects.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
-from tracks_dagster.kubernetes.settings.cluster import JOB, JOB_SET
+from tracks_dagster.kubernetes.effects.kube_requests import KubeRequests, Object, Query
+from tracks_dagster.kubernetes.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name
+from tracks_dagster.kubernetes.settings import JOB, JOB_SET
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, attempt_key
 from tracks_dagster.track.records import Json

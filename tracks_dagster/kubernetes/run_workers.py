@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from tracks_dagster.kubernetes.gangs.pod_starts import (
+from tracks_dagster.kubernetes.pod_starts import (
     CONFIG,
     IMAGE,
     MOUNT,

@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tracks_dagster.kubernetes.gangs.sightings import (
-    EventSeen,
-    GangSeen,
-    Gap,
-    JobStory,
-    Line,
-    PodStory,
-)
+from tracks_dagster.kubernetes.sightings import EventSeen, GangSeen, Gap, JobStory, Line, PodStory
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, version_order
 from tracks_dagster.track.records import Json
 

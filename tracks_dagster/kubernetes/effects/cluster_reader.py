@@ -1,7 +1,7 @@
 """Reads what `tracks doctor` wants to know of a cluster: nothing is written, no value of a Secret read.
 
 What this account may not look at is left out of the facts; what they mean is
-`kubernetes.settings.cluster_checkup`'s.
+`kubernetes.checkup`'s.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from tracks_dagster.kubernetes.effects.api.client import CLIENT_ERRORS, as_object, explain
-from tracks_dagster.kubernetes.settings.checkup import ClusterFacts, NodeFacts
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
-from tracks_dagster.kubernetes.settings.needs import (
+from tracks_dagster.kubernetes.checkup import ClusterFacts, NodeFacts
+from tracks_dagster.kubernetes.effects.client import CLIENT_ERRORS, as_object, explain
+from tracks_dagster.kubernetes.needs import (
     SETTINGS_OF_PODS,
     ObjectRef,
     Permission,
     permissions,
     references,
 )
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.reasons.kube_json import mapping, mappings, text
 from tracks_dagster.track.records import Json
 

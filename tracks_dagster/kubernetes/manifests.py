@@ -7,17 +7,11 @@ defaults (`pod_template`). The same attempt and settings make the same bytes.
 from __future__ import annotations
 
 from tracks_dagster.attempts.ports import GangSpec
-from tracks_dagster.kubernetes.objects.compute_demand import Demand, demand
-from tracks_dagster.kubernetes.objects.job_names import (
-    ANNOTATION_ATTEMPT,
-    MEMBER,
-    gang_labels,
-    job_name,
-)
-from tracks_dagster.kubernetes.objects.pod_environment import MASTER_PORT
-from tracks_dagster.kubernetes.objects.pod_template import pod_template, read_parts
-from tracks_dagster.kubernetes.objects.template_rules import QUEUE_LABEL
-from tracks_dagster.kubernetes.settings.cluster import JOB, JOB_SET, ClusterSettings
+from tracks_dagster.kubernetes.compute_demand import Demand, demand
+from tracks_dagster.kubernetes.job_names import ANNOTATION_ATTEMPT, MEMBER, gang_labels, job_name
+from tracks_dagster.kubernetes.pod_template import MASTER_PORT, pod_template, read_parts
+from tracks_dagster.kubernetes.settings import JOB, JOB_SET, ClusterSettings
+from tracks_dagster.kubernetes.template_rules import QUEUE_LABEL
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json

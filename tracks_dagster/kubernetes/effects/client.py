@@ -20,7 +20,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException
 from kubernetes.config.kube_config import KubeConfigMerger
 
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import GangError, GangUnreachable, SettingsError
 from tracks_dagster.track.records import Json
 

@@ -14,14 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from tracks_dagster.kubernetes.effects.api.reads import (
-    EVENTS,
-    GONE,
-    Listed,
-    ReadFailed,
-    Reads,
-    Wanted,
-)
+from tracks_dagster.kubernetes.effects.reads import EVENTS, GONE, Listed, ReadFailed, Reads, Wanted
 from tracks_dagster.reasons.kube_json import mapping, text, version_order
 from tracks_dagster.track.records import Json
 

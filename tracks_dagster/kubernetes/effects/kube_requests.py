@@ -17,7 +17,7 @@ import urllib3
 from kubernetes.client import ApiClient
 from kubernetes.client.exceptions import ApiException
 
-from tracks_dagster.kubernetes.effects.api.client import (
+from tracks_dagster.kubernetes.effects.client import (
     CLIENT_ERRORS,
     CONNECT_S_MAX,
     READ_S_MAX,
@@ -26,7 +26,7 @@ from tracks_dagster.kubernetes.effects.api.client import (
     explain,
     is_passing,
 )
-from tracks_dagster.kubernetes.settings.cluster import ClusterSettings
+from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.errors import GangUnreachable
 from tracks_dagster.track.records import Json
 

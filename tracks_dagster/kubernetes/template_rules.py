@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.kubernetes.objects.compute_demand import REQUIRED
+from tracks_dagster.kubernetes.compute_demand import REQUIRED
+from tracks_dagster.kubernetes.settings import TRAINER
 from tracks_dagster.track.names import LABEL_APP, POD_VARIABLES
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.redact import secrets_of
 
-TRAINER = "trainer"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
 _WHERE = "pod_template"

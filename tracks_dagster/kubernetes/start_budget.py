@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.kubernetes.gangs.pod_starts import IMAGE, StartProblem, why_not_started
-from tracks_dagster.kubernetes.gangs.sightings import EventSeen, GangSeen, JobStory, PodStory
+from tracks_dagster.kubernetes.pod_starts import IMAGE, StartProblem, why_not_started
+from tracks_dagster.kubernetes.sightings import EventSeen, GangSeen, JobStory, PodStory
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.reasons.kube_json import mapping, mappings, time_text
 from tracks_dagster.track.records import Json, format_time, parse_time

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tracks_dagster.kubernetes.gangs.sightings import FINAL_PHASES, PodStory
+from tracks_dagster.kubernetes.sightings import FINAL_PHASES, PodStory
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
 from tracks_dagster.track.records import Json, format_time, parse_time

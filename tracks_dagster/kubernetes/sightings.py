@@ -146,13 +146,9 @@ class GangSeen:
         return not (self.pods or self.jobs)
 
 
-# --- gang sightings -------------------------------------------------------------------------------
-#
-# The lines of a watcher's evidence: what one look at a pod, a Job or an event is stored as. Pure.
-#
-# A line is one JSON object with `kind` ("pod", "job", "event", "log", "gone", "gap" or "problem") and
-# `at`, the watcher's own time; `fold` reads them. Only what tells is kept of an object, and every
-# text is bounded and cleaned of secrets here.
+# A line of a watcher's evidence is one JSON object with `kind` ("pod", "job", "event", "log", "gone",
+# "gap" or "problem") and `at`, the watcher's own time; `gang_fold` reads them. Every text in it is
+# bounded and cleaned of secrets here.
 
 
 def pod_line(change: str, pod: Json, *, at: str, clean: Redact) -> Line:

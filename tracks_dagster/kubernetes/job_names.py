@@ -7,7 +7,7 @@ are labels of DNS, of 63 characters at most.
 
 from __future__ import annotations
 
-from tracks_dagster.kubernetes.settings.cluster import JOB_SET
+from tracks_dagster.kubernetes.settings import JOB_SET
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import (
     LABEL_APP,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.kubernetes.settings.cluster import JOB_SET, ClusterSettings
+from tracks_dagster.kubernetes.settings import JOB_SET, ClusterSettings
 from tracks_dagster.reasons.kube_json import mapping, mappings
 from tracks_dagster.track.records import Json
 

@@ -1,1 +1,0 @@
-"""What was seen of a gang on a cluster, folded and judged. Pure."""

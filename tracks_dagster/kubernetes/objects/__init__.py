@@ -1,1 +1,0 @@
-"""The API's objects that a gang is made of. Pure."""

@@ -1,1 +1,0 @@
-"""A cluster's settings, and what the cluster lacks for them. Pure."""

@@ -143,32 +143,14 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 @click.pass_context
 def run_command(
     ctx: click.Context,
+    /,
     family: str | None,
     branch_at: str | None,
     from_attempt: int | None,
-    steps: int | None,
-    seed: int | None,
-    checkpoint_every_steps: str | None,
-    checkpoint_every_s: float | None,
-    keep_last: int,
-    keep_best: int,
-    metric: str,
-    direction: str,
-    milestone_every_steps: int | None,
-    ranks: int,
-    settings: tuple[str, ...],
-    drills: tuple[str, ...],
-    run_id: str | None,
-    snapshot: str | None,
     data: Path | None,
-    trainer: Path | None,
-    intent: str | None,
-    owner: str,
-    team: str,
-    stage: str,
     wait_s: float,
-    compute: Mapping[str, Any],
     as_json: bool,
+    **declared: Any,
 ) -> None:
     """Declare a training run and follow it to its end, headless.
 
@@ -183,9 +165,41 @@ def run_command(
     (`tracks doctor --kubernetes` lists what is missing there); the daemon stays here.
     """
     given = Settings.from_environment()
-    origin = _origin(given, branch_at, run_id, from_attempt)
+    origin = _origin(given, branch_at, declared["run_id"], from_attempt)
     family = family or (origin.family if origin is not None else FAMILY)
-    request = RunRequest(
+    request = _request(given, family, **declared)
+    if wait_s <= 0:
+        raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
+    request = _checked(given, request, data, origin, chosen=_chosen(ctx))
+    result = _followed(given, request, data, wait_s=wait_s)
+    _print(result, as_json=as_json)
+    is_good = result["state"] == RunLifecycle.SUCCEEDED and not problem_of(result)
+    ctx.exit(0 if is_good else BAD_NEWS)
+
+
+def _request(
+    given: Settings,
+    family: str,
+    *,
+    run_id: str | None,
+    intent: str | None,
+    settings: tuple[str, ...],
+    steps: int | None,
+    seed: int | None,
+    snapshot: str | None,
+    ranks: int,
+    checkpoint_every_steps: str | None,
+    checkpoint_every_s: float | None,
+    owner: str,
+    team: str,
+    stage: str,
+    drills: tuple[str, ...],
+    trainer: Path | None,
+    compute: Mapping[str, Any],
+    **retention: Any,
+) -> RunRequest:
+    """Return what the options ask for; retention: the fields of its rule. Raises InvalidInput."""
+    return RunRequest(
         run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
         family=family,
         intent=intent_of(given, intent, run_id=run_id, drills=drills),
@@ -196,13 +210,7 @@ def run_command(
         ranks=ranks,
         checkpoint_every_steps=_every_steps(checkpoint_every_steps, checkpoint_every_s),
         checkpoint_every_s=checkpoint_every_s,
-        retention=RetentionRule(
-            keep_last=keep_last,
-            keep_best=keep_best,
-            metric=metric,
-            direction=direction,
-            milestone_every_steps=milestone_every_steps,
-        ),
+        retention=RetentionRule(**retention),
         owner=owner,
         team=team,
         stage=stage,
@@ -210,25 +218,25 @@ def run_command(
         trainer_source=read_trainer(trainer),
         **compute,
     )
-    if wait_s <= 0:
-        raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
-    request = _checked(given, request, data, origin, chosen=_chosen(ctx))
-    app, home = build(given), open_dagster_home(given)
-    before = take_up(app, request.run_id, by=owner, intent=request.intent)
+
+
+def _followed(
+    given: Settings, request: RunRequest, data: Path | None, *, wait_s: float
+) -> dict[str, Json]:
+    """Declare the run, or take it up, and follow it; return its outcome with the state it ended in."""
+    app, home, by = build(given), open_dagster_home(given), request.owner
+    before = take_up(app, request.run_id, by=by, intent=request.intent)
     if before is None:
-        ensure_snapshots(app, home, [family])
+        ensure_snapshots(app, home, [request.family])
         if data is not None and request.snapshot_id is not None:
-            ensure_snapshot_of(app, home, family, data, request.snapshot_id)
+            ensure_snapshot_of(app, home, request.family, data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
     with going_on(request.run_id):
         declare(app.tracks, request, check_gang=gang_check_of(given))
         shown = before.head.seq + 1 if before is not None else 0
-        followed = drive(app, home, request.run_id, wait_s=wait_s, by=owner, shown=shown)
-        read = read_outcome(app.tracks, request.run_id, weights_sha256, by=owner)
-    result: dict[str, Json] = {**read, "state": followed.state}
-    _print(result, as_json=as_json)
-    is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(result)
-    ctx.exit(0 if is_good else BAD_NEWS)
+        followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
+        read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
+    return {**read, "state": followed.state}
 
 
 def problem_of(result: Json) -> str | None:

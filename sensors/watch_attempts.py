@@ -44,6 +44,7 @@ from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY, keep_t
 from tracks_dagster.kubernetes.upkeep import NodeTaints, StandingGangs
 from tracks_dagster.ledger.effects.deciding import Settled, decide_due
 from tracks_dagster.ledger.effects.following import ProcessCursors, follow
+from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     Tick,
@@ -53,7 +54,7 @@ from tracks_dagster.ledger.effects.ticks import (
     skip_reason,
 )
 from tracks_dagster.reasons.endings import ending_check
-from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY, revisit, scan
+from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
 from tracks_dagster.review.effects.metadata import Show, attempt_metadata, ending_tags
 from tracks_dagster.settings import find_cluster_file
 from tracks_dagster.track import names
@@ -128,7 +129,7 @@ def _parts(context: SensorEvaluationContext, app: App, world: World) -> tuple[Ti
             work=lambda after: revisit(app.tracks, app.ledger, after=after),
             every=REVISIT_EVERY,
         ),
-        TickPart(name=SCAN, work=lambda after: scan(app.projector, after=after), every=SCAN_EVERY),
+        TickPart(name=SCAN, work=app.projector.scan_part, every=SCAN_EVERY),
         TickPart(name=SWEEP, work=lambda after: _sweep(app), every=SWEEP_EVERY),
         TickPart(name=PRUNE, work=lambda after: _prune(context, app), every=PRUNE_EVERY),
     )

@@ -15,16 +15,16 @@ from tracks_dagster.attempts.effects import watch
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.projector import SCAN_EVERY, Projector
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.retry.effects.due import (
+    revisit,
     runs_between_attempts,
     runs_with_open_attempts,
 )
-from tracks_dagster.retry.effects.upkeep import SCAN_EVERY, revisit, scan
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.reasons import TerminationReason
@@ -259,7 +259,7 @@ def test_a_broken_track_is_told_once_a_day_and_fails_no_tick(
     History("good").declare().open().write_to(store)
     store.put(log_key("runs/bad", 0), b"no record")
     projector = Projector(store, ledger)
-    part = TickPart(name="scan", work=lambda after: scan(projector, after=after), every=SCAN_EVERY)
+    part = TickPart(name="scan", work=projector.scan_part, every=SCAN_EVERY)
     ticks, cursor = run_parts([part], None, BEGIN)
     assert (ticks["scan"].is_done, ticks["scan"].cut_at) == (True, None)
     assert "runs/bad" in ticks["scan"].problems[0]
@@ -275,7 +275,7 @@ def test_a_scan_that_cannot_reach_the_store_is_made_again_at_the_next_tick(
 ) -> None:
     History("good").declare().open().write_to(store)
     store.fail("get", 1, Fault.FAILS)
-    scanned = scan(Projector(store, ledger), after=None)
+    scanned = Projector(store, ledger).scan_part(None)
     assert (scanned.is_done, scanned.cut_at, len(scanned.problems)) == (False, None, 1)
 
 

@@ -12,6 +12,7 @@ import pytest
 from tests.bodies import BEGIN
 from tracks_dagster.attempts.effects.watch import PRUNE_EVERY
 from tracks_dagster.kubernetes.effects.cluster_upkeep import SWEEP_EVERY
+from tracks_dagster.ledger.effects.projector import SCAN_EVERY
 from tracks_dagster.ledger.effects.ticks import (
     AT_ONCE_MAX,
     SEVERAL_AT_ONCE,
@@ -24,7 +25,7 @@ from tracks_dagster.ledger.effects.ticks import (
     run_parts,
     take_turns,
 )
-from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY
+from tracks_dagster.retry.effects.due import REVISIT_EVERY
 from tracks_dagster.track.records import format_time
 
 

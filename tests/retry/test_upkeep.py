@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from itertools import count
 
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore, Fault
 from tests.histories import DatasetHistory, History
-from tracks_dagster.ledger.effects.projector import Projector
+from tracks_dagster.ledger.effects.projector import SCAN_EVERY, Projector
 from tracks_dagster.ledger.effects.ticks import (
     UPKEEP_S_MAX,
     Mark,
@@ -18,7 +19,7 @@ from tracks_dagster.ledger.effects.ticks import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.retry.effects.upkeep import REVISIT_EVERY, SCAN_EVERY, revisit, scan
+from tracks_dagster.retry.effects.due import REVISIT_EVERY, revisit
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.track import log_key
 
@@ -48,7 +49,7 @@ def test_a_scan_of_many_tracks_is_cut_and_comes_to_its_end_over_ticks(ledger: Le
     projector = Projector(store, ledger)
     part = TickPart(
         name="scan",
-        work=lambda after: scan(projector, after=after, seconds=lambda: store.now_s),
+        work=lambda after: projector.scan_part(after, seconds=lambda: store.now_s),
         every=SCAN_EVERY,
     )
     cursor, ticks = None, 0
@@ -70,10 +71,9 @@ def test_a_run_whose_name_continues_anothers_is_not_left_out(ledger: Ledger) -> 
     names = ["a", "a-0", "a-b", "ab", "b"]
     for name in names:
         History(name).declare().write_to(store)
-    projector, after = Projector(store, ledger), None
+    projector, after, clock = Projector(store, ledger), None, count(step=UPKEEP_S_MAX)
     for _ in names:
-        part = projector.scan_part(after=after, has_time=lambda: False)
-        after = part.reached
+        after = projector.scan_part(after, seconds=lambda: next(clock)).cut_at
     assert {row["run_id"] for row in ledger.query("select run_id from training_runs")} == set(names)
 
 
@@ -83,7 +83,7 @@ def test_a_track_that_cannot_be_taken_in_does_not_keep_those_after_it(ledger: Le
     store.put(log_key("runs/r-03", 0), b"no record")
     after, problems = None, []
     for _ in range(COUNT):
-        done = scan(Projector(store, ledger), after=after, seconds=lambda: store.now_s)
+        done = Projector(store, ledger).scan_part(after, seconds=lambda: store.now_s)
         problems += done.problems
         after = done.cut_at
         if done.is_done:
@@ -97,10 +97,10 @@ def test_a_store_that_cannot_be_reached_is_asked_again_where_the_scan_was(ledger
     store = FakeObjectStore()
     told(store)
     store.fail("get", 60, Fault.FAILS)
-    first = scan(Projector(store, ledger), after=None, seconds=lambda: 0.0)
+    first = Projector(store, ledger).scan_part(None, seconds=lambda: 0.0)
     assert (first.is_done, len(first.problems)) == (False, 1)
     assert first.cut_at is not None
-    second = scan(Projector(store, ledger), after=first.cut_at, seconds=lambda: 0.0)
+    second = Projector(store, ledger).scan_part(first.cut_at, seconds=lambda: 0.0)
     assert second == Tick()
     assert ledger.query("select count(*) as n from training_runs")[0]["n"] == COUNT
 

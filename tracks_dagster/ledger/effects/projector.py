@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 
 from tracks_dagster.ledger import track_states
+from tracks_dagster.ledger.effects.ticks import UPKEEP_S_MAX, Seconds, Tick
 from tracks_dagster.ledger.ports import Cursor, Ledger
 from tracks_dagster.ledger.track_states import TrackState
 from tracks_dagster.track.errors import (
@@ -28,6 +30,7 @@ from tracks_dagster.track.track import DATASETS, POOLS, RUNS, log_key, read_reco
 
 TRIES_MAX = 64  # cursors lost in a row to other projectors; each loss is another's progress
 STATES_CACHED_MAX = 1024  # states kept in memory by one process; then it begins anew
+SCAN_EVERY = timedelta(days=1)  # finds tracks that no process of ours has projected
 BROKEN_NAMED_MAX = 5  # broken tracks that one message of a scan names
 
 PROGRESS_S = 10.0  # between two lines that say how far a rebuilding is
@@ -36,18 +39,6 @@ LINEAGE = "lineage/"
 KINDS = (DATASETS, LINEAGE, POOLS, RUNS)  # of tracks, in the order of their keys
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanPart:
-    """How far a part of a scan came. reached: the last track that was looked at, None: none was.
-
-    is_last: there is none after it. problems: what could not be taken in, in words.
-    """
-
-    reached: str | None
-    is_last: bool
-    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,27 +97,30 @@ class Projector:
             )
         return count
 
-    def scan_part(self, *, after: str | None, has_time: Callable[[], bool]) -> ScanPart:
-        """Project the tracks that follow `after`, until `has_time` says no; at least one.
+    def scan_part(self, after: str | None, *, seconds: Seconds = time.monotonic) -> Tick[None]:
+        """Project, for a few seconds, the tracks that follow `after`; at least one.
 
-        One that cannot be taken in is told and passed over; at a store that cannot be reached the part
-        ends, and the next one begins there. What is taken in already costs three reads a track.
+        One that cannot be taken in is a problem, waits for a person and is met again by the next scan.
+        At a store that cannot be reached the part ends, and the next one begins there. What is taken
+        in already costs three reads a track.
         """
-        reached = after
+        began_s, reached, is_done = seconds(), after, False
         problems: list[str] = []
         try:
             for track in self._track_names(after):
-                if reached != after and not has_time():
-                    return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
+                if reached != after and seconds() - began_s >= UPKEEP_S_MAX:
+                    break
                 try:
                     self._bring_in(track)
                 except (TrackBroken, LedgerError) as error:
                     problems.append(f"{track}: {error}")
                 reached = track
+            else:
+                is_done = True
         except StoreError as error:
             problems.append(str(error))
-            return ScanPart(reached=reached, is_last=False, problems=tuple(problems))
-        return ScanPart(reached=reached, is_last=True, problems=tuple(problems))
+        cut_at = None if is_done else reached
+        return Tick(cut_at=cut_at, is_done=is_done, problems=tuple(problems))
 
     def reindex(self, *, forgets_lost: bool = False, only_outdated: bool = False) -> Reindexed:
         """Make a new ledger of the tracks beside the old one, and replace that when it is whole.

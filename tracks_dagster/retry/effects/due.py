@@ -2,19 +2,30 @@
 
 What the ledger names is then read from the tracks, so a row that is behind costs a look and decides
 nothing. A track that it is behind on is brought in by whoever looks; runs that nothing is due on, by
-`retry.effects.upkeep.revisit`.
+`revisit`.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from tracks_dagster.ledger.effects.ticks import (
+    UPKEEP_S_MAX,
+    Seconds,
+    Tick,
+    TimeSlice,
+    take_turns,
+)
+from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
+from tracks_dagster.track.track import run_track
 
+REVISIT_EVERY = timedelta(minutes=5)
 WITHHELD_MAX = 50  # runs that one tick reads to see whether what stood against them was released
 WITHHELD_TURN_S = 60.0  # then the next ones have their turn
 
@@ -117,6 +128,24 @@ def runs_of_a_person(ledger: Ledger) -> list[str]:
         {"waiting": RunLifecycle.WAITING.value, "refused": RunLifecycle.REFUSED.value},
     )
     return [row["run_id"] for row in rows]
+
+
+def revisit(
+    tracks: Tracks, ledger: Ledger, *, after: str | None, seconds: Seconds = time.monotonic
+) -> Tick[None]:
+    """Bring in, every few minutes, the tracks of runs that wait for a person.
+
+    Nothing is due on them, and no tick looks at them. But a person's command that was killed right
+    after its record had left it out of the ledger, and the run would wait on. Where there are too many
+    for one tick, the next time goes on with the others.
+    """
+
+    def look(run_id: str) -> Tick[None]:
+        tracks.project(run_track(run_id))
+        return Tick()
+
+    time_slice = TimeSlice(after=after, seconds_max=UPKEEP_S_MAX, seconds=seconds)
+    return take_turns(runs_of_a_person(ledger), look, time_slice)
 
 
 def _listed(names: Iterable[str]) -> str:

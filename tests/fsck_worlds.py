@@ -24,7 +24,7 @@ from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.records import Draft, Kind, seal, sha256_hex
 from tracks_dagster.track.states.evals import result_key
 from tracks_dagster.track.track import QUARANTINES_TRACK, log_key
-from tracks_dagster.training.saves.verifying import verify_checkpoint
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own
 BRANCH = "b-1"

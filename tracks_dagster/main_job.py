@@ -31,7 +31,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.saves.verifying import weights_sha256
+from tracks_dagster.training.saves.manifest import weights_sha256
 from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
 
 STEPS = 120

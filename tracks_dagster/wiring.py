@@ -198,7 +198,7 @@ def _project_anew(settings: Settings, ledger: Ledger) -> None:
 
 def read_checkpoints(store: ObjectStore) -> CheckpointReader:
     """Return the reader of what was committed in `store`; loads no torch."""
-    from tracks_dagster.training.saves.verifying import StoredCheckpoints
+    from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
     return StoredCheckpoints(store)
 

@@ -17,7 +17,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.track.names import WATCH_ATTEMPTS
-from tracks_dagster.training.saves.verifying import StoredCheckpoints
+from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.training.saves.verifying import StoredCheckpoints
+from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
 DAY_S = 24 * 3600.0
 

@@ -20,7 +20,7 @@ from tracks_dagster.ledger.searching import parse_question
 from tracks_dagster.recovery.effects.fsck.check import fsck
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.search import Scope, search_deep
-from tracks_dagster.training.saves.verifying import verify_checkpoint
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 SEED = int(os.environ.get("SEARCH_SEED", "7"))
 VOCABULARY = (

@@ -27,7 +27,7 @@ from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import WATCH_ATTEMPTS
 from tracks_dagster.track.records import Kind, Record
-from tracks_dagster.training.saves.verifying import StoredCheckpoints
+from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
 BAD = "ValueError: row 17 has no label"
 

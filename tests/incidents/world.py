@@ -54,7 +54,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState, RunState
-from tracks_dagster.training.saves.verifying import StoredCheckpoints
+from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
 CONFIG: Mapping[str, Json] = {
     "steps": 60,

@@ -36,10 +36,10 @@ from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import staging
+from tracks_dagster.training.saves.manifest import StoredCheckpoints
 from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.state_dict import collect as collect_state
-from tracks_dagster.training.saves.verifying import StoredCheckpoints
-from tracks_dagster.training.stepping.triggers import StopSignal
+from tracks_dagster.training.triggers import StopSignal
 
 RUN_ID = "r"
 EVERY_STEPS = 2  # between saves

@@ -13,8 +13,7 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import log_key, read_records, run_track
-from tracks_dagster.training.saves.manifest import MEMBERS
-from tracks_dagster.training.saves.verifying import read_manifest, read_tensors
+from tracks_dagster.training.saves.manifest import MEMBERS, read_manifest, read_tensors
 
 
 def problems(store: ObjectStore, said: Said) -> Iterator[str]:

@@ -27,7 +27,7 @@ from tracks_dagster.track.bodies import AttemptEnded
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.track.states.run_state import AttemptState
-from tracks_dagster.training.drills.faults import why_no_memory_cgroup
+from tracks_dagster.training.drills import why_no_memory_cgroup
 from tracks_dagster.wiring import new_uid, utc_now
 
 TRAINER = "runs/r-1/trainer/0a.py"
@@ -82,7 +82,7 @@ if rank == 1:
 all_reduce()
 """
 OUTGROWS = """
-from tracks_dagster.training.drills.faults import outgrow_memory
+from tracks_dagster.training.drills import outgrow_memory
 outgrow_memory(work, "r-1")
 """
 

@@ -25,7 +25,7 @@ def shown(text: str) -> str:
     [
         TORCH,
         '  File "<frozen importlib._bootstrap>", line 1, in _call\n',
-        '  File "/src/tracks_dagster/training/stepping/steps.py", line 9, in run\n    step()\n',
+        '  File "/src/tracks_dagster/training/steps.py", line 9, in run\n    step()\n',
         '  File "/usr/lib/python3/dist-packages/numpy/core.py", line 9, in run\n    step()\n',
         '  File "/usr/lib/python3.11/threading.py", line 9, in run\n    step()\n',
     ],

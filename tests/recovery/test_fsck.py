@@ -18,7 +18,7 @@ from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import manifest_key
 from tracks_dagster.track.track import log_key
-from tracks_dagster.training.saves.verifying import verify_checkpoint
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 
 @pytest.fixture

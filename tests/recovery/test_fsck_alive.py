@@ -18,7 +18,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.track import log_key
-from tracks_dagster.training.saves.verifying import verify_checkpoint
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 
 @pytest.fixture

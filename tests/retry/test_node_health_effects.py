@@ -24,7 +24,7 @@ from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import ALERT_NO_NODE_LEFT, RETRY_INFRASTRUCTURE
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import log_key, pool_track
-from tracks_dagster.training.saves.verifying import verify_checkpoint
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 
 def stored(store: FakeObjectStore, ledger: Ledger, clock: FakeClock, *histories: History) -> None:

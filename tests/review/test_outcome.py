@@ -14,7 +14,7 @@ from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training.saves.verifying import weights_sha256
+from tracks_dagster.training.saves.manifest import weights_sha256
 
 
 def digest(store: ObjectStore, ref: CheckpointRef) -> str:

@@ -14,12 +14,14 @@ from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import random_state, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, fetch
-from tracks_dagster.training.saves.manifest import Manifest
-from tracks_dagster.training.saves.manifest_making import Moment
+from tracks_dagster.training.saves.manifest import Manifest, read_manifest, read_tensors
 from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, SavePlanning
-from tracks_dagster.training.saves.verifying import read_manifest, read_tensors
+from tracks_dagster.training.saves.storage_writer import (
+    CheckpointStorageWriter,
+    Moment,
+    SavePlanning,
+)
 
 CPU = torch.device("cpu")
 

@@ -12,7 +12,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.track import log_key, run_track
-from tracks_dagster.training.saves.verifying import read_manifest
+from tracks_dagster.training.saves.manifest import read_manifest
 
 PAGE_BYTES = 4096
 EXTENSION_BYTES_MAX = 4096

@@ -37,8 +37,8 @@ from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training.saves import random_state, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import load_into
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.saves.verifying import verify_checkpoint
 
 RUN, OPENED_SEQ = "r", 1
 TRIES_MAX = 3  # of an operation that failed, as a supervisor or the next save would try again

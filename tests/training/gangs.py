@@ -58,9 +58,8 @@ from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.saves.manifest import Manifest
-from tracks_dagster.training.saves.verifying import read_manifest, weights_sha256
-from tracks_dagster.training.stepping.triggers import StopSignal
+from tracks_dagster.training.saves.manifest import Manifest, read_manifest, weights_sha256
+from tracks_dagster.training.triggers import StopSignal
 
 GANG_S_MAX = 240.0  # a gang that takes longer is killed and fails its test
 SURVIVORS_S_MAX = 40.0  # the parent gives five; here a busy machine must change no exit code

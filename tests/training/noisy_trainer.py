@@ -28,8 +28,8 @@ from tests.training.resume_faults import plant
 from tracks_dagster.track import names
 from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
+from tracks_dagster.training.sampling import SampleIndex, sample_rng
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.stepping.sampling import SampleIndex, sample_rng
 
 SAMPLES = 50  # with 12 a step an epoch ends inside a step, every four or so
 FEATURES = 6

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tracks_dagster.training import starting
+from tracks_dagster.training.sampling import BatchSampler
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.stepping.sampling import BatchSampler
 
 
 def plant(fault: str) -> None:

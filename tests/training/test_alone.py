@@ -13,7 +13,7 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training import alone, attempt
-from tracks_dagster.training.saves.verifying import weights_sha256
+from tracks_dagster.training.saves.manifest import weights_sha256
 
 CONFIG = {"global_batch": 10, "micro_batch": 5}
 

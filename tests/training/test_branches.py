@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import Drill
-from tracks_dagster.training.saves.verifying import verify_checkpoint
+from tracks_dagster.training.saves.manifest import verify_checkpoint
 from tracks_dagster.training.software import foresee_software
 
 

@@ -30,11 +30,15 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.training.saves import loading, random_state, staging, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import CheckpointStorageReader, load_into
-from tracks_dagster.training.saves.manifest import MEMBERS
+from tracks_dagster.training.saves.manifest import (
+    MEMBERS,
+    read_manifest,
+    verify_checkpoint,
+    weights_sha256,
+)
 from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
-from tracks_dagster.training.saves.verifying import read_manifest, verify_checkpoint, weights_sha256
 
 
 def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
@@ -408,7 +412,7 @@ def test_random_numbers_go_on_where_they_were_saved() -> None:
 
 def test_reading_weights_and_snapshots_needs_no_torch() -> None:
     code = (
-        "import sys, tracks_dagster.training, tracks_dagster.training.saves.verifying, "
+        "import sys, tracks_dagster.training, tracks_dagster.training.saves.manifest, "
         "tracks_dagster.training.data; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=240)

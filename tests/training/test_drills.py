@@ -16,7 +16,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import Fenced
 from tracks_dagster.track.records import Kind
-from tracks_dagster.training.drills import drills
+from tracks_dagster.training import drills
 
 KILLED = -int(signal.SIGKILL)
 

@@ -20,7 +20,7 @@ from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, I
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.saves import staging
 from tracks_dagster.training.saves.export import export_weights
-from tracks_dagster.training.saves.verifying import weights_sha256
+from tracks_dagster.training.saves.manifest import weights_sha256
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.bool),

@@ -23,7 +23,7 @@ from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.evaluate import evaluate
 from tracks_dagster.training.families import family_code, gpt, tabular
-from tracks_dagster.training.families.loop import lr_share
+from tracks_dagster.training.main import lr_share
 
 CPU = torch.device("cpu")
 

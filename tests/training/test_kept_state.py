@@ -18,7 +18,7 @@ from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tracks_dagster.track.bodies import Drill, RetentionRule
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.stepping.progress import RECENT_MAX, Best, Progress
+from tracks_dagster.training.step_log import RECENT_MAX, Best, Progress
 
 HIGHEST_SCORE = RetentionRule(metric="score", direction="max")
 

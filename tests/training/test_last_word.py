@@ -17,10 +17,10 @@ from tracks_dagster.track.text.redact import redact, secrets_of
 from tracks_dagster.training.last_word import (
     MESSAGE_CHARS_MAX,
     Drained,
+    is_of_lost_rank,
     last_word,
     leave,
     reason_of,
-    tells_of_lost_rank,
 )
 
 HOST_OOM = "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 TB"
@@ -74,7 +74,7 @@ def test_an_exception_tells_a_reason(error: BaseException, reason: str) -> None:
 def test_only_what_torch_says_of_a_peer_tells_that_its_process_is_gone(
     error: Exception, is_lost: bool
 ) -> None:
-    assert tells_of_lost_rank(error) is is_lost
+    assert is_of_lost_rank(error) is is_lost
 
 
 def test_drained_is_an_exit_that_except_exception_does_not_swallow() -> None:

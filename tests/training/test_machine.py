@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.training import machine as this_machine
-from tracks_dagster.training import memory_cgroup
 from tracks_dagster.training.machine import Machine
 
 KILLED = "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:75172kB"
@@ -52,21 +51,21 @@ def test_a_kernel_log_that_may_not_be_read_is_told_as_such(
         ),
     ],
 )
-def test_both_versions_of_memory_cgroups_are_read(
+def test_both_versions_of_this_machines_are_read(
     tmp_path: Path, name: str, text: str, counters: dict[str, int]
 ) -> None:
     (tmp_path / name).write_text(text)
     if name == "memory.oom_control":
         (tmp_path / "memory.failcnt").write_text("7\n")
-    found = memory_cgroup.counters(tmp_path)
+    found = this_machine.read_counters(tmp_path)
     assert {key: found[key] for key in counters} == counters
 
 
 def test_a_cgroup_that_cannot_be_read_says_so(tmp_path: Path) -> None:
-    assert memory_cgroup.NOT_READABLE in memory_cgroup.counters(None)
-    assert memory_cgroup.NOT_READABLE in memory_cgroup.counters(tmp_path)
+    assert this_machine.NOT_READABLE in this_machine.read_counters(None)
+    assert this_machine.NOT_READABLE in this_machine.read_counters(tmp_path)
     (tmp_path / "memory.events").write_text("oom_kill many\n")
-    assert memory_cgroup.NOT_READABLE in memory_cgroup.counters(tmp_path)
+    assert this_machine.NOT_READABLE in this_machine.read_counters(tmp_path)
 
 
 def test_a_kill_in_a_shared_cgroup_counts_only_where_the_kernel_does_not_name_somebody_else(
@@ -75,7 +74,7 @@ def test_a_kill_in_a_shared_cgroup_counts_only_where_the_kernel_does_not_name_so
     group = tmp_path / "group"
     group.mkdir()
     (group / "memory.events").write_text("oom_kill 3\n")
-    monkeypatch.setattr(memory_cgroup, "find", lambda: group)
+    monkeypatch.setattr(this_machine, "find_cgroup", lambda: group)
     machine = Machine(tmp_path)
     (group / "memory.events").write_text("oom_kill 4\n")
     kernel_says(monkeypatch, KILLED, at_s=1e12)
@@ -94,4 +93,4 @@ def test_a_cgroup_that_may_not_be_looked_into_ends_no_gang(
         raise PermissionError(errno.EACCES, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "exists", forbidden)
-    assert memory_cgroup.find() is None
+    assert this_machine.find_cgroup() is None

@@ -13,8 +13,7 @@ from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import read, ref_of, write
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.training.saves.loading import load_into
-from tracks_dagster.training.saves.optimizer_state import parameter_names
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.state_dict import Trained, parameter_names
 
 
 class TwoWeights(nn.Module):

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from tracks_dagster.training.stepping.permutations import FeistelPermutation, sorted_permutation
+from tracks_dagster.training.sampling import FeistelPermutation, sorted_permutation
 
 
 def whole(length: int, *, seed: int = 7, epoch: int = 0) -> list[int]:

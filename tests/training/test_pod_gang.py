@@ -19,7 +19,7 @@ from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.pods import gang as pod_gang
 from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.gang import Notice, PodGang, Torchrun
-from tracks_dagster.training.pods.rank_files import RankFile, RankSeen
+from tracks_dagster.training.pods.rank_files import RankFile, RankState
 from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
 
 SETTLE_S_MAX = 60.0
@@ -119,7 +119,7 @@ def test_ends_that_the_store_did_not_take_at_first_are_put_again(tmp_path: Path)
     store, pod = FakeObjectStore(), told(tmp_path, ranks=1)
     store.fail("put", 1, Fault.FAILS)
     ends = Ends(store, pod, clean=redact)
-    ends.take({0: RankSeen(rank=0, exit_code=0, ended_at="2026-01-01T00:00:01.000000Z")})
+    ends.take({0: RankState(rank=0, exit_code=0, ended_at="2026-01-01T00:00:01.000000Z")})
     assert ends.settle(SETTLE_S_MAX)
     assert end_of(store).ranks[0].exit_code == 0
 

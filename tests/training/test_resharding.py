@@ -14,8 +14,7 @@ import torch
 from tests.training import sharded_trainer
 from tests.training.gangs import Gang, TrainingRun
 from tests.training.sharded_trainer import Task
-from tracks_dagster.training.saves.manifest import Manifest
-from tracks_dagster.training.saves.verifying import read_tensors
+from tracks_dagster.training.saves.manifest import Manifest, read_tensors
 
 SCRIPT = Path(sharded_trainer.__file__)
 STEPS = 4  # of the first attempt; the second goes on to twice as many

@@ -16,9 +16,14 @@ from tracks_dagster.retry.remediation import Remedied, Tried, save_device_memory
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.samples import SampleOrder
-from tracks_dagster.training.stepping.micro_batches import split
-from tracks_dagster.training.stepping.permutations import FeistelPermutation
-from tracks_dagster.training.stepping.sampling import PART, BatchSampler, SampleIndex, sample_rng
+from tracks_dagster.training.sampling import (
+    PART,
+    BatchSampler,
+    FeistelPermutation,
+    SampleIndex,
+    sample_rng,
+    split,
+)
 
 lengths = st.integers(1, 60)
 seeds = st.integers(0, 2**31 - 1)

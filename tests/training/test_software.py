@@ -57,7 +57,7 @@ def test_it_is_foreseen_without_importing_torch() -> None:
 @pytest.mark.parametrize(
     ("path", "changes"),
     [
-        ("training/stepping/sampling.py", True),
+        ("training/sampling.py", True),
         ("training/families/gpt.py", True),
         ("track/records.py", True),
         ("attempts/effects/supervise.py", False),

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from tracks_dagster.training.stepping.triggers import StopSignal
+from tracks_dagster.training.triggers import StopSignal
 
 
 def test_sigterm_sets_a_flag_and_the_handler_before_comes_back() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from tracks_dagster.track.bodies import TimeSpent
-from tracks_dagster.training.stepping.step_log import TimeBook
+from tracks_dagster.training.step_log import TimeBook
 
 
 class Hand:

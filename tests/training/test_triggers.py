@@ -12,7 +12,7 @@ from torch import nn
 from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
-from tracks_dagster.training.stepping import triggers
+from tracks_dagster.training import triggers
 
 SCRIPT = """
     import os, signal

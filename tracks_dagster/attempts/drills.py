@@ -3,7 +3,7 @@
 `KIND@STEP[,option=value…]`: `preempt@23` takes the gang away after step 23 with 30 s of grace,
 `hang@12,rank=1,how=loader` lets rank 1 wait for ever for the data of step 12. Each fires once a run,
 whatever is replayed, unless its row repeats. Parsing and checking only:
-`training.drills.drills` plays what happens inside a gang, `attempts.effects.supervise` the rest.
+`training.drills` plays what happens inside a gang, `attempts.effects.supervise` the rest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One attempt in simulated time: its steps and saves up to what ends it. Pure arithmetic, no clock.
 
-A save is tried as in `training.stepping.triggers`: after the step that the cadence's count divides,
+A save is tried as in `training.triggers`: after the step that the cadence's count divides,
 or at the end of the first step that comes its seconds after the save before.
 """
 

@@ -19,7 +19,7 @@ from tracks_dagster.track.records import Json
 
 
 class SampleOrder(StrEnum):
-    """How the permutation of an epoch is made (`training.stepping.permutations`)."""
+    """How the permutation of an epoch is made (`training.sampling`)."""
 
     SORTED = "sorted"  # random words, sorted: 24 bytes a sample; of every run that names none
     FEISTEL = "feistel"  # computed where it is read, in constant memory

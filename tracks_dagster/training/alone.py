@@ -108,7 +108,7 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
 
 
 def close(store: ObjectStore, attempt_id: int) -> None:
-    """End the attempt of this process, as its ranks' last words say; nothing where it has ended.
+    """End the attempt of this process, by its ranks' last words; do nothing where it has ended.
 
     Where the store cannot take it, the next `join` closes it.
     """

@@ -40,22 +40,19 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
-from tracks_dagster.training.drills.drills import Drills
+from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
-from tracks_dagster.training.last_word import tells_of_lost_rank
+from tracks_dagster.training.last_word import is_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.training.saves.optimizer_state import parameter_names
+from tracks_dagster.training.sampling import Batch, BatchSampler, split
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.state_dict import Trained, unwrapped
+from tracks_dagster.training.saves.state_dict import Trained, parameter_names, unwrapped
 from tracks_dagster.training.starting import begin
-from tracks_dagster.training.stepping.micro_batches import Batch, split
-from tracks_dagster.training.stepping.progress import Best
-from tracks_dagster.training.stepping.sampling import BatchSampler
-from tracks_dagster.training.stepping.step_log import StepLog
-from tracks_dagster.training.stepping.steps import Steps
-from tracks_dagster.training.stepping.triggers import StopSignal
+from tracks_dagster.training.step_log import Best, StepLog
+from tracks_dagster.training.steps import Steps
+from tracks_dagster.training.triggers import StopSignal
 
 
 @contextmanager
@@ -68,7 +65,7 @@ def join(
     `folder`, and resumed from it the next time.
 
     Ends the process with EXIT_DRAINED after SIGTERM, with EXIT_FENCED when another launch took over;
-    every other exception goes on, after a last word.
+    every other exception is raised on, after a last word.
     """
     farewell = Farewell()
     with StopSignal() as stop:  # to the last word: SIGTERM must not cut it off
@@ -168,7 +165,7 @@ class Attempt:
     ) -> BatchSampler:
         """Return the `batch_sampler` for the loader: this rank's share of every step, in order.
 
-        global_batch: samples of a step over all ranks; without it the config says. What a rollback
+        global_batch: samples of a step over all ranks; without it the config's. What a rollback
         put into the config's skip_windows is left out.
         """
         self._sampler = BatchSampler(
@@ -198,7 +195,7 @@ class Attempt:
         """End a step: journal it, and save or stop where it is time to.
 
         loss: this rank's mean over its share; what is kept is the mean over all ranks. metrics: rank
-        0's are kept. A save goes on in the background; how the one before ended shows here. Raises
+        0's are kept. A save runs in the background; how the one before ended shows here. Raises
         NonFinite, LossDiverged, Drained after SIGTERM, CheckpointWriteFailed when the last save
         failed, Fenced.
         """
@@ -229,7 +226,7 @@ class Attempt:
         try:
             yield
         except Exception as error:
-            rank_is_lost = tells_of_lost_rank(error)
+            rank_is_lost = is_of_lost_rank(error)
             raise
         finally:
             # Else the step that failed would seem to hang while the save and the last word take time.
@@ -251,7 +248,7 @@ class Attempt:
         if self._trained is None or self._sampler is None:
             raise TrainingError("Call a.register(…) and a.sampler(…) before a.steps(…).")
         if self._steps is not None:
-            raise TrainingError("a.steps(…) begins an attempt, once; go on in the same loop.")
+            raise TrainingError("a.steps(…) begins an attempt, once; continue in the same loop.")
         self._pulse.beat(Phase.RESTORING, 0)
         arena = Arena(self.device)
         begun = begin(

@@ -18,7 +18,7 @@ def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:
     """Return all rows of a snapshot, shards in the order of its manifest, as one table in memory.
 
     Raises DataRejected when the manifest or a shard is missing or does not have the sha256 that
-    names it: training never sees other bytes than the record says.
+    names it: training never sees other bytes than the record names.
     """
     key = manifest_key(snapshot.dataset, snapshot.snapshot_id)
     manifest: Json = json.loads(_read(store, key, snapshot.snapshot_id))

@@ -58,7 +58,7 @@ class RankEnvironment:
 
 
 def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
-    """Return what `environ` says; raises SettingsError naming the variable that is missing or bad."""
+    """Return what `environ` holds; raises SettingsError naming the variable that is missing or bad."""
     run_id = environ.get(names.ENV_RUN_ID)
     attempt = None
     if run_id is not None:

@@ -24,7 +24,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time
 from tracks_dagster.track.states.evals import started_key
 from tracks_dagster.training.data import load_snapshot
-from tracks_dagster.training.drills.drills import play_evaluator_crash
+from tracks_dagster.training.drills import play_evaluator_crash
 from tracks_dagster.training.environment import (
     describe_software,
     device_of,

@@ -1,6 +1,6 @@
 """The parent of a local gang: `python -m tracks_dagster.training.gang_parent WORKDIR`.
 
-It starts the ranks, writes down how each of them ended, and goes when the last one has gone. It lives
+It starts the ranks, writes down how each of them ended, and ends after the last one. It lives
 in a session of its own, so that training outlives the Dagster run that asked for it; and it is the
 only process that can see exit codes, so it does little that could fail: standard library, no store,
 no network. It decides nothing about the attempt.
@@ -14,7 +14,7 @@ exit codes as well, and the steps since the last checkpoint with them; fencing k
 lost parent harmless either way.
 
 Files in WORKDIR: `spec.json` (in), `gang.pid`, `rank-<r>.log`, `conditions.jsonl`, `gang_exit.json`
-(rewritten at every end, complete once each rank has one; with what the machine says: memory events,
+(rewritten at every end, complete once each rank has one; with what the machine reports: memory events,
 kernel lines); requests to it are `drain.json` and `drill/preempt.json`, each {"grace_s": seconds},
 and `drill/sigkill-<r>.json`, {"rank": r}.
 """
@@ -126,7 +126,7 @@ class Gang:
         write_process(self._work / "gang.pid", this_process(), started_at=_now(), ranks=started)
         if self._is_draining:  # SIGTERM came before there was a rank to pass it on to
             self._kill_at = None  # nobody has had any of the grace
-            self._tell_to_end()
+            self._ask_to_end()
 
     def watch(self) -> None:
         """Write down each end as it happens, until no rank lives; obey requests meanwhile.
@@ -162,14 +162,14 @@ class Gang:
                 return
 
     def drain(self, grace_s: float) -> None:
-        """Tell every rank to save and end; what lives after `grace_s` is killed. Once."""
+        """Ask every rank to save and end; what lives after `grace_s` is killed. Once."""
         if self._is_draining:
             return
         self._is_draining = True
         self._grace_s = grace_s
-        self._tell_to_end()
+        self._ask_to_end()
 
-    def _tell_to_end(self) -> None:
+    def _ask_to_end(self) -> None:
         self._signal(signal.SIGTERM)
         self._kill_within(self._grace_s)
 
@@ -187,7 +187,7 @@ class Gang:
             )
 
     def _end(self, rank: int, code: int) -> None:
-        """Write down that `rank` ended; code: as Popen says it, -N for signal N."""
+        """Write down that `rank` ended; code: as of Popen, -N for signal N."""
         self._living.pop(rank, None)
         ended = self._ranks[rank]
         ended.ended_at = _now()

@@ -60,7 +60,7 @@ class Farewell:
         self._launch_id = launch_id
 
     def completed(self, reached_last_step: bool) -> None:
-        """Say that the script came to its end."""
+        """Leave that the script came to its end."""
         reason = (
             TerminationReason.COMPLETED if reached_last_step else (TerminationReason.EARLY_STOPPED)
         )
@@ -73,14 +73,14 @@ class Farewell:
             step=self.step,
             at=format_time(utc_now()),
         )
-        self._say(word, ship=True)
+        self._end(word, ship=True)
 
     def failed(self, error: BaseException) -> None:
-        """Say what ended the rank. A fenced launch ships nothing more."""
+        """Leave what ended the rank. A fenced launch ships nothing more."""
         word = last_word(self.rank, error, step=self.step, at=utc_now(), clean=self.clean)
-        self._say(word, ship=not isinstance(error, Fenced))
+        self._end(word, ship=not isinstance(error, Fenced))
 
-    def _say(self, word: LastWord, *, ship: bool) -> None:
+    def _end(self, word: LastWord, *, ship: bool) -> None:
         self._leave(word)  # first: a gang that fails is not waited for, and the journal is a file
         if self.launch is not None:
             self.launch.journal.close(ship=ship)

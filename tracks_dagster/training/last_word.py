@@ -51,7 +51,7 @@ _BY_TEXT: tuple[tuple[str, str], ...] = (
     ("Broken pipe", _R.RANK_LOST_SECONDARY),
     ("Timed out waiting", _R.RANK_LOST_SECONDARY),
 )
-# What a store says of a disk without space, and the system where it is not asked through a store.
+# The words of a store for a disk without space, and of the system without a store.
 _NO_SPACE = re.compile(r"the disk is full|the disk quota is used up|No space left on device")
 
 
@@ -89,7 +89,7 @@ _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the reason that an exception tells: a termination reason's value, or DRAINED."""
+    """Return the reason of an exception: a termination reason's value, or DRAINED."""
     if isinstance(error, CheckpointWriteFailed) and _NO_SPACE.search(str(error)):
         return str(_R.DISK_FULL)
     for kind, reason in _BY_TYPE:
@@ -104,10 +104,10 @@ def reason_of(error: BaseException) -> str:
     return str(_R.CODE_ERROR)
 
 
-def tells_of_lost_rank(error: BaseException) -> bool:
-    """Whether torch says that the process of another rank is gone.
+def is_of_lost_rank(error: BaseException) -> bool:
+    """Whether it is torch's error for another rank whose process is gone.
 
-    RankLost does not: rank 0 tells it while it lives, and then ends the save under way itself.
+    RankLost is not: rank 0 raises it while it lives, and then ends the save under way itself.
     """
     return isinstance(error, RuntimeError) and CASCADE.search(str(error)) is not None
 

@@ -1,6 +1,7 @@
 """What the machine did to a gang: memory events of its cgroup, lines of the kernel. Decides nothing.
 
-The gang's parent looks once at the start and at every end: counters are given as their growth.
+The gang's parent looks once at the start and at every end: counters are given as their growth. What
+cannot be read is reported in words, never guessed. Standard library only.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from tracks_dagster.attempts.effects.local.processes import read_json
-from tracks_dagster.training import memory_cgroup
 
+_ROOT = Path("/sys/fs/cgroup")  # version 2 where its memory controller is in use, else version 1
+NOT_READABLE = "not_readable"  # the key of why there are no counters
 DRILL_CGROUP = "drill/cgroup.json"  # in the gang's folder: the path of a cgroup that a drill made
 # Where the kernel's log can be read it names who was killed.
 _NAMES_OUR_OOM = re.compile(r"Killed process|oom-kill:")
@@ -37,9 +39,9 @@ class Machine:
 
     def __init__(self, work: Path) -> None:
         self._work = work
-        self._cgroup = memory_cgroup.find()
+        self._cgroup = find_cgroup()
         self._began_s = time.monotonic()
-        self._before = memory_cgroup.counters(self._cgroup)
+        self._before = read_counters(self._cgroup)
         self._of_drill: dict[str, int | str] = {}
 
     def report_since_start(self, pids: Collection[int], *, is_killed: bool) -> dict[str, Any]:
@@ -48,7 +50,7 @@ class Machine:
         is_killed: whether the first of its ranks to end did so by SIGKILL. Where nobody may read the
         kernel's log, a kill in a cgroup that others share counts as this gang's only then.
         """
-        grown = memory_cgroup.grown(self._before, memory_cgroup.counters(self._cgroup))
+        grown = growth(self._before, read_counters(self._cgroup))
         lines = kernel_lines_since(self._began_s, pids)
         is_ours = any(_NAMES_OUR_OOM.search(line) for line in lines) or (
             is_killed and is_unreadable(lines)
@@ -57,7 +59,7 @@ class Machine:
             grown["oom_kill_unclear"] = grown.pop("oom_kill")  # of somebody else in the same cgroup
         drill = self._drill_cgroup()
         if drill is not None and drill.exists():
-            self._of_drill = {f"drill.{k}": v for k, v in memory_cgroup.counters(drill).items()}
+            self._of_drill = {f"drill.{k}": v for k, v in read_counters(drill).items()}
         return {
             "cgroup": {**grown, **self._of_drill},
             "kernel_lines": lines,
@@ -120,3 +122,84 @@ def _kernel_records(descriptor: int) -> list[tuple[float, str]]:
 def _is_ours(line: str, pids: Collection[int]) -> bool:
     named = {int(number) for number in _PID.findall(line)}
     return not named or bool(named & set(pids))
+
+
+def find_cgroup(process: str = "self") -> Path | None:
+    """Return the folder of the process's memory cgroup, or None where there is none to be seen."""
+    try:
+        lines = Path(f"/proc/{process}/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        roots = [_ROOT / "memory"] if "memory" in controllers.split(",") else []
+        if not controllers:  # version 2
+            roots = [_ROOT, _ROOT / "unified"]
+        for root in roots:
+            for folder in (root / path.lstrip("/"), root):  # a container sees its own as the root
+                if _counters_file(folder) is not None:
+                    return folder
+    return None
+
+
+def read_counters(folder: Path | None) -> dict[str, int | str]:
+    """Return what the cgroup counted so far: "oom_kill" among them, or why it cannot be read."""
+    file = _counters_file(folder) if folder is not None else None
+    if folder is None or file is None:
+        return {NOT_READABLE: "no memory cgroup is to be seen from here"}
+    try:
+        pairs = [line.split() for line in file.read_text().splitlines()]
+        found: dict[str, int | str] = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2}
+        failures = folder / "memory.failcnt"
+        if failures.exists():  # version 1
+            found["failcnt"] = int(failures.read_text())
+    except (OSError, ValueError) as error:
+        return {NOT_READABLE: f"{file}: {error}"}
+    return found
+
+
+def growth(before: Mapping[str, int | str], now: Mapping[str, int | str]) -> dict[str, int | str]:
+    """Return by how much each counter grew; switches and states as they are now."""
+    grown: dict[str, int | str] = {}
+    for name, value in now.items():
+        first = before.get(name, 0)
+        is_state = name in ("oom_kill_disable", "under_oom")
+        countable = isinstance(value, int) and isinstance(first, int) and not is_state
+        grown[name] = int(value) - int(first) if countable else value
+    return grown
+
+
+def make_cgroup(parent: Path, name: str, *, limit_bytes: int) -> Path:
+    """Make a cgroup below `parent` with that limit on its memory; raises OSError where one may not."""
+    folder = parent / name
+    folder.mkdir()
+    try:
+        version_1 = folder / "memory.limit_in_bytes"
+        limit = version_1 if version_1.exists() else folder / "memory.max"
+        if not limit.exists():  # version 2 gives a group none while its parent has processes itself
+            raise OSError(
+                f"{folder} has no limit of its own; the parent's controller is not shared"
+            )
+        limit.write_text(str(limit_bytes))
+        swap = folder / "memory.swap.max"
+        if swap.exists():
+            swap.write_text("0")
+    except OSError:
+        folder.rmdir()
+        raise
+    return folder
+
+
+def enter_cgroup(folder: Path) -> None:
+    """Move the calling process into the cgroup; what it has allocated stays counted where it was."""
+    (folder / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def _counters_file(folder: Path) -> Path | None:
+    for name in ("memory.events", "memory.oom_control"):
+        try:
+            if (folder / name).exists():
+                return folder / name
+        except OSError:  # a container may not look into it
+            continue
+    return None

@@ -1,6 +1,6 @@
 """The main process of a gang's pod: `python -m tracks_dagster.training.pod`.
 
-It runs torchrun's machinery in its own process, as torchrun itself cannot say what has to be known:
+It runs torchrun's machinery in its own process, as torchrun does not report what has to be known:
 how each rank truly ended, with which signal, while the pod's own status knows one exit code and goes
 with its pod. SIGTERM, the notice that a pod gets before its end, is passed on to the ranks once; they
 finish their step, save and end by themselves as long as the grace lasts.
@@ -34,13 +34,13 @@ from tracks_dagster.training.pods.gang import EXIT_PROBLEM, Notice, PodGang, Tor
 from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
 
 EXIT_SETTINGS = 2
-TELL_S_MAX = 5.0  # that the gang has failed
+REPORT_S_MAX = 5.0  # that the gang has failed
 END_PUT_S_MAX = 20.0  # for the store to take how the ranks ended
 SHIP_S_MAX = 20.0  # and their journals
 
 
 def main() -> int:
-    """Run the pod of which the environment tells; returns its exit code."""
+    """Run the pod that the environment names; returns its exit code."""
     notice = Notice()
     # First of all: process 1 of a container is not ended by a signal that it does not handle.
     signal.signal(signal.SIGTERM, notice.hear)
@@ -91,7 +91,7 @@ def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:
         torchrun.start()
     gang.watch()
     if gang.has_failed:
-        _within(TELL_S_MAX, "cannot tell the other pods", failure.tell)
+        _within(REPORT_S_MAX, "cannot tell the other pods", failure.report)
     if not ends.settle(END_PUT_S_MAX):
         print("the store has not taken how the ranks ended", file=sys.stderr, flush=True)
     if gang.exit_code != names.EXIT_FENCED:  # a fenced launch writes nothing more
@@ -102,7 +102,7 @@ def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:
 
 
 def _within(limit_s: float, complaint: str, action: Callable[[], None]) -> None:
-    """Do something with the store, for so long at most; what it does not take goes to the log."""
+    """Do something with the store, for so long at most; what it does not take is logged."""
 
     def act() -> None:
         try:

@@ -1,8 +1,8 @@
-"""Writes a rank's beats: one small file that says where it stands, read by whoever watches the gang.
+"""Writes a rank's beats: one small file with its phase and step, read by who watches the gang.
 
 A beat is one write of a few bytes over the one before, in the kernel at once; it costs about two
 microseconds, so a loop can afford several a step. A disk that takes no beat ends no training: then
-the file goes, because an old beat that stands still would read as a hang.
+the file goes, because an old beat would read as a hang.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMES_MAX = 512  # step times that the percentile is taken of
 
 
 class Pulse:
-    """One rank's beats in `work`. Made anew, it goes on in the same file."""
+    """One rank's beats in `work`. A new one continues in the same file."""
 
     def __init__(self, work: Path, rank: int) -> None:
         self._path = beat_file(work, rank)
@@ -30,7 +30,7 @@ class Pulse:
         self._times = StepTimes()
 
     def beat(self, phase: Phase, step: int, *, may_take_s: float = 0.0) -> None:
-        """Say that this rank has come to `phase` of `step`; may_take_s: as in `Beat`."""
+        """Write that this rank has come to `phase` of `step`; may_take_s: as in `Beat`."""
         if self._file is None:
             return
         self._count += 1
@@ -44,7 +44,7 @@ class Pulse:
             self._give_up(error)
 
     def finished(self, step_s: float) -> None:
-        """Take in how long a step took, its data and its exchange included; tells nobody yet."""
+        """Take in how long a step took, its data and its exchange included; writes nothing."""
         self._times.take(step_s)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """What a rank on this machine would compute with, read without importing torch.
 
-The supervisor asks before it starts a gang; the gang itself says what it really loaded
+The supervisor asks before it starts a gang; the gang itself records what it really loaded
 (`environment.describe_software`), and a test holds the two equal.
 """
 
@@ -24,7 +24,7 @@ _TRAINING_CODE = ("attempts", "data", "reasons", "retry", "track", "training")
 
 
 def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
-    """Return what `describe_software` will say in a gang that starts here with `environ`.
+    """Return what `describe_software` will return in a gang that starts here with `environ`.
 
     A library that is not installed is None. threads: of a rank on the CPU.
     """
@@ -48,7 +48,7 @@ def platform_name() -> str:
 def code_sha256(package: Path = _PACKAGE) -> str:
     """Return the sha256 of the training code of `package`: every source's path and digest.
 
-    Read anew at each call (a few milliseconds): a daemon outlives a checkout's changes. A script of
+    Read again at each call (a few milliseconds): a daemon outlives a checkout's changes. A script of
     one's own is not in it: a run keeps, under its sha256, the one that it was declared with.
     """
     paths = [

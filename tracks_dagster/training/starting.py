@@ -17,14 +17,13 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.sampling import Batch, BatchSampler
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, load_into
 from tracks_dagster.training.saves.restoring import find_checkpoint
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.stepping.micro_batches import Batch
-from tracks_dagster.training.stepping.sampling import BatchSampler
 
 # What torch's schedulers keep in an optimizer's groups, in the unit of its learning rate.
 _IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -54,7 +53,7 @@ def begin(
     until: int,
     one_backward: Callable[[], object] | None,
 ) -> Begun:
-    """Restore what the attempt resumes from, or begin afresh, and append `attempt_restored`.
+    """Restore what the attempt resumes from, or start from step 0, and append `attempt_restored`.
 
     Collective. The order matters: loader workers are forked first, then comes the rehearsal, then
     the state, and the random numbers last, because making an iterator draws from them (with them
@@ -87,7 +86,7 @@ def _check_position(sampler: BatchSampler, fetched: Fetched) -> None:
     ours, theirs = sampler.position(fetched.ref.step), fetched.data
     if ours != theirs:
         raise CheckpointMismatch(
-            f"Step {fetched.ref.step} was saved at {theirs} and this attempt would go on at {ours}: "
+            f"Step {fetched.ref.step} was saved at {theirs} and this attempt would continue at {ours}: "
             "it would train on other samples. Data, seed and global batch must stay as they were, and "
             "skip_windows up to that step."
         )
@@ -121,7 +120,7 @@ def _record(launch: Launch, fetched: Fetched | None, fallback_why: str | None) -
 def rehearse(trained: Trained, one_backward: Callable[[], object]) -> None:
     """Call `one_backward` and undo what it did to gradients, buffers, RNG and optimizer state.
 
-    DDP sorts its gradient buckets anew after the first backward, and from 3 ranks on another sorting
+    DDP sorts its gradient buckets again after the first backward, and from 3 ranks on another sorting
     sums in another order. After a rehearsal every attempt, fresh or resumed, sums in the same one
     (measured with gloo on 3 and 4 ranks).
 

@@ -26,7 +26,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import LedgerError, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training.saves.verifying import read_manifest, verify_checkpoint
+from tracks_dagster.training.saves.manifest import read_manifest, verify_checkpoint
 from tracks_dagster.wiring import reindex
 
 NOTHING_CHECKED = Checked(

@@ -44,7 +44,7 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.saves.verifying import weights_sha256
+from tracks_dagster.training.saves.manifest import weights_sha256
 from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0

@@ -1,4 +1,4 @@
-"""A classifier on a table of numbers: a perceptron that says how likely `late` is 1.
+"""A classifier on a table of numbers: a perceptron that gives the probability that `late` is 1.
 
 Shapes: B samples, F features (every column but the label, in the table's order).
 """

@@ -1,1 +1,1 @@
-"""The ranks of one pod, and what the pod says through the store."""
+"""The ranks of one pod, and what the pod reports through the store."""

@@ -49,7 +49,7 @@ class PodEnvironment:
 
 
 def read_pod_environment(environ: Mapping[str, str]) -> PodEnvironment:
-    """Return what `environ` says; raises SettingsError naming every variable that is missing or bad."""
+    """Read `environ`; raises SettingsError naming every variable that is missing or bad."""
     given = _Reader(environ)
     pods = given.number(names.ENV_NODES, at_least=1)
     index = given.number(names.ENV_INDEX, default=0 if pods == 1 else None)

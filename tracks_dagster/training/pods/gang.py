@@ -23,7 +23,7 @@ from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
 from tracks_dagster.training.pods import rank_files
 from tracks_dagster.training.pods.environment import PodEnvironment
-from tracks_dagster.training.pods.rank_files import RankSeen
+from tracks_dagster.training.pods.rank_files import RankState
 from tracks_dagster.training.pods.reports import Ends, GangFailure
 
 POLL_S = 0.1
@@ -88,7 +88,7 @@ class PodGang:
         notice: Notice,
         failure: GangFailure,
     ) -> None:
-        self.ranks: dict[int, RankSeen] = {}
+        self.ranks: dict[int, RankState] = {}
         self._pod = pod
         self._ends = ends
         self._torchrun = torchrun
@@ -98,7 +98,7 @@ class PodGang:
         self._conditions: list[Condition] = []
         self._pids: set[int] = set()
         self._counted_at = 0.0  # on the monotonic clock, as all that follow
-        self._told_to_end_at: float | None = None
+        self._asked_to_end_at: float | None = None
         self._grace_s = pod.grace_s
         self._all_ended_at: float | None = None
         self._drill_fired = False
@@ -116,7 +116,7 @@ class PodGang:
     def exit_code(self) -> int:
         """What the pod ends with: its first rank's that failed, else fenced, drained or done.
 
-        A rank that signal n ended makes 128 + n. So what the kubelet tells of a pod with one rank is
+        A rank that signal n ended makes 128 + n. So the kubelet's report of a pod with one rank is
         what the rank ended with, also where the store was never reached.
         """
         ended = sorted(self.ranks.values(), key=lambda rank: rank.ended_at or "~")
@@ -139,13 +139,13 @@ class PodGang:
         return any(rank.started_at is not None for rank in self.ranks.values())
 
     def _look(self) -> None:
-        """Take in what the ranks' files say, and pass on what the pod was asked."""
+        """Take in the ranks' files, and pass on what the pod was asked."""
         before = self.ranks
         self.ranks = rank_files.read_ranks(self._pod.work, self._pod.all_ranks)
         self._count_members()
         self._play_drill()
         if self._notice.is_heard:
-            self._tell_to_end()
+            self._ask_to_end()
         self._follow_failure()
         if self.ranks != before and self._has_started:
             self._ends.take(self.ranks, pids=self._pids, conditions=self._conditions)
@@ -154,26 +154,26 @@ class PodGang:
         if not self._torchrun.is_alive():
             return True
         now = time.monotonic()
-        if self._told_to_end_at is not None and not self._has_started:
-            return now - self._told_to_end_at > UNSTARTED_S
+        if self._asked_to_end_at is not None and not self._has_started:
+            return now - self._asked_to_end_at > UNSTARTED_S
         if not all(rank.has_ended for rank in self.ranks.values()):
             return False
         if self._all_ended_at is None:
             self._all_ended_at = now
         return now - self._all_ended_at > OTHERS_S_MAX
 
-    def _tell_to_end(self) -> None:
+    def _ask_to_end(self) -> None:
         """Send each rank SIGTERM, once; what lives close to the end of the grace is killed.
 
-        A little before it: who is killed with its pod tells nobody how its ranks ended.
+        A little before it: a process killed with its pod reports no ends.
         """
         now = time.monotonic()
-        if self._told_to_end_at is None:
-            self._told_to_end_at = now
+        if self._asked_to_end_at is None:
+            self._asked_to_end_at = now
             if not self._has_started:
                 rank_files.close(self._pod.work)
         last_s = min(LAST_S_MAX, LAST_PART * self._grace_s)
-        is_late = now - self._told_to_end_at > self._grace_s - last_s
+        is_late = now - self._asked_to_end_at > self._grace_s - last_s
         for rank, process in self._living().items():
             if is_late:
                 _kill_group(process)
@@ -247,7 +247,7 @@ class PodGang:
             problem=self._torchrun.problem,
         )
 
-    def _ended(self, rank: RankSeen) -> RankSeen:
+    def _ended(self, rank: RankState) -> RankState:
         """Return the rank with its end: its own, what torchrun saw, or why it was never started."""
         if rank.has_ended:
             return rank
@@ -262,7 +262,7 @@ class PodGang:
         return replace(rank, exit_code=EXIT_PROBLEM, ended_at=_now(), problem=problem)
 
 
-def _shell_code(rank: RankSeen) -> int:
+def _shell_code(rank: RankState) -> int:
     if rank.signal is not None:
         return 128 + rank.signal
     return EXIT_PROBLEM if rank.exit_code is None else rank.exit_code

@@ -2,8 +2,8 @@
 
 torchrun has one meaning for every exit code but 0: the gang failed, end all others at once. A rank
 has more to say. So torchrun starts this process in its place, which starts the rank, writes down how
-it truly ended, and then tells torchrun 0 for an end that all ranks agreed on (done, drained, fenced):
-torchrun goes on to wait for the others, and keeps the store by which they speak. After any other end
+it truly ended, and then gives torchrun 0 for an end that all ranks agreed on (done, drained, fenced):
+torchrun waits for the others, and keeps the store by which they speak. After any other end
 it holds the news back for SURVIVORS_S_MAX, in which the others find out by themselves and leave their
 last words; then torchrun's SIGTERM comes, and means here: end your rank now.
 
@@ -36,9 +36,8 @@ SIGNAL_EXIT = 128  # a rank that signal n ended ends this process with 128 + n, 
 
 def main(work: Path, local_rank: int) -> int:
     """Run the rank to its end; returns the exit code for torchrun."""
-    os.dup2(
-        sys.stdout.fileno(), sys.stderr.fileno()
-    )  # one log of a rank, in the order it was written
+    # one log of a rank, in the order it was written
+    os.dup2(sys.stdout.fileno(), sys.stderr.fileno())
     stop = _Stop()
     gang = read_json(work / "pod.json") or {}
     rank = gang["first_rank"] + local_rank

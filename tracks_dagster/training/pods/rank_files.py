@@ -20,14 +20,14 @@ from tracks_dagster.attempts.effects.local.processes import (
 )
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 
-CLOSED = "closed"  # the file that says: no rank of this pod may start any more
+CLOSED = "closed"  # the file that keeps ranks of this pod from starting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankSeen:
-    """One rank as its file tells. started_at None: it was not started yet; process: who it is, or was.
+class RankState:
+    """One rank by its file. started_at None: it was not started yet; process: who it is, or was.
 
-    problem: what the pod itself has to say of its end.
+    problem: the pod's own words on its end.
     """
 
     rank: int
@@ -60,7 +60,7 @@ class RankFile:
         self._write()
 
     def ended(self, code: int, *, at: str) -> None:
-        """Write down its end; code: as Popen says it, -N for signal N."""
+        """Write down its end; code: as of Popen, -N for signal N."""
         exit_code, number = (code, None) if code >= 0 else (None, -code)
         self._facts |= {"exit_code": exit_code, "signal": number, "ended_at": at}
         self._write()
@@ -80,7 +80,7 @@ class RankFile:
             self.is_written = True
 
 
-def read_ranks(work: Path, ranks: Iterable[int]) -> dict[int, RankSeen]:
+def read_ranks(work: Path, ranks: Iterable[int]) -> dict[int, RankState]:
     """Return what is known of each rank; of one without a file, nothing."""
     return {rank: _read(work, rank) for rank in ranks}
 
@@ -107,12 +107,12 @@ def log_tail(work: Path, local_rank: int) -> str:
     return "".join(read_tail(path) for path in paths)[-LOG_TAIL_BYTES_MAX:]
 
 
-def _read(work: Path, rank: int) -> RankSeen:
+def _read(work: Path, rank: int) -> RankState:
     facts = read_json(_path(work, rank))
     if facts is None:
-        return RankSeen(rank=rank)
+        return RankState(rank=rank)
     process = facts.pop("process", None)
-    return RankSeen(process=None if process is None else Process(**process), **facts)
+    return RankState(process=None if process is None else Process(**process), **facts)
 
 
 def _path(work: Path, rank: int) -> Path:

@@ -1,6 +1,6 @@
 """What a pod puts into the store while it lives: where its ranks stand, and how they ended.
 
-The store may fail, or take its time: that goes to the log, is tried again, and holds up nothing.
+The store may fail, or take its time: that is logged, tried again, and delays nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.training.machine import Machine
 from tracks_dagster.training.pods.environment import PodEnvironment
-from tracks_dagster.training.pods.rank_files import RankSeen, log_tail, read_ranks
+from tracks_dagster.training.pods.rank_files import RankState, log_tail, read_ranks
 
 PUT_AGAIN_S = 1.0
 
@@ -108,7 +108,7 @@ class Ends:
 
     def take(
         self,
-        ranks: Mapping[int, RankSeen],
+        ranks: Mapping[int, RankState],
         *,
         pids: Collection[int] = (),
         conditions: Sequence[Condition] = (),
@@ -149,7 +149,7 @@ class Ends:
         if data is self._newest:
             self._stored.set()
 
-    def _end(self, seen: RankSeen) -> RankEnd:
+    def _end(self, seen: RankState) -> RankEnd:
         """Return a rank's end, with the tail of its log once it has one."""
         if seen.rank in self._known:
             return self._known[seen.rank]
@@ -189,7 +189,7 @@ class Asks:
         self._answer: tuple[str, bytes] | None = None  # key and bytes, until the store has them
 
     def look(self) -> None:
-        """Obey a new wish, and answer. Raises StoreError; the next call goes on where this ended."""
+        """Obey a new wish, and answer. Raises StoreError; the next call continues where this ended."""
         ask = pod_files.decode_ask(self._store.get(self._key))
         if ask is not None and ask.uid != self._obeyed:
             self._obeyed = ask.uid  # first: what was done is not done again because of the store
@@ -244,7 +244,7 @@ class GangFailure:
         self._pod = pod
         self._key = pod_files.failed_key(pod.run_id, pod.attempt_id)
 
-    def tell(self) -> None:
+    def report(self) -> None:
         """Let the others know. Raises StoreError; idempotent."""
         self._store.put(self._key, canonical_json({"pod": self._pod.pod}))
 

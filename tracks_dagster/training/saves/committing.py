@@ -23,9 +23,13 @@ from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
-from tracks_dagster.training.saves.manifest_making import results_from_json, results_to_json
 from tracks_dagster.training.saves.staging import Staged
-from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
+from tracks_dagster.training.saves.storage_writer import (
+    CheckpointStorageWriter,
+    Written,
+    results_from_json,
+    results_to_json,
+)
 
 COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
 PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own; `slowest_s` more

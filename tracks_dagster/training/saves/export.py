@@ -22,8 +22,13 @@ from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, I
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training.saves.manifest import Manifest, TensorEntry
-from tracks_dagster.training.saves.verifying import digest_weights, read_manifest, read_tensors
+from tracks_dagster.training.saves.manifest import (
+    Manifest,
+    TensorEntry,
+    digest_weights,
+    read_manifest,
+    read_tensors,
+)
 
 WORDS = {  # torch's name → the format's
     "float64": "F64",
@@ -52,7 +57,7 @@ NO_DIGEST = "0" * 64  # holds the place of weights_sha256, which is known once a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What was written. total_bytes: of the tensors; metadata: as it stands in the file."""
+    """What was written. total_bytes: of the tensors; metadata: as in the file."""
 
     path: str
     tensor_count: int

@@ -33,10 +33,16 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.saves import state_dict
-from tracks_dagster.training.saves.manifest import Chunk, Manifest, Piece, Shard, TensorEntry
+from tracks_dagster.training.saves.manifest import (
+    Chunk,
+    Manifest,
+    Piece,
+    Shard,
+    TensorEntry,
+    read_manifest,
+)
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.state_dict import Tensors, Trained
-from tracks_dagster.training.saves.verifying import read_manifest
 
 READERS = 8  # chunks read and hashed at once
 

@@ -38,7 +38,7 @@ def restore(state: Json) -> None:
     """Put every generator back to what `capture` returned.
 
     CUDA states are put back when this process sees as many devices as the one that captured; else
-    it is said on stderr.
+    stderr says so.
     """
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))

@@ -32,10 +32,13 @@ from tracks_dagster.training.saves.committing import (
     Outcome,
     Save,
 )
-from tracks_dagster.training.saves.manifest_making import Moment
 from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import StateDict, Trained, collect, unwrapped
-from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, SavePlanning
+from tracks_dagster.training.saves.storage_writer import (
+    CheckpointStorageWriter,
+    Moment,
+    SavePlanning,
+)
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn

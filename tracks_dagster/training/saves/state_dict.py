@@ -24,22 +24,17 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.track.records import Json
-from tracks_dagster.training.saves import optimizer_state
 from tracks_dagster.training.saves.manifest import Manifest, TensorEntry
 
-# --- state tree -----------------------------------------------------------------------------------
-#
-# Takes a state dict apart into JSON and named tensors, and puts it together again, exactly.
-#
-# Optimizers and schedulers nest dicts, lists and tuples around tensors and numbers. The numbers go
-# into the manifest as JSON, tensors beside them under a path-like name. No pickle: what JSON cannot
-# say is refused by name.
+NAMES_SHOWN_MAX = 5  # of parameters, in a message
 
 Tensors = dict[str, torch.Tensor]
 
 
 def take_apart(tree: Any, *, name: str) -> tuple[Json, Tensors]:
     """Return (values, tensors) of a state dict; `name` begins each tensor's name.
+
+    Numbers go into the manifest as JSON, tensors beside them under a path-like name. No pickle.
 
     Raises TrainingError naming what is neither a tensor, nor JSON, nor a container of these.
     """
@@ -144,7 +139,7 @@ def collect(trained: Trained) -> StateDict:
     tensors = {f"model.{name}": tensor for name, tensor in model_tensors(trained.model).items()}
     values: dict[str, Json] = {"model": None}
     states = {
-        "optimizer": optimizer_state.named_state(trained.optimizer, unwrapped(trained.model)),
+        "optimizer": named_state(trained.optimizer, unwrapped(trained.model)),
         "scheduler": trained.scheduler.state_dict() if trained.scheduler else None,
         "scaler": trained.scaler.state_dict() if trained.scaler else None,
     }
@@ -200,7 +195,7 @@ def put_back(trained: Trained, manifest: Manifest, tensors: Tensors) -> None:
     put_model_back(trained.model, tensors)
     model = unwrapped(trained.model)
     try:
-        optimizer_state.put_back(trained.optimizer, model, values["optimizer"])
+        restore_optimizer(trained.optimizer, model, values["optimizer"])
         if trained.scheduler is not None:
             trained.scheduler.load_state_dict(values["scheduler"])
         if trained.scaler is not None:
@@ -303,3 +298,97 @@ def _check_form(
             f"checkpoint and {in_model} in the model. The config must build the model that was "
             "saved."
         )
+
+
+def parameter_names(optimizer: Optimizer, model: nn.Module) -> list[str]:
+    """Return the name of each of the optimizer's parameters, in the optimizer's order.
+
+    Raises TrainingError for one that is not the model's: it would be trained and never saved.
+    """
+    named = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = []
+    for index, parameter in enumerate(_parameters(optimizer)):
+        name = named.get(id(parameter))
+        if name is None:
+            raise TrainingError(
+                f"Parameter {index} of the optimizer, of shape {list(parameter.shape)}, is not the "
+                "registered model's: it would be trained and never saved. Register one module that "
+                "holds all that is trained."
+            )
+        names.append(name)
+    return names
+
+
+def named_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """Return the state dict with names where torch counts. Raises TrainingError.
+
+    torch matches parameters by the order in which an optimizer was given them; names match in
+    any order.
+    """
+    names = parameter_names(optimizer, model)
+    state = optimizer.state_dict()
+    for key in state["state"]:
+        if not isinstance(key, int):
+            raise TrainingError(
+                f"Cannot save the optimizer: its state has the key {key!r}, which is no parameter; "
+                "keep it in a parameter group."
+            )
+    return {
+        **state,
+        "state": {names[index]: values for index, values in state["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[index] for index in group["params"]]}
+            for group in state["param_groups"]
+        ],
+    }
+
+
+def restore_optimizer(optimizer: Optimizer, model: nn.Module, state: Mapping[str, Any]) -> None:
+    """Put what `named_state` returned into an optimizer of the same groups, in any order, to the bit.
+
+    Raises CheckpointMismatch when no group has the names of a saved one.
+    """
+    names = parameter_names(optimizer, model)
+    indices = {name: index for index, name in enumerate(names)}
+    unknown = sorted(set(state["state"]) - set(indices))
+    if unknown:
+        raise CheckpointMismatch(
+            f"The optimizer of the checkpoint has state of {_format_names(unknown)}, which "
+            "this one does not train."
+        )
+    saved = {frozenset(group["params"]): group for group in state["param_groups"]}
+    groups = []
+    for group in optimizer.state_dict()["param_groups"]:
+        own = [names[index] for index in group["params"]]
+        if frozenset(own) not in saved:
+            raise CheckpointMismatch(
+                f"The optimizer of the checkpoint has no group of exactly {_format_names(own)}; "
+                "group the parameters as when it was saved."
+            )
+        groups.append({**saved[frozenset(own)], "params": group["params"]})
+    values = {indices[name]: each for name, each in state["state"].items()}
+    optimizer.load_state_dict({**state, "state": values, "param_groups": groups})
+    parameters = _parameters(optimizer)
+    for index, each in values.items():
+        loaded = optimizer.state[parameters[index]]
+        optimizer.state[parameters[index]] = _exact(loaded, each)
+
+
+def _exact(loaded: Any, saved: Any) -> Any:
+    """Return `loaded` with the saved tensors where torch cast them to the parameter's dtype."""
+    if isinstance(saved, torch.Tensor):
+        return loaded if loaded.dtype == saved.dtype else saved.to(loaded.device)
+    if isinstance(saved, dict):
+        return {key: _exact(loaded[key], value) for key, value in saved.items()}
+    if isinstance(saved, list | tuple):
+        return type(saved)(_exact(a, b) for a, b in zip(loaded, saved, strict=True))
+    return loaded
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _format_names(names: list[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN_MAX} more" if len(names) > NAMES_SHOWN_MAX else ""
+    return ", ".join(names[:NAMES_SHOWN_MAX]) + more

@@ -11,12 +11,13 @@ import math
 import os
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
@@ -24,24 +25,23 @@ from torch.futures import Future
 
 from tracks_dagster.track.errors import NonFinite, TrainingError
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import sha256_hex
-from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves.chunk_writer import KnownChunks, store_chunks
-from tracks_dagster.training.saves.manifest import Chunk, Manifest
-from tracks_dagster.training.saves.manifest_making import Moment, StoredPiece, make_manifest
+from tracks_dagster.training.saves.manifest import (
+    MEMBERS,
+    Chunk,
+    Manifest,
+    Member,
+    Piece,
+    Shard,
+    TensorEntry,
+)
 from tracks_dagster.training.saves.staging import Staged, Staging
 from tracks_dagster.training.saves.state_dict import Tensors
 
 FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
-
-# --- planning -------------------------------------------------------------------------------------
-#
-# Who writes what: DCP's plan of a save over all ranks, kept as long as the tensors stay alike.
-#
-# With DDP every rank holds everything and the plan shares the writing out; with FSDP2 each rank writes
-# its own shards. A kept plan is checked against the tensors of every save: a stale one would store the
-# first save's tensors for ever.
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,12 @@ class Planned:
 
 
 class SavePlanning:
-    """Plans the saves of one launch. parameters: flat names of the model's.
+    """Plans the saves of one launch: who writes what. parameters: flat names of the model's.
+
+    DCP's plan over all ranks is kept as long as the tensors stay alike. With DDP every rank holds
+    everything and the plan shares the writing out; with FSDP2 each rank writes its own shards. A kept
+    plan is checked against the tensors of every save: a stale one would store the first save's tensors
+    for ever.
 
     Buffers may differ between ranks (BatchNorm sees other samples on each). Those of rank 0 are saved,
     as DDP gives them to all ranks before each forward.
@@ -70,7 +75,7 @@ class SavePlanning:
         self._total_bytes = 0
 
     def plan(self, tensors: Tensors) -> Planned:
-        """Return the plan for these tensors. Collective: all ranks plan anew when one has to."""
+        """Return the plan for these tensors. Collective: all ranks plan again when one has to."""
         structure = _structure(tensors)
         (changed,) = self._ranks.sum([float(structure != self._structure)])
         planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -252,7 +257,139 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _is_finite_piece(piece: torch.Tensor) -> bool:
-    """Tell the same of a few elements; the sum tells in one pass when it is finite itself."""
+    """Return whether a few elements are finite; one pass is enough when their sum is."""
     if math.isfinite(piece.sum(dtype=torch.float64).item()):
         return True
     return bool(torch.isfinite(piece.double()).all())  # a sum may overflow where no element does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Everything besides tensors that one step's checkpoint says.
+
+    values: of each member that is more than tensors; rng: of every rank, by rank; data: cursor, epoch
+    and what the order of samples depends on; progress: best metric and the newest losses.
+    """
+
+    run_id: str
+    attempt_id: int
+    launch_id: str
+    step: int
+    values: Mapping[str, Json]
+    rng: Sequence[Json]
+    data: Mapping[str, Json]
+    progress: Mapping[str, Json]
+    metrics: Mapping[str, Json]
+    config_sha256: str
+    environment_sha256: str
+
+    @property
+    def prefix(self) -> str:
+        """Where the checkpoint's objects lie."""
+        return object_prefix(self.run_id, self.attempt_id, self.launch_id, self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPiece:
+    """Bytes of a shard in a stored chunk: what a WriteResult carries from rank to rank."""
+
+    chunk: Chunk
+    offset_bytes: int
+    size_bytes: int
+
+
+def make_manifest(
+    moment: Moment, metadata: Metadata, results: Sequence[Sequence[WriteResult]]
+) -> Manifest:
+    """Return the manifest of what all ranks stored. Pure; the same parts give the same bytes."""
+    stored: dict[MetadataIndex, tuple[StoredPiece, ...]] = {
+        result.index: result.storage_data for each in results for result in each
+    }
+    indices: dict[Chunk, int] = {}
+    entries: dict[str, list[TensorEntry]] = {member: [] for member in MEMBERS}
+    for flat, tensor in metadata.state_dict_metadata.items():
+        member, _, name = flat.partition(".")
+        shards = []
+        for number, box in enumerate(cast(Any, tensor).chunks):
+            found = stored[MetadataIndex(flat, box.offsets, number)]
+            shards.append(
+                Shard(
+                    offsets=tuple(box.offsets),
+                    shape=tuple(box.sizes),
+                    pieces=_pieces(found, indices),
+                )
+            )
+        shards.sort(key=lambda shard: shard.offsets)
+        dtype = str(cast(Any, tensor).properties.dtype).removeprefix("torch.")
+        size = tuple(cast(Any, tensor).size)
+        entries[member].append(
+            TensorEntry(name=name, dtype=dtype, shape=size, shards=tuple(shards))
+        )
+    values = {
+        **moment.values,
+        "rng": list(moment.rng),
+        "data": dict(moment.data),
+        "progress": dict(moment.progress),
+    }
+    members = {
+        member: Member(
+            step=moment.step,
+            values=values.get(member),
+            tensors=tuple(sorted(entries[member], key=lambda entry: entry.name)),
+        )
+        for member in MEMBERS
+    }
+    return Manifest(
+        run_id=moment.run_id,
+        attempt_id=moment.attempt_id,
+        launch_id=moment.launch_id,
+        step=moment.step,
+        chunks=tuple(indices),
+        members=members,
+        metrics=moment.metrics,
+        config_sha256=moment.config_sha256,
+        environment_sha256=moment.environment_sha256,
+    )
+
+
+def results_to_json(results: Sequence[WriteResult]) -> Json:
+    """Return a rank's results as JSON, for rank 0."""
+    chunks = list(dict.fromkeys(p.chunk for result in results for p in result.storage_data))
+    places = {chunk: place for place, chunk in enumerate(chunks)}
+    return {
+        "chunks": [[chunk.key, chunk.blake3, chunk.size_bytes] for chunk in chunks],
+        "results": [
+            [
+                result.index.fqn,
+                list(result.index.offset or ()),
+                result.index.index,
+                result.size_in_bytes,
+                [[places[p.chunk], p.offset_bytes, p.size_bytes] for p in result.storage_data],
+            ]
+            for result in results
+        ],
+    }
+
+
+def results_from_json(stored: Json) -> list[WriteResult]:
+    """Return the results that `results_to_json` wrote."""
+    chunks = [Chunk(key=key, blake3=digest, size_bytes=n) for key, digest, n in stored["chunks"]]
+    return [
+        WriteResult(
+            index=MetadataIndex(fqn, offset, index),
+            size_in_bytes=size,
+            storage_data=tuple(StoredPiece(chunks[i], at, n) for i, at, n in pieces),
+        )
+        for fqn, offset, index, size, pieces in stored["results"]
+    ]
+
+
+def _pieces(stored: Sequence[StoredPiece], indices: dict[Chunk, int]) -> tuple[Piece, ...]:
+    return tuple(
+        Piece(
+            chunk_index=indices.setdefault(piece.chunk, len(indices)),
+            offset_bytes=piece.offset_bytes,
+            size_bytes=piece.size_bytes,
+        )
+        for piece in stored
+    )

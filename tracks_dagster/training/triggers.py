@@ -1,6 +1,6 @@
 """When a checkpoint is due: every N steps or T seconds, on SIGTERM, on demand, at the end.
 
-The ranks must agree, so each says what it knows (`asked`) and all choose by the sums.
+The ranks must agree, so each gives what it knows (`asked`) and all choose by the sums.
 """
 
 from __future__ import annotations
@@ -13,10 +13,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from tracks_dagster.track.bodies import CheckpointCadence
-
-# --- stop signal ----------------------------------------------------------------------------------
-#
-# Signals as wishes that a training loop can look at: SIGTERM to stop, SIGUSR1 to save.
 
 
 class StopSignal:
@@ -93,6 +89,6 @@ class Triggers:
         return "time" if is_time else None
 
     def saved(self) -> None:
-        """Begin anew: a save was tried, whatever came of it."""
+        """Count from now on: a save was tried, whatever came of it."""
         self._saved_at = time.monotonic()
         self._is_asked = self._stop.save_asked = False

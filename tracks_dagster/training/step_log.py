@@ -10,9 +10,10 @@ import math
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,19 +25,19 @@ from tracks_dagster.track.names import ALERT_LOSS_SPIKE
 from tracks_dagster.track.records import Json, Kind
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.training.stepping.progress import Best, Progress
-from tracks_dagster.training.stepping.sampling import BatchSampler
+from tracks_dagster.training.sampling import BatchSampler
 
 NAMES_MAX = 1000  # of metrics, remembered as cleaned: no step pays for it again
 RANKS_NAMED_MAX = 8  # in a message
 ALERTS_MAX = 20  # of one launch; the journal has every spike
+RECENT_MAX = 64  # losses that a checkpoint holds
 ALERT_S_MAX = 5.0  # how long an ending rank waits for the newest to be appended
 
 
 class StepLog:
     """Takes in every step of one rank. metrics: of the newest, with its loss; empty but on rank 0.
 
-    time: where its seconds went. The journal's line of a step tells `step_s`, from its data to its
+    time: where its seconds went. The journal's line of a step has `step_s`, from its data to its
     report, `data_s`, the wait before, and `spent`, what the launch spent so far on all of its steps.
     """
 
@@ -49,7 +50,7 @@ class StepLog:
         self._progress = Progress(retention.metric, retention.direction)
         self.metrics: dict[str, float] = {}
         self.time = TimeBook()
-        self._steps_timed = 0  # the first may compile: it tells nothing of the others
+        self._steps_timed = 0  # the first may compile: it is unlike the others
         self._data_s = 0.0  # of the running step
 
     @property
@@ -109,7 +110,7 @@ class StepLog:
             self._progress.take(step, self.metrics)
         self._launch.journal.write_step(step, fields)
 
-    def tell_spent(self) -> None:
+    def write_spent(self) -> None:
         """Write down what was spent after the line of the last step: its save, an evaluation."""
         if self._launch.ranks.rank == 0:
             self._launch.journal.write("spent", spent=self.time.seconds)
@@ -224,7 +225,7 @@ class LossGuard:
         if found is None:
             return
         if isinstance(found, Spike):
-            self._tell_of(found)
+            self._alert_of(found)
         elif isinstance(found, Diverged):
             steps = found.step - found.onset_step + 1
             self._launch.journal.write(
@@ -242,7 +243,7 @@ class LossGuard:
         if self._alerts:
             self._alerts[-1].join(ALERT_S_MAX)
 
-    def _tell_of(self, spike: Spike) -> None:
+    def _alert_of(self, spike: Spike) -> None:
         facts = {
             "step": spike.step,
             "loss": spike.loss,
@@ -254,7 +255,7 @@ class LossGuard:
             return
         text = (
             f"The loss spiked in step {spike.step}: {spike.loss:.6g}, the median of the steps before "
-            f"is {spike.median:.6g} (modified z-score {spike.z:.1f}). Training goes on."
+            f"is {spike.median:.6g} (modified z-score {spike.z:.1f}). Training continues."
         )
         alert = Alert(rule=ALERT_LOSS_SPIKE, text=text, data=facts)
         thread = threading.Thread(target=self._append, args=(alert,), name="alert", daemon=True)
@@ -277,3 +278,51 @@ def _whose(losses: Sequence[float]) -> str:
         return f" as the mean over {len(losses)} ranks, and finite on each: their sum is too large"
     more = f" and {len(bad) - RANKS_NAMED_MAX} more" if len(bad) > RANKS_NAMED_MAX else ""
     return f" ({', '.join(bad[:RANKS_NAMED_MAX])}{more}, of {len(losses)} ranks)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best value so far and the first step that had it."""
+
+    value: float
+    step: int
+
+
+class Progress:
+    """How training has gone so far. metric, direction ("min" or "max"): of what is best."""
+
+    def __init__(self, metric: str, direction: str) -> None:
+        self.metric = metric
+        self.direction = direction
+        self.best: Best | None = None
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT_MAX)
+
+    @property
+    def recent(self) -> tuple[tuple[int, float], ...]:
+        """The newest (step, loss), oldest first."""
+        return tuple(self._recent)
+
+    def take(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics of a finished step; an equal value is no better one."""
+        self._recent.append((step, metrics["loss"]))
+        value = metrics.get(self.metric, math.nan)
+        if math.isfinite(value) and (self.best is None or self._is_better(value, self.best.value)):
+            self.best = Best(value=value, step=step)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return all of it, for a checkpoint."""
+        return {
+            "metric": self.metric,
+            "direction": self.direction,
+            "best": asdict(self.best) if self.best else None,
+            "recent": [list(each) for each in self._recent],
+        }
+
+    def restore(self, stored: Mapping[str, Json]) -> None:
+        """Take up where `to_json` was asked; the best of another metric does not count."""
+        self._recent = deque(((step, loss) for step, loss in stored["recent"]), maxlen=RECENT_MAX)
+        same = (stored["metric"], stored["direction"]) == (self.metric, self.direction)
+        self.best = Best(**stored["best"]) if same and stored["best"] else None
+
+    def _is_better(self, value: float, than: float) -> bool:
+        return value < than if self.direction == "min" else value > than

@@ -18,23 +18,22 @@ from tracks_dagster.track.errors import (
     NonFinite,
     TrainingError,
 )
-from tracks_dagster.training.drills.drills import Drills
+from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
+from tracks_dagster.training.sampling import Batch, BatchSampler
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.starting import Begun
-from tracks_dagster.training.stepping.micro_batches import Batch
-from tracks_dagster.training.stepping.sampling import BatchSampler
-from tracks_dagster.training.stepping.step_log import StepLog
-from tracks_dagster.training.stepping.triggers import StopSignal, Triggers
+from tracks_dagster.training.step_log import StepLog
+from tracks_dagster.training.triggers import StopSignal, Triggers
 
 _ENDED: Any = object()  # a loader may yield None
 
 
 class Steps:
-    """The steps from where `begun` says to `until`. running: the step that the script is in."""
+    """The steps from the one after `begun` to `until`. running: the step that the script is in."""
 
     def __init__(
         self,
@@ -125,7 +124,7 @@ class Steps:
         self._settle()
         if self.saver.saved_step < self._done:
             self._save("final")
-        self._log.tell_spent()
+        self._log.write_spent()
         self._pulse.beat(Phase.ENDING, self._done)
         self._pulse.close()
         self._launch.ranks.close()
@@ -165,6 +164,6 @@ class Steps:
         self._settle()
         if self.saver.saved_step != self._done:
             self._save("sigterm")
-        self._log.tell_spent()
+        self._log.write_spent()
         self._launch.ranks.close()
         raise Drained

@@ -1,1 +1,0 @@
-"""Faults played on purpose inside a gang."""

@@ -1,1 +1,0 @@
-"""The training loop's own parts: sampling, steps, losses, triggers."""

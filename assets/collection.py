@@ -14,8 +14,11 @@ from dagster import (
     schedule,
 )
 
-from tracks_dagster.checkpoints.effects.collection import TICK_S_MAX, collect_due
-from tracks_dagster.checkpoints.effects.decisive import read_what_decides
+from tracks_dagster.checkpoints.effects.collection import (
+    TICK_S_MAX,
+    collect_due,
+    read_what_decides,
+)
 from tracks_dagster.checkpoints.effects.retention import Collected
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.track import names

@@ -1,5 +1,7 @@
 """Collect the checkpoints of many runs, bounded: what the schedule does at every tick.
 
+First of all it reads the checkpoints that retries wait for.
+
 Two ticks that overlap, or a tick and a person, do no harm: every decision is one record at exactly
 the state it was made on, bytes go after it and idempotently, and a verification said twice is a fact.
 They only read some bytes twice.
@@ -10,11 +12,21 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from tracks_dagster.checkpoints.effects.pins import branch_of
+from tracks_dagster.checkpoints.effects.proving import refusal_of, unreadable, without_proof
 from tracks_dagster.checkpoints.effects.retention import Collected, collect
+from tracks_dagster.checkpoints.effects.verification import Verified, verify
 from tracks_dagster.checkpoints.ports import CheckpointReader
+from tracks_dagster.holds.effects.holds import Holds
+from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.ledger.effects.ticks import Tick, slice_until, take_turns
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.retry.decide import decide
+from tracks_dagster.retry.decision import Refuse
+from tracks_dagster.retry.effects.due import runs_between_attempts
+from tracks_dagster.retry.policy import NEED_A_RULE, RetryPolicy
+from tracks_dagster.track.errors import CheckpointMismatch
+from tracks_dagster.track.track import run_track
 
 RUNS_MAX = 100  # looked at in one tick; with more runs, the ticks take turns
 TICK_S = 900.0  # how often the schedule ticks; decides whose turn it is
@@ -32,6 +44,44 @@ select r.run_id, r.finished_at, (
 ) as unsettled_count
 from training_runs r order by r.run_id
 """
+
+
+def read_what_decides(
+    tracks: Tracks,
+    ledger: Ledger,
+    reader: CheckpointReader,
+    policy: RetryPolicy,
+    *,
+    by: str,
+    until: datetime,
+) -> Tick[Verified]:
+    """Read, of any size, the checkpoints that retries wait for, the run that ended first first.
+
+    Which those are, `decide` says. Nothing is retried here: the sensor that owns the reason finds the
+    bytes verified or quarantined, and decides anew.
+
+    No further one is begun from `until` on; one that is begun is read to its end. One that cannot be
+    read keeps no other waiting; one that this version can never read has its retry refused. Raises
+    LedgerError.
+    """
+    holds = Holds(tracks)
+
+    def look(run_id: str) -> Tick[Verified]:
+        state = tracks.run(run_id)
+        lost = holds.on_source(state)
+        wait = decide(state, policy, tracks.now(), () if lost is None else (lost,))
+        if not isinstance(wait, Wait) or wait.verify is None:
+            return Tick()
+        try:
+            return Tick(done=(verify(tracks, reader, wait.verify, by=by),))
+        except CheckpointMismatch as error:
+            refuse = without_proof(state, wait, unreadable(error), tracks.now())
+        if isinstance(refuse, Refuse):  # unless somebody decided meanwhile
+            tracks.append_to(state, refusal_of(tracks, state, refuse, by=by, policy=policy))
+            tracks.project(run_track(run_id))
+        return Tick()
+
+    return take_turns(runs_between_attempts(ledger, NEED_A_RULE), look, slice_until(tracks, until))
 
 
 def collect_due(

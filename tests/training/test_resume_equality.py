@@ -49,7 +49,7 @@ class Trained:
 CalmRuns = Callable[[int, int], Trained]
 
 
-@MATRIX
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 2), (3, 0)])
 def test_a_run_killed_three_times_ends_as_if_it_never_was(
     calm: CalmRuns, tmp_path: Path, ranks: int, workers: int
 ) -> None:

@@ -58,39 +58,45 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with one small run that was preempted after step 6 and ran out of memory in step 10,
-    and another that ended for no reason that anybody knows."""
+    """A home with a run that ended for no reason that anybody knows."""
     home = embedded(tmp_path_factory.mktemp("ui"))
     lost = History("lost").declare().open().place().end("unknown", confidence=0.2)
     lost.stop().finish("user").write_to(home.app.store)
     home.app.projector.scan()
-    size = ("--family", "gpt", "--steps", "12", "--checkpoint-every", "4", "--run-id", "drilled")
-    drills = ("--drill", "preempt@6,grace=0", "--drill", "gpu_oom@10")
-    outcome(home.start("run", *size, *drills, "--intent", "A run of the tests.", "--json"))
     return home
 
 
 @pytest.fixture(scope="module")
-def browser(home: Home) -> Iterator[Browser]:
-    """A headless browser on the UI of that home; as root it cannot have its sandbox."""
-    rootless = () if os.geteuid() else ("--no-sandbox",)
+def address(home: Home) -> Iterator[str]:
+    """Where `tracks up` serves that home. A small run trained under its daemon: preempted after step 6,
+    out of memory in step 10."""
     server = home.start("up", "--port", str(free_port()))
+    assert server.stdout is not None
+    address = server.stdout.readline().split()[0]
+    size = ("--family", "gpt", "--steps", "12", "--checkpoint-every", "4", "--run-id", "drilled")
+    drills = ("--drill", "preempt@6,grace=0", "--drill", "gpu_oom@10")
     try:
-        assert server.stdout is not None
-        address = server.stdout.readline().split()[0]
-        with sync_playwright() as playwright:
-            chromium = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=[*QUIET, *rootless], timeout=ANSWER_MS_MAX
-            )
-            page = chromium.new_page(viewport={"width": 1500, "height": 1000})
-            page.set_default_timeout(ANSWER_MS_MAX)
-            browser = Browser(page, address)
-            page.on("request", lambda request: browser.requested.append(request.url))
-            yield browser
-            chromium.close()
+        outcome(home.start("run", *size, *drills, "--intent", "A run of the tests.", "--json"))
+        yield address
     finally:
         server.terminate()
         server.communicate(timeout=COMMAND_S_MAX)
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Browser]:
+    """A headless browser on the UI of that home; as root it cannot have its sandbox."""
+    rootless = () if os.geteuid() else ("--no-sandbox",)
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=[*QUIET, *rootless], timeout=ANSWER_MS_MAX
+        )
+        page = chromium.new_page(viewport={"width": 1500, "height": 1000})
+        page.set_default_timeout(ANSWER_MS_MAX)
+        browser = Browser(page, address)
+        page.on("request", lambda request: browser.requested.append(request.url))
+        yield browser
+        chromium.close()
 
 
 def test_the_asset_graph_leads_from_data_over_attempts_to_promotions(browser: Browser) -> None:

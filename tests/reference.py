@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tracks_dagster.ledger.facts.reference import with_reference
+from tracks_dagster.ledger.facts.tables import with_reference
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
 

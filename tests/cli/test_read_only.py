@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.conftest import files_of
 from tests.stories import RUN_ID, Story
-from tracks_dagster.ledger.effects.database.sqlite_reading import to_read
+from tracks_dagster.ledger.effects.database.engine import to_read
 from tracks_dagster.track.errors import LedgerError
 
 COMMANDS = (

@@ -18,14 +18,14 @@ from tests.timed_histories import timed_run
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.engine import make_engine
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
-from tracks_dagster.ledger.effects.database.views import views
-from tracks_dagster.ledger.effects.sql.sql_query import run_sql
+from tracks_dagster.ledger.effects.database.sql_query import run_sql
+from tracks_dagster.ledger.effects.database.tables import views
 from tracks_dagster.ledger.ledger_views import VIEWS, select_as_of
 from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.projection import run_rows
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING, RunTime, run_buckets
-from tracks_dagster.ledger.time_facts import micros
+from tracks_dagster.ledger.timeline import micros
 from tracks_dagster.review.effects.goodput import KEYS, read_goodput
 
 RUNS = 24

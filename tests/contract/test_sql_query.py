@@ -12,11 +12,10 @@ from tests.contract.conftest import NewUrl
 from tests.fakes import FakeObjectStore
 from tests.histories import History
 from tests.random_histories import random_dataset, random_run
-from tracks_dagster.ledger.effects.database import open_ledger
+from tracks_dagster.ledger.effects.database import open_ledger, sql_query
+from tracks_dagster.ledger.effects.database.sql_allowed import CELLS_MAX, parse_select
+from tracks_dagster.ledger.effects.database.sql_query import run_sql
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.ledger.effects.sql import embedded_sql
-from tracks_dagster.ledger.effects.sql.sql_parse import CELLS_MAX, parse_select
-from tracks_dagster.ledger.effects.sql.sql_query import run_sql
 from tracks_dagster.track.errors import InvalidInput, LedgerError
 
 SEVEN_DAYS = """
@@ -229,8 +228,8 @@ def test_an_error_of_an_embedded_query_is_told_also_while_its_rows_come(sqlite_u
 def test_an_embedded_query_ends_in_time_also_while_its_rows_come(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded_sql, "READ_S_MAX", 0.5)
-    monkeypatch.setattr(embedded_sql, "BATCH_ROWS", 2048)
+    monkeypatch.setattr(sql_query, "READ_S_MAX", 0.5)
+    monkeypatch.setattr(sql_query, "BATCH_ROWS", 2048)
     open_ledger(sqlite_url)
     with pytest.raises(InvalidInput, match=r"took longer than"):
         run_sql(sqlite_url, "select length(repeat('x', 100000) || range) from range(9000000)")

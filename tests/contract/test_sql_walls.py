@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from tests.postgres_server import find_debians, own_postgres
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
-from tracks_dagster.ledger.effects.database.reader_role import READER
-from tracks_dagster.ledger.effects.sql.sql_parse import parse_select
-from tracks_dagster.ledger.effects.sql.sql_query import run_sql
+from tracks_dagster.ledger.effects.database.schema import READER
+from tracks_dagster.ledger.effects.database.sql_allowed import parse_select
+from tracks_dagster.ledger.effects.database.sql_query import run_sql
 from tracks_dagster.track.errors import InvalidInput
 
 ATTACKS = [
@@ -207,7 +207,7 @@ def test_an_answer_that_memory_should_not_hold_is_refused(
     owner_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_ledger(owner_url)
-    monkeypatch.setattr("tracks_dagster.ledger.effects.sql.postgres_sql.CELLS_MAX", 100)
+    monkeypatch.setattr("tracks_dagster.ledger.effects.database.sql_query.CELLS_MAX", 100)
     assert len(run_sql(owner_url, "select x, x from generate_series(1, 50) x")[1]) == 50
     with pytest.raises(InvalidInput, match="ask for fewer"):
         run_sql(owner_url, "select x, x from generate_series(1, 51) x")

@@ -15,8 +15,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.projection_texts import text_rows
-from tracks_dagster.ledger.searching import parse_question
+from tracks_dagster.ledger.texts import parse_question, text_rows
 from tracks_dagster.recovery.effects.fsck.check import fsck
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.search import Scope, search_deep

@@ -15,8 +15,7 @@ from tests.random_histories import random_dataset, random_run
 from tests.reference import PAGE
 from tracks_dagster.ledger import projection
 from tracks_dagster.ledger.facts.fact import Fact
-from tracks_dagster.ledger.facts.reference import with_reference
-from tracks_dagster.ledger.facts.tables import FACTS
+from tracks_dagster.ledger.facts.tables import FACTS, with_reference
 
 
 @given(seed=st.integers(min_value=0, max_value=2**32))

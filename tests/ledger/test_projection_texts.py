@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.histories import DatasetHistory, History
-from tracks_dagster.ledger.projection_texts import TEXT_CHARACTERS_MAX, text_rows
+from tracks_dagster.ledger.texts import TEXT_CHARACTERS_MAX, text_rows
 from tracks_dagster.track.bodies import ConfigChange
 from tracks_dagster.track.records import Kind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracks_dagster.ledger.searching import (
+from tracks_dagster.ledger.texts import (
     PHRASES_MAX,
     WORD_CHARACTERS_MAX,
     Question,

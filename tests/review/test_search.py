@@ -11,7 +11,7 @@ from tracks_dagster.attempts.effects.notes import note
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.ledger.searching import parse_question
+from tracks_dagster.ledger.texts import parse_question
 from tracks_dagster.review.effects import search as searching
 from tracks_dagster.review.effects.search import Found, Scope, search, search_deep
 from tracks_dagster.track.errors import InvalidInput, UnknownRun

@@ -63,7 +63,7 @@ class Ledger(Protocol):
     ) -> list[dict[str, Json]]:
         """Return rows of `texts`, but `words`, in which all `phrases` occur, the newest first.
 
-        phrases: as `ledger.searching` makes them. The same rows in the same order on every database.
+        phrases: as `ledger.texts` makes them. The same rows in the same order on every database.
         """
         ...
 

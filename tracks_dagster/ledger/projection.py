@@ -14,14 +14,7 @@ from typing import TypeVar
 from tracks_dagster.ledger.facts.attempt import ATTEMPT, attempt_views
 from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
 from tracks_dagster.ledger.facts.fact import Fact, row
-from tracks_dagster.ledger.facts.run import (
-    NOTE,
-    PROMOTION,
-    RUN,
-    NoteView,
-    PromotionView,
-    run_view,
-)
+from tracks_dagster.ledger.facts.run import NOTE, PROMOTION, RUN, NoteView, PromotionView, run_view
 from tracks_dagster.ledger.facts.sources import (
     ATTEMPT_NODE,
     ATTEMPT_RESUME,
@@ -42,7 +35,7 @@ from tracks_dagster.ledger.facts.time import (
     TimedRun,
 )
 from tracks_dagster.ledger.ports import Row
-from tracks_dagster.ledger.time_facts import time_facts
+from tracks_dagster.ledger.timeline import timeline
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.pool_state import PoolState, Quarantine, Strike
 from tracks_dagster.track.states.quarantine_state import QuarantineState
@@ -84,8 +77,8 @@ def run_rows(state: RunState, before: RunState | None = None) -> Rows:
 
 def accounting_rows(state: RunState, before: RunState | None = None) -> Rows:
     """Return the narrow rows that a run's time is accounted from; `before`: as of `run_rows`."""
-    time = time_facts(state)
-    known = None if before is None else time_facts(before)
+    time = timeline(state)
+    known = None if before is None else timeline(before)
     runs = [row(RUN_TIME, TimedRun(declared=state.declared, time=time))]
     if known is not None and before is not None:
         held = row(RUN_TIME, TimedRun(declared=before.declared, time=known))

@@ -16,7 +16,7 @@ placed or never restored spent all it had in the phase before. Devices are held 
 finished; queue, idle and the wait for `attempt_ended` hold none.
 
 Of an attempt that is open at `as_of`, only what its newest commit told is known.
-`core/ledger_views/attempt_time.sql` is the same account in SQL; a test compares the two.
+`ledger/ledger_views/attempt_time.sql` is the same account in SQL; a test compares the two.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.ledger.time_facts import (
-    AttemptFacts,
+from tracks_dagster.ledger.timeline import (
+    AttemptTimeline,
     Closing,
-    RunFacts,
+    RunTimeline,
     Source,
     micros,
-    time_facts,
+    timeline,
 )
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.reasons import TerminationReason
@@ -105,7 +105,7 @@ class RunTime:
 class _Known:
     """An attempt as it was known at `as_of`. closing, placed_us, restored_us: None when later."""
 
-    facts: AttemptFacts
+    facts: AttemptTimeline
     placed_us: int | None
     restored_us: int | None
     source: Source
@@ -125,7 +125,7 @@ def run_buckets(
     spent: (last step, what was spent by it) by attempt id, from the journals, for an attempt that is
     open; it is used only with an `as_of` that is not in the past.
     """
-    facts, as_of_us = time_facts(state), micros(as_of)
+    facts, as_of_us = timeline(state), micros(as_of)
     if as_of_us < facts.declared_us:
         return RunTime(run_id=facts.run_id, wall_s=0.0, idle_s=0.0, attempts=())
     finished_us = facts.finished_us
@@ -154,8 +154,8 @@ def run_buckets(
 
 def _known(
     state: RunState,
-    run: RunFacts,
-    facts: AttemptFacts,
+    run: RunTimeline,
+    facts: AttemptTimeline,
     as_of_us: int,
     until_us: int,
     spent: Mapping[int, tuple[int, TimeSpent]],
@@ -193,7 +193,7 @@ def _known(
 
 
 def _newest_commit(
-    state: RunState, facts: AttemptFacts, as_of_us: int, *, usable_only: bool = False
+    state: RunState, facts: AttemptTimeline, as_of_us: int, *, usable_only: bool = False
 ) -> tuple[int, TimeSpent]:
     """Return the greatest step that the attempt had committed by then, and what it had spent.
 

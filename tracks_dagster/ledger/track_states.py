@@ -18,7 +18,7 @@ from tracks_dagster.ledger.projection import (
     quarantine_rows,
     run_rows,
 )
-from tracks_dagster.ledger.projection_texts import text_rows
+from tracks_dagster.ledger.texts import text_rows
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states import dataset_state, pool_state, quarantine_state, run_fold

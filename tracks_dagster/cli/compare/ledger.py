@@ -82,7 +82,7 @@ def sql_command(query: str, as_json: bool) -> None:
     allowed; the error about another one lists them.
     """
     # goodput, beside it, loads no database driver
-    from tracks_dagster.ledger.effects.sql.sql_query import run_sql
+    from tracks_dagster.ledger.effects.database.sql_query import run_sql
 
     settings = Settings.from_environment()
     open_ledger_to_read(settings)  # says what to do where there is none, or one of another version

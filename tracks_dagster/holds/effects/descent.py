@@ -15,7 +15,7 @@ from pathlib import Path
 from tracks_dagster.holds.effects.things import Exact, as_it_was
 from tracks_dagster.holds.lineage import Consumed, ThingKind, checkpoint_name, skipped_samples
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.ledger.time_facts import micros
+from tracks_dagster.ledger.timeline import micros
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json, format_time
 

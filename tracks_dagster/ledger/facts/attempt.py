@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.ledger.time_facts import accelerator_of, time_of
+from tracks_dagster.ledger.timeline import accelerator_of, time_of
 from tracks_dagster.track.bodies import AttemptEnded, AttemptReclassified, RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import LOCAL, attempt_key

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.ledger.time_facts import micros, time_of
+from tracks_dagster.ledger.timeline import micros, time_of
 from tracks_dagster.track.bodies import EvalEnded, EvalOpened, TimeSpent
 from tracks_dagster.track.names import checkpoint_key
 from tracks_dagster.track.states.checkpoints import CheckpointRef

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.ledger.time_facts import (
-    AttemptFacts,
+from tracks_dagster.ledger.timeline import (
+    AttemptTimeline,
     Closing,
     Reading,
-    RunFacts,
+    RunTimeline,
     Source,
     family_of,
 )
@@ -28,7 +28,7 @@ class TimedRun:
     """A run and what its track says about time."""
 
     declared: RunDeclared
-    time: RunFacts
+    time: RunTimeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class TimedAttempt:
     """What the track of `run_id` says about the time of one attempt."""
 
     run_id: str
-    time: AttemptFacts
+    time: AttemptTimeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

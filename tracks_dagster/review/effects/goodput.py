@@ -26,7 +26,7 @@ from tracks_dagster.ledger.ledger_views import select_as_of, without_comments
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING
-from tracks_dagster.ledger.time_facts import EPOCH, micros
+from tracks_dagster.ledger.timeline import EPOCH, micros
 from tracks_dagster.track.records import Json, format_time
 
 GROUPS_MAX = 40  # groups that are shown

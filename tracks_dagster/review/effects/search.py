@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.ledger.searching import Question, excerpt
+from tracks_dagster.ledger.texts import Question, excerpt
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time

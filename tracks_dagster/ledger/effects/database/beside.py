@@ -32,11 +32,12 @@ from tracks_dagster.ledger.effects.database.engine import (
     reason,
     transaction,
 )
-from tracks_dagster.ledger.effects.database.reader_role import READER, make_reader
 from tracks_dagster.ledger.effects.database.schema import (
     LOCK_ID,
+    READER,
     VERSION_TABLE,
     current_version,
+    make_reader,
     make_schema,
     version_of,
 )

@@ -14,15 +14,19 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection, Engine
 
 from tracks_dagster.ledger.effects.database.beside import make_beside, rebuilding_alone, swap
-from tracks_dagster.ledger.effects.database.column_types import UtcTime, as_utc
 from tracks_dagster.ledger.effects.database.engine import transaction
 from tracks_dagster.ledger.effects.database.schema import (
     check_version,
     current_version,
     read_version,
 )
-from tracks_dagster.ledger.effects.database.tables import metadata, track_cursors
-from tracks_dagster.ledger.effects.database.text_search import search_statement
+from tracks_dagster.ledger.effects.database.tables import (
+    UtcTime,
+    as_utc,
+    metadata,
+    search_statement,
+    track_cursors,
+)
 from tracks_dagster.ledger.ports import Cursor, Row
 from tracks_dagster.ledger.track_states import owned_rows
 from tracks_dagster.track.errors import LedgerError

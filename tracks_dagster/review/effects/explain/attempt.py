@@ -11,7 +11,7 @@ from tracks_dagster.holds.hold import CleanStart, HoldAct
 from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
 from tracks_dagster.ledger.time_buckets import AttemptTime, RunTime
-from tracks_dagster.ledger.time_facts import accelerator_of
+from tracks_dagster.ledger.timeline import accelerator_of
 from tracks_dagster.review.effects.explain.explanation import (
     CheckpointMade,
     Cost,

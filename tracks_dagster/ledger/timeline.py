@@ -70,7 +70,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptFacts:
+class AttemptTimeline:
     """One attempt. devices: one for each rank; asked: what it was opened to resume from.
 
     cycled_node_count: nodes that it excludes and the attempt before it did not.
@@ -93,14 +93,14 @@ class AttemptFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunTimeline:
     """One run. told_us: of its newest moment; finished_us: None while it is not finished."""
 
     run_id: str
     declared_us: int
     finished_us: int | None
     told_us: int
-    attempts: tuple[AttemptFacts, ...]
+    attempts: tuple[AttemptTimeline, ...]
     readings: tuple[Reading, ...]
 
 
@@ -122,13 +122,13 @@ def time_of(text: str | None) -> datetime | None:
         raise TrackBroken(f"A body holds {text!r} where a time has to be.") from error
 
 
-def time_facts(state: RunState) -> RunFacts:
+def timeline(state: RunState) -> RunTimeline:
     """Return what the track says about time."""
     declared_us = micros(state.declared_at)
     attempts = tuple(_attempts(state, declared_us))
     told_us = _latest(declared_us, *(_moments(attempts[-1]) if attempts else ()))
     finished_us = None if state.finished_at is None else max(told_us, micros(state.finished_at))
-    return RunFacts(
+    return RunTimeline(
         run_id=state.run_id,
         declared_us=declared_us,
         finished_us=finished_us,
@@ -138,7 +138,7 @@ def time_facts(state: RunState) -> RunFacts:
     )
 
 
-def _attempts(state: RunState, declared_us: int) -> Iterator[AttemptFacts]:
+def _attempts(state: RunState, declared_us: int) -> Iterator[AttemptTimeline]:
     steps_s = {c.ref.manifest_sha256: _steps_s(c.body.spent) for c in state.checkpoints}
     newest = _newest_commits(state)
     now_us, excluded = declared_us, frozenset[str]()
@@ -157,14 +157,14 @@ def _facts(
     excluded: frozenset[str],
     steps_s: dict[str, float | None],
     commit: tuple[int, TimeSpent | None] | None,
-) -> AttemptFacts:
+) -> AttemptTimeline:
     opened, placed = attempt.opened, attempt.placed
     opened_us = max(now_us, micros(attempt.opened_at))
     placed_us = _after(opened_us, attempt.placed_at)
     restored_us = _after(_latest(opened_us, placed_us), attempt.restored_at)
     restored = attempt.restored
     came_from = None if restored is None else _source(state, restored.checkpoint, steps_s)
-    return AttemptFacts(
+    return AttemptTimeline(
         attempt_id=attempt.attempt_id,
         opened_us=opened_us,
         placed_us=placed_us,
@@ -239,7 +239,7 @@ def _newest_commits(state: RunState) -> dict[int, tuple[int, TimeSpent | None]]:
     return newest
 
 
-def _readings(state: RunState, attempts: tuple[AttemptFacts, ...]) -> Iterator[Reading]:
+def _readings(state: RunState, attempts: tuple[AttemptTimeline, ...]) -> Iterator[Reading]:
     for told in state.reclassifications:
         closing = attempts[(told.attempt_id or 1) - 1].closing
         if closing is not None:
@@ -252,7 +252,7 @@ def _readings(state: RunState, attempts: tuple[AttemptFacts, ...]) -> Iterator[R
             )
 
 
-def _moments(facts: AttemptFacts) -> tuple[int | None, ...]:
+def _moments(facts: AttemptTimeline) -> tuple[int | None, ...]:
     closed_us = facts.closing.closed_us if facts.closing else None
     return facts.opened_us, facts.placed_us, facts.restored_us, closed_us
 

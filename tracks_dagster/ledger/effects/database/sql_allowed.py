@@ -1,4 +1,4 @@
-"""What a query of `tracks sql` may name: the ledger's tables, its views, functions that only compute.
+"""What a query of `tracks sql` may be: one SELECT of the ledger's tables, views and known functions.
 
 A read-only transaction is no wall: on Postgres functions write files and large objects, send notices,
 hold locks and read other files in one. So what is not listed here is refused, by name and as parsed,
@@ -7,12 +7,17 @@ before anything is executed; and so is a form of the language that is not known 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from tracks_dagster.ledger.effects.database.tables import metadata
-from tracks_dagster.ledger.effects.database.views import views
+import duckdb
+import sqlalchemy as sa
+
+from tracks_dagster.ledger.effects.database.tables import metadata, views
 from tracks_dagster.track.errors import InvalidInput
 
 Tree = dict[str, Any]  # of a query, as DuckDB's parser writes it
@@ -217,3 +222,155 @@ def every_node(tree: Any) -> Iterator[Tree]:
             yield node
         children = node.values() if isinstance(node, dict) else node
         left += [child for child in children if isinstance(child, dict | list)]
+
+
+# --- the text -------------------------------------------------------------------------------------
+#
+# It is reduced to what DuckDB's and Postgres' lexers cut into the same words: what one reads as a
+# comment or as the inside of a string the other might execute. So comments are removed here, and a form
+# that only one of the two knows is refused: `E'…'`, `U&"…"`, `$$…$$`, backticks, comments in comments,
+# other white space than ASCII's.
+
+_PARTS = re.compile(
+    r"""
+    (?P<string>'(?:[^'\0]|'')*')
+    | (?P<name>"(?:[^"\0]|"")+")
+    | (?P<comment>--[^\r\n]*|/\*(?:(?!/\*|\*/).)*\*/)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*|[0-9][A-Za-z0-9_.]*)
+    | (?P<space>[ \t\r\n]+)
+    | (?P<sign>[-,.;:()\[\]{}+*/%<>=!~|&^#?@])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+def comparable_text(query: str) -> tuple[str, frozenset[str]]:
+    """Return `query` without comments, and the names in it that hold an upper-case letter in quotes.
+
+    Postgres tells those from the same name in lower case, DuckDB does not. Raises InvalidInput, with
+    the place, for what the two might read differently.
+    """
+    kept: list[str] = []
+    exact_names: set[str] = set()
+    at, before = 0, ""
+    while at < len(query):
+        part = _PARTS.match(query, at)
+        is_quoted = part is not None and part.lastgroup in ("string", "name")
+        if part is None or (is_quoted and before in ("word", "string", "name", "&")):
+            raise InvalidInput(_unclear(query, at))
+        if (is_name := part.lastgroup == "name") and part.group() != part.group().lower():
+            exact_names.add(part.group()[1:-1].replace('""', '"'))
+        kept.append(" " if part.lastgroup == "comment" else part.group())
+        before = (
+            "name" if is_name else part.group() if part.group() == "&" else part.lastgroup or ""
+        )
+        at = part.end()
+    try:
+        return "".join(kept).encode().decode(), frozenset(exact_names)
+    except UnicodeEncodeError as error:
+        raise InvalidInput(_unclear(query, error.start)) from error
+
+
+def _unclear(query: str, at: int) -> str:
+    found = ascii(query[max(at - 10, 0) : at + 10])
+    return (
+        f"The query cannot be read: character {at + 1}, in {found}, may mean different things to the "
+        "databases it may run on. Write strings as '…' (a quote in one as '') after a space, names "
+        'as they are or "…", and neither $, `, a backslash, nor a comment within a comment.'
+    )
+
+
+# --- the query, as DuckDB's parser reads it; nothing is executed ----------------------------------
+
+CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
+
+# Parts of a query that stand for columns without naming them.
+_NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """One SELECT, of what is allowed. query: without comments. tables: those of the ledger, and its
+    views, that it may read.
+
+    words: every name and literal in it, in lower case; None when any column may be read. named:
+    functions and attributes in it.
+    """
+
+    query: str
+    tables: tuple[sa.Table, ...]
+    words: frozenset[str] | None
+    named: Named
+
+    def columns(self, table: sa.Table) -> list[sa.Column[Any]]:
+        """Return the columns of `table` that the query may read, at least one."""
+        named = [c for c in table.columns if self.words is None or c.name in self.words]
+        return named or list(table.primary_key)[:1]
+
+
+def parse_select(query: str) -> Select:
+    """Return what `query` is; raises InvalidInput when it is not one SELECT of what is allowed."""
+    query, exact_names = comparable_text(query)
+    with closing(duckdb.connect()) as connection:
+        try:
+            statements = connection.extract_statements(query)
+        except duckdb.Error as error:
+            raise InvalidInput(f"The query cannot be read: {first_line(error)}.") from error
+        if len(statements) != 1 or statements[0].type is not duckdb.StatementType.SELECT:
+            found = ", ".join(s.type.name for s in statements) or "nothing"
+            raise InvalidInput(
+                f"`tracks sql` answers one SELECT and changes nothing; got: {found}."
+            )
+        [(text,)] = connection.execute("select json_serialize_sql(?::varchar)", [query]).fetchall()
+    try:
+        tree = json.loads(text)
+    except RecursionError as error:
+        raise InvalidInput(
+            "The query cannot be read: an expression in it is nested too deeply, as "
+            "`1 + 1 + …` of hundreds of terms is; compute the value first, or ask in parts."
+        ) from error
+    nodes = list(every_node(tree))
+    words = {word.lower() for node in nodes for word in _words(node)}
+    known = (*metadata.sorted_tables, *views.sorted_tables)
+    tables = tuple(table for table in known if table.name in words)
+    named = check_allowed(tree, exact_names)
+    return Select(
+        query=query,
+        tables=tables,
+        words=None if _reads_unnamed(nodes) else frozenset(words),
+        named=named,
+    )
+
+
+def too_large(columns: int) -> str:
+    """Say that an answer has too many rows of so many columns."""
+    return (
+        f"The answer has more than {CELLS_MAX // columns:,} rows of {columns} columns; ask for fewer "
+        "columns, for sums, or in parts (order by … limit … offset …)."
+    )
+
+
+def first_line(error: duckdb.Error) -> str:
+    """Return what DuckDB says, without the kind of error and the picture below it."""
+    line = str(error).strip().splitlines()[0]
+    return line.partition("Error: ")[2].rstrip("!.") or line
+
+
+def _words(node: dict[str, Any]) -> Iterator[str]:
+    for value in node.values():
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            yield from (item for item in value if isinstance(item, str))
+
+
+def _reads_unnamed(nodes: list[dict[str, Any]]) -> bool:
+    """Tell whether a column may be read that the query does not name."""
+    if any(node.get("error") or _NAMELESS & {*map(str, node.values())} for node in nodes):
+        return True
+    tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]
+    if any(table.get("column_name_alias") for table in tables):
+        return True  # from notes as n(a, b, c): renamed by position
+    rows = {str(table.get(key)).lower() for table in tables for key in ("alias", "table_name")}
+    names = [node["column_names"] for node in nodes if "column_names" in node]
+    return any(len(path) == 1 and path[0].lower() in rows for path in names)  # a row as a value

@@ -1,1 +1,0 @@
-"""`tracks sql`: one SELECT over the ledger, which it cannot change."""

@@ -13,7 +13,7 @@ from tests.pools import CLUSTER, HOUR_S, POOL, clustered
 from tracks_dagster.attempts.effects.draining import drain_node
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.checkpoints.effects.cadence import advise_cadence
-from tracks_dagster.holds.effects.pools import Pools
+from tracks_dagster.holds.effects.holds import Pools
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.ledger.effects.projector import Projector

@@ -67,7 +67,7 @@ def test_lineage_tells_the_chain_attempt_by_attempt(story: Story, call: Call) ->
     chain = [line for line in told.stdout.splitlines() if "└" in line]
     assert ["a03" in chain[0], "a02" in chain[1], "a01" in chain[2]] == [True] * 3
     assert "from step 20, up to its checkpoint of step 30" in chain[1]
-    assert "from the beginning, up to its checkpoint of step 20" in chain[2]
+    assert "from step 0, up to its checkpoint of step 20" in chain[2]
 
 
 @pytest.mark.parametrize(

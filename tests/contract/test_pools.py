@@ -7,7 +7,7 @@ from datetime import timedelta
 from tests.bodies import BEGIN
 from tests.fakes import FakeObjectStore
 from tests.histories import History
-from tracks_dagster.holds.effects.pools import Pools
+from tracks_dagster.holds.effects.holds import Pools
 from tracks_dagster.holds.storm import StormRule
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger

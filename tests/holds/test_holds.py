@@ -8,8 +8,7 @@ from tests.bodies import BEGIN, TRAIN
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tests.holds.test_source_quarantines import hold
-from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.holds.effects.pools import Pools
+from tracks_dagster.holds.effects.holds import Holds, Pools
 from tracks_dagster.holds.effects.quarantines import quarantine_snapshot, release_snapshot
 from tracks_dagster.holds.hold import (
     HoldAct,

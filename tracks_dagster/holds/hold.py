@@ -2,8 +2,8 @@
 
 *Quarantine* is an act: a person, a rule or a machine records that something is not to be trusted. A
 *hold* is the effect of an act: of a quarantine on the thing and on all that descends from it, of a
-loss on branches, of a stop on its run, of a storm on its pool. A hold is never recorded: it follows at
-each reading from the record that it names, so one release undoes all that came of one quarantine.
+loss on branches, of a stop on its run, of a storm on its pool. A hold is never recorded: each reading
+derives it from the record that it names, so one release undoes all that came of one quarantine.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import pool_track, run_track
 
-WHY_CHARACTERS_MAX = 300  # of a quarantine's why in a sentence, which stands in a record
+WHY_CHARACTERS_MAX = 300  # of a quarantine's why, in a sentence that goes into a record
 
 
 class HoldAct(StrEnum):
     """What led to a hold, and so what ends it."""
 
     QUARANTINE = "quarantine"  # a release, or its time
-    LOSS = "loss"  # nothing: the bytes are gone, or their own run believes them no more
+    LOSS = "loss"  # nothing: the bytes are gone, or their own run quarantined them
     STOP = "stop"  # nothing: the run is finished
     STORM = "storm"  # a quiet pool
 
@@ -68,7 +68,7 @@ class Hold:
 
     @property
     def words(self) -> str:
-        """What follows the name of what is held: "descends from …", "was deleted and …"."""
+        """The sentence about `what` without its subject: "descends from …", "was deleted and …"."""
         if self.act is not HoldAct.QUARANTINE:
             return self.why
         through = f", through {self.through}" if self.through else ""
@@ -80,7 +80,7 @@ class Hold:
 
     @property
     def words_of_source(self) -> str:
-        """What follows the name of the source itself."""
+        """The same about the source itself."""
         return (
             f"is in quarantine: {self._short_why} ({self.by}, record {self.seq} of "
             f"{self.track}). {self.release} releases it."
@@ -88,7 +88,7 @@ class Hold:
 
     @property
     def sentence(self) -> str:
-        """What is held, and why."""
+        """What is on hold, and why."""
         is_source = bool(self.source) and self.called == self.source
         return f"{self.called} {self.words_of_source if is_source else self.words}"
 
@@ -133,13 +133,13 @@ def find_hold(holds: Iterable[Hold], act: HoldAct, what: str) -> Hold | None:
 
 
 def loss_of_source(state: RunState, holds: Iterable[Hold]) -> Hold | None:
-    """Return the one of `holds` by which the run lost what it branched from; None where it did not."""
+    """Return the hold for the loss of what the run branched from; None where it is not lost."""
     source = state.declared.branched_from
     return find_hold(holds, HoldAct.LOSS, key_of_checkpoint(source)) if source is not None else None
 
 
 def oldest(holds: Iterable[Hold]) -> Hold | None:
-    """Return the hold to tell of first; the others are met once it is released. None without one."""
+    """Return the hold to name first; the others appear once it is released. None without one."""
     return min(holds, key=age, default=None)
 
 
@@ -148,7 +148,7 @@ def age(hold: Hold) -> tuple[datetime, str, int]:
     return hold.at or datetime.max.replace(tzinfo=UTC), hold.track, hold.seq or 0
 
 
-# --- what the track of a run or a pool says -------------------------------------------------------
+# --- holds from the track of a run or a pool -------------------------------------------------------
 
 
 def stop_of(state: RunState) -> Hold | None:
@@ -169,7 +169,7 @@ def stop_of(state: RunState) -> Hold | None:
 
 
 def loss_for_branch(state: RunState | None, ref: CheckpointRef) -> Hold | None:
-    """Return why a run that branched from `ref` may not go on from it; None where it may.
+    """Return why a run that branched from `ref` may not resume from it; None where it may.
 
     state: of the run that `ref` is of. Its rollback, which only leaves `ref` behind, takes nothing from
     its branches.
@@ -181,7 +181,7 @@ def loss_for_branch(state: RunState | None, ref: CheckpointRef) -> Hold | None:
 
 
 def loss(state: RunState | None, ref: CheckpointRef) -> Hold | None:
-    """Return why nothing new may begin at `ref`, by the track of its own run; None where it may."""
+    """Return why nothing new may start from `ref`, by the track of its own run; None where it may."""
     checkpoint = state.checkpoint(ref.manifest_sha256) if state is not None else None
     if checkpoint is not None and checkpoint.is_resumable:
         return None
@@ -219,14 +219,14 @@ def nodes_in_quarantine(state: PoolState, now: datetime) -> tuple[Hold, ...]:
     )
 
 
-# --- where an attempt begins all the same ---------------------------------------------------------
+# --- where an attempt may start under holds -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanStart:
-    """Where an attempt may begin: resume None is the beginning. words: what was left out, or empty.
+    """Where an attempt may start: at step 0 where resume is None. words: what was left out, or empty.
 
-    hold: why it may begin nowhere, told in `words`; None where it may.
+    hold: why it may start nowhere, in `words` too; None where it may.
     """
 
     resume: CheckpointRef | None
@@ -243,7 +243,7 @@ def clean_start(
 ) -> CleanStart:
     """Return `asked`, or the newest checkpoint before it that descends from nothing in quarantine.
 
-    Then what the run branched from, where it still offers that. Never restarts a run from step 0 by
+    Else what the run branched from, where that is still there. Never restarts a run from step 0 by
     itself: discarding progress needs a person. given_up: what a rollback passes over.
     """
     quarantined = {hold.what: hold for hold in holds if hold.act is HoldAct.QUARANTINE}

@@ -1,4 +1,4 @@
-"""What descends from what: things by name, and how marks flow through a run. Pure.
+"""Lineage: things by name, and how marks pass from one to the next through a run. Pure.
 
     snapshot, node, code ──▶ attempt ──▶ checkpoint ──▶ attempts that resume from it ──▶ …
                                              └──▶ eval ──▶ promotion
@@ -91,7 +91,7 @@ def parse_thing(text: str) -> Thing:
 
 
 def _hint(kind: ThingKind, name: str) -> str:
-    """Return what a name lacks of its kind's form, with a space before it; empty for other errors."""
+    """Return a hint for a shortened name, with a space before it; empty where none helps."""
     shortest = f"The first {PREFIX_CHARACTERS_MIN} or more digits are needed"
     if kind is ThingKind.SNAPSHOT:
         dataset, _, digits = name.partition("@")
@@ -141,11 +141,11 @@ def is_code(name: str, code: CodeVersion, environment_sha256: str | None) -> boo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
-    """Which samples of the order that its seed gives an attempt used: those from `cursor_from` up to,
-    not including, `cursor_to`, without the `skipped` ranges between. None: not told by the records.
+    """The samples that an attempt used, by place in the order of its seed.
 
-    is_at_least: it may have used more than its newest commit tells: it was open then, or its journal
-    did not come through.
+    From `cursor_from` up to, not including, `cursor_to`, without the `skipped` ranges between. None:
+    the records do not say. is_at_least: it may have used more than its newest commit says: it was open
+    then, or its journal was lost.
     """
 
     cursor_from: int | None
@@ -155,7 +155,7 @@ class Consumed:
 
     @property
     def words(self) -> str:
-        """What a person reads."""
+        """The samples in words."""
         if self.cursor_from is None or self.cursor_to is None:
             return "samples that its records do not number"
         without = ", ".join(f"{first} to {last}" for first, last in self.skipped)
@@ -183,8 +183,10 @@ def skipped_samples(
 
 
 def ran_a_step(state: RunState, attempt: AttemptState) -> bool:
-    """Whether the records show that the attempt used any sample: by its end, or by a commit after
-    the step that it began from. Of an open attempt what its newest commit tells."""
+    """Whether the records show that the attempt used any sample: by its end, or by a commit.
+
+    A commit counts after the step that it started from.
+    """
     ended = attempt.ended
     if ended is not None:
         if ended.last_step is not None and ended.last_step > attempt.resumed_step:
@@ -235,7 +237,7 @@ def carried(
 
 
 def _merged(older: Mapping[str, Mark], newer: Mapping[str, Mark]) -> Mapping[str, Mark]:
-    """Return both; the same object where one is empty: most runs carry nothing, or all the same."""
+    """Return both; the same object where one is empty: most runs carry no marks, or one set of them."""
     if not newer:
         return older
     return {**older, **newer} if older else newer

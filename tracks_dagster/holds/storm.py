@@ -1,4 +1,4 @@
-"""A storm in a compute pool: many attempts end there within minutes, so retries into it pause.
+"""A storm: many attempts end in one compute pool within minutes, so retries into it pause.
 
 What ends so often together has one cause outside of the runs (a power cut, a store that is down, a
 scheduler that takes everything), and retries at once would only spend budgets on it. The pause lasts
@@ -54,8 +54,10 @@ class PoolEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """A compute pool of late. ends: attempts that ended otherwise than meant, in any order, at least
-    those inside the window; run_count: training runs that it works for and that are not over."""
+    """Recent ends in a compute pool, in any order; those as meant are not counted.
+
+    ends: at least those inside the window; run_count: unfinished training runs that use the pool.
+    """
 
     pool: str
     ends: Sequence[PoolEnd] = ()
@@ -63,7 +65,7 @@ class PoolView:
 
 
 def find_storm(view: PoolView, rule: StormRule, now: datetime) -> Hold | None:
-    """Return the hold of a storm on a pool, or None. More ends never make a storm into none.
+    """Return the hold of a storm on a pool, or None. More ends never end a storm.
 
     at: of the newest end; until: when the pool was quiet for long enough, if nothing else ends there.
     """
@@ -102,5 +104,5 @@ def pause_ends_at(storm: Hold, rule: StormRule, ended_at: datetime, share: float
 
 
 def latest_at(rule: StormRule, ended_at: datetime) -> datetime:
-    """Return the time from which on no storm puts off the retry of what ended at `ended_at`."""
+    """Return when the retry of what ended at `ended_at` stops waiting for any storm."""
     return ended_at + timedelta(seconds=rule.pause_s_max)

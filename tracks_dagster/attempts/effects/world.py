@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from tracks_dagster.attempts.ports import LauncherOf, Orchestrator, OrchestratorRun
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.holds.effects.pools import Pools
+from tracks_dagster.holds.effects.holds import Holds, Pools
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.user_rules import NO_RULES, UserRules

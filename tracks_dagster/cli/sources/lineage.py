@@ -16,14 +16,14 @@ from tracks_dagster.cli.common import (
     recorded,
     seq_of,
 )
-from tracks_dagster.holds.effects.blast import blast
-from tracks_dagster.holds.effects.descent import ancestors, descendants
-from tracks_dagster.holds.effects.holds import quarantined_sources
-from tracks_dagster.holds.effects.lineage_text import (
+from tracks_dagster.holds.effects.blast import (
     ancestors_lines,
+    blast,
     blast_lines,
     descendants_lines,
 )
+from tracks_dagster.holds.effects.descent import ancestors, descendants
+from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.quarantines import quarantine_source, release_source
 from tracks_dagster.holds.effects.things import find_exact
 from tracks_dagster.holds.lineage import parse_thing

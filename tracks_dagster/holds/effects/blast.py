@@ -1,11 +1,22 @@
-"""The blast radius of a source: what came of it, what of that is in use, and what is clean and why."""
+"""The blast radius of a source: what came of it, what of that is in use, and what is clean and why.
+
+And lineage as lines for people: bounded, with a count of what was left out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from tracks_dagster.holds.effects.descent import Descendants, Group, descendants
+from tracks_dagster.holds.effects.descent import (
+    Ancestor,
+    Ancestors,
+    Descendants,
+    Group,
+    Named,
+    descendants,
+)
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.quarantines import SOURCES
 from tracks_dagster.holds.effects.things import find_exact
@@ -18,8 +29,7 @@ from tracks_dagster.track.records import format_time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clean:
-    """What descends from nothing of the source, though one might think so, and why. of: the rest of
-    what it is, after `what` and its plural."""
+    """Things that might seem to descend from it, and why not. of: follows `what` in a sentence."""
 
     what: str
     of: str
@@ -29,9 +39,11 @@ class Clean:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blast:
-    """What came of a source. as_of: None for all that is recorded. quarantine: since when nothing may
-    start from it as of then, by whom and why; None where it may. is_promoted: an alias names, or named,
-    a descendant."""
+    """What came of a source.
+
+    as_of: None for all that is recorded. quarantine: since when, by whom and why it is in quarantine;
+    None where it is not. is_promoted: an alias names, or named, a descendant.
+    """
 
     source: str
     as_of: str | None
@@ -43,7 +55,7 @@ class Blast:
 
 _APART = {  # why an attempt of a run that was hit is not
     ThingKind.SNAPSHOT: "they were opened on another one, and resumed from nothing that holds it",
-    ThingKind.CHECKPOINT: "they resumed from other checkpoints, or began before it was there",
+    ThingKind.CHECKPOINT: "they resumed from other checkpoints, or started before it was there",
     ThingKind.NODE: "they ran on other nodes, and resumed from no checkpoint that was saved on it",
     ThingKind.CODE: "no gang of theirs was placed with that code",
     ThingKind.ATTEMPT: "they resumed from checkpoints that the attempt did not work on",
@@ -77,7 +89,7 @@ def blast(tracks: Tracks, ledger: Ledger, thing: Thing, *, as_of: datetime | Non
 
 
 def _clean(kind: ThingKind, hit: Descendants) -> tuple[Clean, ...]:
-    told = (
+    candidates = (
         Clean(
             what="attempt",
             of="",
@@ -92,4 +104,107 @@ def _clean(kind: ThingKind, hit: Descendants) -> tuple[Clean, ...]:
             group=hit.spared,
         ),
     )
-    return tuple(each for each in told if each.group.count)
+    return tuple(each for each in candidates if each.group.count)
+
+
+IN_USE_HERE = "in use as far as this archive knows"  # another run may hold the alias
+LINKS_NAMED_MAX = 20  # attempts of a chain, the nearest first
+NODES_NAMED_MAX = 4
+
+
+def blast_lines(radius: Blast, *, of_archive: bool = False) -> Iterator[str]:
+    """Yield what came of a source: first what is in use, then all of it, then what is clean.
+
+    of_archive: read from an exported run, which does not know other runs that took an alias since.
+    """
+    as_of = f" as of {radius.as_of}" if radius.as_of else ""
+    when = "in use then" if radius.as_of else "in use now"
+    yield f"{radius.source}{as_of}: {_sum(radius.hit, when=IN_USE_HERE if of_archive else when)}"
+    if radius.quarantine is not None:
+        yield f"  in quarantine {radius.quarantine}"
+    yield from descendants_lines(radius.hit, of_archive=of_archive)
+    for each in radius.clean:
+        what = _count(each.group.count, each.what)
+        yield f"clean: {what}{each.of}: {each.why}"
+        yield from _named_lines(each.group, {})
+
+
+def descendants_lines(hit: Descendants, *, of_archive: bool = False) -> Iterator[str]:
+    """Yield each kind downstream with its count and the newest by name; of_archive: as there."""
+    shown = {"in use": IN_USE_HERE} if of_archive else {}
+    for what, group in (
+        ("promotion", hit.promotions),
+        ("checkpoint", hit.checkpoints),
+        ("eval", hit.evals),
+        ("attempt", hit.attempts),
+    ):
+        if group.count:
+            yield f"{_count(group.count, what)}{_statuses(group, shown)}"
+            yield from _named_lines(group, shown)
+
+
+def ancestors_lines(found: Ancestors) -> Iterator[str]:
+    """Yield the attempts that a thing rests on, the nearest first, each below what came of it."""
+    for depth, link in enumerate(found.chain[:LINKS_NAMED_MAX]):
+        yield f"{'  ' * min(depth, 8)}└ {_link(link)}"
+    left = len(found.chain) - LINKS_NAMED_MAX
+    if left > 0 or found.is_cut:
+        more = "more than can be followed" if found.is_cut else f"{left} more attempts"
+        yield f"  … and {more}; --json lists up to 1000"
+    if found.missing is not None:
+        yield f"  what came before is not known: the ledger does not hold {found.missing}"
+
+
+def _sum(hit: Descendants, *, when: str) -> str:
+    if not any((hit.attempts.count, hit.checkpoints.count, hit.evals.count, hit.promotions.count)):
+        return "nothing descends from it."
+    in_use = (hit.promotions.counts or {}).get("in use", 0)
+    aliases = _count(in_use, "alias", "aliases") if in_use else "no alias"
+    used = f"{aliases} {when} rest{'' if in_use > 1 else 's'} on it"
+    return (
+        f"{_count(hit.attempts.count, 'attempt')} in {_count(hit.run_count, 'run')} and "
+        f"{_count(hit.checkpoints.count, 'checkpoint')} descend from it; {used}."
+    )
+
+
+def _link(link: Ancestor) -> str:
+    up_to = "" if link.up_to_step is None else f", up to its checkpoint of step {link.up_to_step}"
+    used = link.consumed.words if link.consumed is not None else "no sample of its own"
+    nodes = ", ".join(link.nodes[:NODES_NAMED_MAX]) or "nowhere yet"
+    more = (
+        f" and {len(link.nodes) - NODES_NAMED_MAX} more"
+        if len(link.nodes) > NODES_NAMED_MAX
+        else ""
+    )
+    commit = (link.git_commit or "no commit")[:12]
+    start = f"from step {link.from_step}" if link.from_step else "from step 0"
+    return (
+        f"{link.attempt} {start}{up_to}: {used} of {link.snapshot}, on {nodes}{more}, "
+        f"code {commit} ({link.package_version})"
+    )
+
+
+def _named_lines(group: Group, shown: Mapping[str, str]) -> Iterator[str]:
+    for each in group.newest:
+        yield f"  {_name(each, shown)}"
+    if group.count > len(group.newest):
+        yield f"  … and {group.count - len(group.newest)} older"
+
+
+def _name(named: Named, shown: Mapping[str, str]) -> str:
+    status = shown.get(named.status, named.status)
+    more = ", ".join(part for part in (status, named.detail) if part)
+    return f"{named.thing} ({named.at[:19]}Z{f', {more}' if more else ''})"
+
+
+def _statuses(group: Group, shown: Mapping[str, str]) -> str:
+    if not group.counts:
+        return ":"
+    parts: Sequence[str] = [
+        f"{n} {shown.get(status, status)}" for status, n in sorted(group.counts.items())
+    ]
+    return f" ({', '.join(parts)}):"
+
+
+def _count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n} {one if n == 1 else many or f'{one}s'}"

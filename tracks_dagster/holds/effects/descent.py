@@ -1,7 +1,7 @@
-"""What a thing rests on, and what came of it, by the ledger: one statement each, however much there is.
+"""Ancestors and descendants of a thing, by the ledger: one statement each, however many there are.
 
 Counts are of everything, names only of the newest. As of a time, only records up to then count: an
-attempt that was open consumed what its newest commit then told, and resumed from what was known then.
+open attempt consumed what its newest commit by then says, and resumed from what was known then.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Descendants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ancestor:
-    """One attempt that a thing rests on. up_to_step: of its checkpoint that was gone on from, None for
-    the newest state; did_work: whether a step of its own is in that.
+    """One attempt that a thing rests on. up_to_step: of its checkpoint that the next one resumed from,
+    None for the newest state; did_work: whether a step of its own is in that.
 
     consumed: what it used for it; None where it used nothing. reason: the newest reading of its end
     by then; None while it was open.
@@ -291,14 +291,14 @@ def newest_consumed(row: Row, until: datetime) -> Consumed | None:
         is_at_least = row["cursor_to"] is None and row["last_step"] != row["newest_step"]
         has_moved = (row["cursor_to"] or 0) > (row["cursor_from"] or 0)
         worked = worked or row["last_step"] is not None or has_moved
-    told = [cursor for cursor in cursors if cursor is not None]
+    known = [cursor for cursor in cursors if cursor is not None]
     if not worked:
         return None
-    used = consumed_between(row, row["cursor_from"], max(told, default=None))
+    used = consumed_between(row, row["cursor_from"], max(known, default=None))
     return replace(used, is_at_least=is_at_least)
 
 
-def consumed_between(row: Row, begin: int | None, end: int | None) -> Consumed:
+def consumed_between(row: Row, first: int | None, end: int | None) -> Consumed:
     """Return the samples between two cursors, without what the config of `row` skips."""
     config = json.loads(row["config_json"])
-    return Consumed(cursor_from=begin, cursor_to=end, skipped=skipped_samples(config, begin, end))
+    return Consumed(cursor_from=first, cursor_to=end, skipped=skipped_samples(config, first, end))

@@ -1,24 +1,23 @@
-"""Read the holds on a thing: what other tracks, and the ledger's pools, say against a start from it.
+"""Read the holds on a thing: reasons in other tracks, and in the pools, not to start from it.
 
 A quarantine is one record, of a dataset's track for a snapshot, of a pool's for a node that fails too
-often, of the track of quarantines for all else. That a checkpoint descends from a source in quarantine
-stands nowhere: it is found at each reading, so a release undoes it by one record too.
+often, of the track of quarantines for all else. No record says that a checkpoint descends from a source
+in quarantine: each reading finds it, so a release undoes it by one record too.
 
-Every decision reads the holds right before it appends. They stand in another track than the one that it
-appends to, so one that is recorded within that moment is missed by this decision: what it started then
-descends from a source in quarantine, is shown so from the next reading on, and the next decision about
-it (a retry, an eval, a promotion) refuses. What runs goes on, and a gang that finds the checkpoint it
-was opened with corrupt falls back by its own run's track alone.
+Every decision reads the holds right before it appends. They are in another track than the one that it
+appends to, so it misses one that is recorded within that moment: what it started then descends from a
+source in quarantine, is shown so from the next reading on, and the next decision about it (a retry, an
+eval, a promotion) refuses. What runs continues, and a gang that finds its checkpoint corrupt falls back
+by its own run's track alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import takewhile
 
-from tracks_dagster.holds.effects.pools import Pools
 from tracks_dagster.holds.effects.things import Exact, as_it_was, find_exact
 from tracks_dagster.holds.hold import (
     Hold,
@@ -41,19 +40,25 @@ from tracks_dagster.holds.lineage import (
     is_code,
     ran_a_step,
 )
+from tracks_dagster.holds.storm import PoolEnd, PoolView, StormRule, find_storm
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import CodeVersion, SnapshotRef
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.placement import nodes_of, pool_of
-from tracks_dagster.track.records import Record
+from tracks_dagster.track.reasons import ReasonFamily
+from tracks_dagster.track.records import Record, format_time
 from tracks_dagster.track.states import dataset_state, quarantine_state, run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.quarantine_state import SourceQuarantine
 from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.track.track import QUARANTINES_TRACK, dataset_track, run_track
 
 ID_CHARACTERS = 12  # of a snapshot's id in a name
+ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
+# A person asked this attempt to leave its node: no interruption.
+IS_MOVED = "termination_reason = 'node_drained' and rule = 'stop_requested'"
 
 BySource = Mapping[str, Hold]  # what a thing descends from: the hold of each source, by its name
 _Flows = tuple[Mapping[int, BySource], Mapping[str, BySource]]
@@ -73,11 +78,11 @@ def quarantined_sources(
 
 
 class Holds:
-    """Reads each track and each pool once: make one for a decision, or for a tick's. What somebody else
-    decided since is met by the next one. Safe for several threads, which may read the same at once.
+    """Reads each track and each pool once: make one for each decision or tick.
 
-    pools: what ended where of late; without it there are no storms. as_of: count only records up to
-    then, where states are not given.
+    The next one sees what somebody else decided since. Safe for several threads, which may read the
+    same at once. pools: recent ends by pool; without it there are no storms. as_of: count only
+    records up to then, where states are not given.
     """
 
     def __init__(
@@ -97,8 +102,9 @@ class Holds:
     def on_run(
         self, state: RunState, now: datetime, *, snapshot: SnapshotRef | None = None
     ) -> tuple[Hold, ...]:
-        """Return every hold on the run's next attempt, but for those on nodes, which are asked for once
-        its pool is chosen, and the run's stop, which its state has.
+        """Return every hold on the run's next attempt, except on nodes and the run's stop.
+
+        Nodes are asked for once its pool is chosen; its state has the stop.
 
         snapshot: that the attempt would train on; None: the newest attempt's.
         """
@@ -110,8 +116,10 @@ class Holds:
         return (*(hold for hold in found if hold is not None), *self.on_lineage(state))
 
     def on_snapshot(self, ref: SnapshotRef) -> Hold | None:
-        """Return the quarantine of a snapshot; None as well for one that no track here knows: a store
-        that was moved without its datasets."""
+        """Return the quarantine of a snapshot, or None.
+
+        None as well for one that no track here knows: a store that was moved without its datasets.
+        """
         if ref not in self._snapshots:
             self._snapshots[ref] = self._snapshot_hold(ref)
         return self._snapshots[ref]
@@ -126,8 +134,7 @@ class Holds:
         return self._losses[ref]
 
     def on_lineage(self, state: RunState) -> tuple[Hold, ...]:
-        """Return the quarantines that the run's code, or a checkpoint that it may resume from, descends
-        from: the oldest of each."""
+        """Return the oldest quarantine of its code and of each checkpoint that it may resume from."""
         by_checkpoint, source = self.of_checkpoints(state), state.declared.branched_from
         found = [(ref, by_checkpoint.get(ref.manifest_sha256, {})) for ref in state.resumable]
         if source is not None:
@@ -198,7 +205,7 @@ class Holds:
         }
 
     def of_exact(self, found: Exact) -> BySource:
-        """Return what a thing descends from, by source; of one that was not there yet, nothing."""
+        """Return what a thing descends from, by source; nothing where it was not there yet."""
         was = as_it_was(found, self._as_of) if self._as_of is not None else found
         if was is None:
             return {}
@@ -344,3 +351,53 @@ def _on_checkpoint(ref: CheckpointRef, sources: BySource) -> Hold:
     """Return the hold of the oldest source as that on a checkpoint which descends from it."""
     hold = min(sources.values(), key=age)
     return replace(hold, what=key_of_checkpoint(ref), called=called_checkpoint(ref))
+
+
+class Pools:
+    """Recent ends in each compute pool, by the ledger. Looks at each pool once: make one for a tick."""
+
+    def __init__(self, ledger: Ledger, rule: StormRule, *, now: datetime) -> None:
+        self._ledger = ledger
+        self._rule = rule
+        self._since = now - timedelta(seconds=rule.window_s)
+        self._views: dict[str, PoolView] = {}
+
+    def storm(self, pool: str, now: datetime) -> Hold | None:
+        """Return the hold of a storm in the pool at `now`; None where there is none."""
+        return find_storm(self.view(pool), self._rule, now)
+
+    def view(self, pool: str) -> PoolView:
+        """Return the ends of the pool inside the window, and how many runs it works for."""
+        if pool not in self._views:
+            self._views[pool] = PoolView(
+                pool=pool, ends=self._ends(pool), run_count=self._run_count(pool)
+            )
+        return self._views[pool]
+
+    def _ends(self, pool: str) -> tuple[PoolEnd, ...]:
+        rows = self._ledger.query(
+            "select run_id, attempt_id, ended_at from training_attempts where pool = :pool "
+            "and ended_at > :since and reason_family <> :as_meant "
+            f"and not ({IS_MOVED}) "  # a person emptied its node
+            "order by ended_at desc limit :ends_max",
+            {
+                "pool": pool,
+                "since": format_time(self._since),
+                "as_meant": ReasonFamily.AS_MEANT.value,
+                "ends_max": ENDS_MAX,
+            },
+        )
+        return tuple(
+            PoolEnd(run_id=row["run_id"], attempt_id=row["attempt_id"], ended_at=row["ended_at"])
+            for row in rows
+        )
+
+    def _run_count(self, pool: str) -> int:
+        # From the runs that are not over, not from all attempts of the pool: hence no index on `pool`.
+        rows = self._ledger.query(
+            "select count(*) as n from training_runs r join training_attempts a "
+            "on a.run_id = r.run_id and a.attempt_id = r.attempt_count "
+            "where r.state = :running and coalesce(a.pool, '') = :pool",
+            {"running": RunLifecycle.RUNNING.value, "pool": pool},
+        )
+        return int(rows[0]["n"])

@@ -1,4 +1,4 @@
-"""What a person is told of holds: refused starts, where a next attempt begins, and what is on hold."""
+"""Starts under holds: refused ones, where a next attempt starts, and what is on hold, in words."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ STEPS_MAX = 10  # of a run, the newest, that are named
 def refuse_declaration(
     tracks: Tracks, run_id: str, code: CodeVersion, source: CheckpointRef | None
 ) -> None:
-    """Raise InvalidInput when a run would be declared with code, or as a branch of a checkpoint, that
-    is or descends from a source in quarantine."""
+    """Raise InvalidInput for a new run whose code, or whose source, descends from one in quarantine."""
     holds, doing = Holds(tracks), f"{run_id} cannot be declared"
     hold = oldest(holds.of_code(code).values())
     if hold is not None:
@@ -42,7 +41,7 @@ def refuse_declaration(
 def start_or_refuse(
     state: RunState, snapshot: SnapshotRef, holds: Sequence[Hold], *, doing: str
 ) -> CleanStart:
-    """Return where an attempt on `snapshot` that is opened now begins.
+    """Return where an attempt on `snapshot` that is opened now starts.
 
     holds: as `Holds.on_run` gives them; doing: what was attempted. Raises InvalidInput when the
     snapshot, the run or all that it could resume from is on hold, naming the source, its record and
@@ -59,8 +58,10 @@ def start_or_refuse(
 
 
 def next_start(holds: Holds, state: RunState) -> CleanStart:
-    """Return where the run's next attempt may begin, as far as quarantines and the loss of what it
-    branched from go; raises TrackBroken."""
+    """Return where the run's next attempt may start, by quarantines and the loss of its source.
+
+    Raises TrackBroken.
+    """
     found, lost = holds.on_lineage(state), holds.on_source(state)
     hold = find_hold(found, HoldAct.QUARANTINE, key_of_run(state.run_id))
     if hold is None and not state.resumable:
@@ -71,8 +72,11 @@ def next_start(holds: Holds, state: RunState) -> CleanStart:
 
 
 def describe_sources(holds: Holds, state: RunState) -> tuple[str, ...]:
-    """Return a sentence for each source in quarantine that the run, what it branched from or any of its
-    checkpoints descends from, oldest first; where another track cannot be read, that one."""
+    """Return a sentence for each source in quarantine that the run descends from, oldest first.
+
+    Counted are its code, what it branched from, its attempts and its checkpoints. Where another track
+    cannot be read, a sentence about that one.
+    """
     source = state.declared.branched_from
     try:
         checkpoints = holds.of_checkpoints(state)
@@ -87,12 +91,12 @@ def describe_sources(holds: Holds, state: RunState) -> tuple[str, ...]:
 
 
 def not_known(error: TrackBroken) -> str:
-    """Say that it cannot be told what is in quarantine."""
+    """Return the sentence for quarantines that cannot be read."""
     return f"Whether it descends from a source in quarantine is not known: {error}"
 
 
 def _describe(state: RunState, checkpoints: Mapping[str, BySource], key: str, hold: Hold) -> str:
-    """Name the source, and the steps of the run's checkpoints that nothing starts from for it."""
+    """Name the source, and the steps of the run's checkpoints that it puts on hold."""
     steps = [
         str(c.ref.step)
         for c in state.checkpoints

@@ -1,4 +1,4 @@
-"""Ask for the end of a run or of its open attempt, in a person's name.
+"""Request the end of a run or of its open attempt, in a person's name.
 
 Only the request is written here: the supervisor drains the gang when it sees it, the watcher closes
 what nobody supervises.

@@ -1,7 +1,7 @@
 """Find what a person's `kind:name` names: the one thing, or the nearest names there are.
 
-Names come from the tracks where a run or dataset says which, and from the ledger where nothing does: a
-manifest's sha256, a commit, a node.
+A name with a run or dataset in it is looked up in that one's track; others (a manifest's sha256, a
+commit, a node) in the ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tracks_dagster.track.text.nearest import did_you_mean, instead
 class Exact:
     """One thing that there is.
 
-    text: what names it and nothing else, as a record of a quarantine does; called: as people name it.
+    text: its unambiguous name, as a quarantine's record has it; called: as people name it.
     state: of the run that it belongs to; the others: what it is or rests on.
     """
 
@@ -81,7 +81,7 @@ def find_exact(tracks: Tracks, ledger: Ledger | None, thing: Thing) -> Exact:
 
 
 def as_it_was(thing: Exact, until: datetime) -> Exact | None:
-    """Return what `thing` named then: of an eval or a promotion the newest one by then, not of now.
+    """Return what `thing` named at that time: of an eval or a promotion the newest one by then.
 
     None for a checkpoint, an eval or a promotion that was not there yet.
     """

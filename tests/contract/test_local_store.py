@@ -317,7 +317,7 @@ def test_addresses_that_name_no_store_are_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreUnsuitable, match="file cannot be unpacked"):  # no archive of a run
         open_store(str(tmp_path / "file"))
-    with pytest.raises(StoreUnavailable, match="a file stands where a folder has to be"):
+    with pytest.raises(StoreUnavailable, match="there is a file where a folder has to be"):
         open_store(str(tmp_path / "file" / "store"))
 
 

@@ -40,8 +40,8 @@ def test_a_table_gives_a_price_to_each_device() -> None:
         ("currency: dollars\nper_device_hour: {cpu: 1}", 1, "three letters, for example USD"),
         ("currency: USD\nper_device_hour:\n  cpu: cheap", 3, "'cheap' is no number from 0"),
         ("currency: USD\nper_device_hour:\n  cpu: -1", 3, "-1 is no number from 0"),
-        ("currency: USD\nper_device_hour: 3", 2, "3 stands where keys with values belong"),
-        ("- currency", 1, "a list stands where keys with values belong"),
+        ("currency: USD\nper_device_hour: 3", 2, "3 is given where keys with values belong"),
+        ("- currency", 1, "a list is given where keys with values belong"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(text: str, line: int, words: str) -> None:

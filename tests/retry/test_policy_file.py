@@ -114,7 +114,7 @@ def test_the_storm_breaker_can_be_switched_off() -> None:
         ("reasons: {completed: {count: 1}}", "is never retried"),
         ("reasons: {hang: {cout: 1}}", "did you mean count?"),
         ("reasons: {hang: 3}", "keys with values"),
-        ("reasons: [hang]", "a list stands where"),
+        ("reasons: [hang]", "a list is given where"),
         ("resons: {}", "did you mean reasons?"),
         ("reasons: {hang: {count: -1}}", "-1 is no count"),
         ("reasons: {hang: {count: 1.5}}", "1.5 is no count"),

@@ -360,7 +360,7 @@ def test_a_broken_track_names_itself_and_what_to_ask_next(
     for uid in "abc":
         other.note(note(uid))
     edited(store, 1)
-    asks = r"`tracks explain r-1` tells them; `tracks fsck` tells what is wrong"
+    asks = r"`tracks explain r-1` shows them; `tracks fsck` shows what is wrong"
     with pytest.raises(TrackBroken, match=asks):
         track.refresh()
     store.objects[log_key(NAME, 1)] = b"{"

@@ -46,10 +46,10 @@ CODE_SERVER_S_MAX = 300  # until a code server answers: its own start, a sensor'
 RUN_START_S_MAX = 600  # until a run that was launched has begun; then it counts as failed
 DEADLINES = {
     "DAGSTER_GRPC_TIMEOUT_SECONDS": str(CODE_SERVER_S_MAX),
-    # By default as long as the one before; a code server that is told to end shall not take that.
+    # By default as long as the one before; a code server that is asked to end must not take that long.
     "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "60",
 }
-LINE_MAX = 300  # characters of a line that Dagster said
+LINE_MAX = 300  # characters of a line of Dagster's output
 CREATE_S_MAX = 180.0  # twenty times what an idle machine needs
 
 _COMMON = f"""\
@@ -110,7 +110,7 @@ def instance_config(runs: str, *, on_postgres: bool) -> str:
 
 
 def write_config(folder: Path, text: str) -> None:
-    """Write `dagster.yaml` in one step, unless it says the same already."""
+    """Write `dagster.yaml` in one step, unless the file is the same already."""
     path = folder / CONFIG_FILE
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
@@ -155,7 +155,7 @@ def create_schema(postgres_url: str) -> None:
 
 
 def postgres_problem(postgres_url: str | None) -> str | None:
-    """Say in words why the server cannot be used now; None where it answers, or none is used."""
+    """Return why the server cannot be used now; None where it answers, or none is used."""
     from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
 
     if not postgres_url:
@@ -256,7 +256,7 @@ class DagsterHome:
             raise OrchestratorError(
                 f"A daemon of {self._folder} lives (pid {daemon.pid}) that was started with other "
                 f"settings of Kubernetes, or without them. It is used by {users}: end that (the gangs "
-                "go on and are adopted), then try again."
+                "continue and are adopted), then try again."
             )
         write_config(self._folder, text)
 

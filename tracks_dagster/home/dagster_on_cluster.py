@@ -1,4 +1,4 @@
-"""Dagster at home outside of a cluster, with its run workers inside: what both need is put in place."""
+"""Dagster outside of a cluster, its run workers inside: puts in place what both need."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ SETTINGS_FOLDER = "/etc/tracks"  # of the ConfigMap's files in a pod; its DAGSTE
 HOME_FOLDER = "/tracks"  # TRACKS_HOME in a pod; an emptyDir
 CLUSTER_KEY = "kubernetes.yaml"
 DAGSTER_KEY = "dagster.yaml"
-# What pods are told in TRACKS_<…>, by the file's name in the ConfigMap.
+# The pods' variables TRACKS_<…>, by the file's name in the ConfigMap.
 FILES = {CLUSTER_KEY: "TRACKS_KUBERNETES", "policy.yaml": "TRACKS_POLICY", "rules": "TRACKS_RULES"}
 # Of a run worker, unless `run_worker` says otherwise: enough to evaluate a checkpoint. Without a limit
 # of memory one that grows would end its neighbours on the node; CPU has none, for imports.
@@ -115,7 +115,7 @@ def worker_config(
 ) -> dict[str, Any]:
     """Return the run launcher's config; what `run_worker` of the settings says goes before it.
 
-    Its lists are added to, everything else replaces what stands here.
+    Its lists are added to, everything else replaces what is here.
     """
     variables = {"TRACKS_STORE": store_url, "TRACKS_HOME": HOME_FOLDER}
     variables |= {FILES[key]: f"{SETTINGS_FOLDER}/{key}" for key in sorted(files)}

@@ -1,4 +1,4 @@
-"""The folder TRACKS_HOME: whether it can be used, and the file that says which layout it has."""
+"""The folder TRACKS_HOME: whether it can be used, and the file with its layout's version."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make_private(folder: Path) -> None:
 
 
 def how_open(folder: Path) -> str | None:
-    """Say that other users of the machine may enter the folder, and what ends that; None if not."""
+    """Return a warning that other users may enter the folder, and the remedy; None if they may not."""
     if not folder.is_dir():
         return None
     mode = stat.S_IMODE(folder.stat().st_mode)

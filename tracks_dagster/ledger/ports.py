@@ -39,7 +39,7 @@ class Ledger(Protocol):
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
     ) -> bool:
-        """Upsert `rows` by table and move the cursor, in one transaction, if it stands at `expected`.
+        """Upsert `rows` by table and move the cursor, in one transaction, if it is at `expected`.
 
         False, with nothing written, when another projector was faster. Raises RowRefused at a value
         that no such database takes.
@@ -78,7 +78,7 @@ class Ledger(Protocol):
     def beside(self, *, only_outdated: bool = False) -> AbstractContextManager[Ledger | None]:
         """Give a second ledger to fill, which takes this one's place when the context ends well.
 
-        It begins empty, or, for a ledger of an older version, with what an interrupted call left. One
+        It starts empty, or, for a ledger of an older version, with what an interrupted call left. One
         process at a time; only_outdated: gives None where another was faster.
         """
         ...

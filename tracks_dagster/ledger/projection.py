@@ -1,6 +1,6 @@
 """From the state of a track to the ledger's rows, by table. Pure: writing them is the ledger's work.
 
-What a row holds is said in `ledger/facts`; here, which rows there are. A row is whole: an upsert by
+`ledger/facts` has what a row holds; here is which rows there are. A row is whole: an upsert by
 primary key replaces what was there. No row is ever removed, because no record is. Given the state
 that the ledger has taken in already, only rows that can differ from those it holds are returned;
 applied in order, they leave what a projection from scratch would.
@@ -81,8 +81,8 @@ def accounting_rows(state: RunState, before: RunState | None = None) -> Rows:
     known = None if before is None else timeline(before)
     runs = [row(RUN_TIME, TimedRun(declared=state.declared, time=time))]
     if known is not None and before is not None:
-        held = row(RUN_TIME, TimedRun(declared=before.declared, time=known))
-        runs = [each for each in runs if each != held]
+        old = row(RUN_TIME, TimedRun(declared=before.declared, time=known))
+        runs = [each for each in runs if each != old]
     attempts = _new(lambda each: each.attempts, time, known)
     readings = time.readings[len(known.readings) if known else 0 :]
     return {

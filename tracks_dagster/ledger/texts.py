@@ -1,6 +1,6 @@
-"""What people and machines said in words: the rows that `tracks search` looks in, and a search. Pure.
+"""The words of records: the rows that `tracks search` looks in, and what a search asks for. Pure.
 
-One row for each record that says something, made of that record alone. Evidence is not in records, and
+One row for each record with words in it, made of that record alone. Evidence is not in records, and
 not here: reading every evidence object would make a reindex many times slower.
 
 A word is a run of letters and digits, in lower case; everything between two words is a gap, so
@@ -24,7 +24,7 @@ from tracks_dagster.track.track import RUNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextView:
-    """The words of one record, and whom they concern."""
+    """The words of one record, and what they concern."""
 
     track: str
     seq: int
@@ -55,7 +55,7 @@ TEXT: tuple[Fact[TextView], ...] = (
          absent=(OF_NO_ATTEMPT,)),
     Fact("author", Type.TEXT, lambda v: v.author,
          "a person, a sensor or a rule; empty where the record names none"),
-    Fact("text", Type.TEXT, lambda v: v.text, "what it says"),
+    Fact("text", Type.TEXT, lambda v: v.text, "its words"),
     Fact("words", Type.TEXT, lambda v: v.words,
          "of the text, as they are searched: lower case, a space between"),
     Fact("said_at", Type.TIME, lambda v: v.said_at, "recorded"),
@@ -63,7 +63,7 @@ TEXT: tuple[Fact[TextView], ...] = (
 # fmt: on
 
 
-TEXT_CHARACTERS_MAX = 4000  # of one record; the root of a failure stands at the beginning
+TEXT_CHARACTERS_MAX = 4000  # of one record; the root of a failure comes first
 
 # Where a body of any kind holds words, in the order in which they read best.
 _WORDS = (
@@ -89,14 +89,14 @@ def text_rows(track: str, records: Iterable[Record]) -> list[Row]:
 
 
 def text_row(track: str, record: Record) -> Row | None:
-    """Return the row of one record; None where it says nothing in words."""
-    said = _said(record)
-    if not said:
+    """Return the row of one record; None where it has no words."""
+    described = _describe(record)
+    if not described:
         return None
     body = record.body
     run_id = track.removeprefix(RUNS) if track.startswith(RUNS) else body.get("run_id")
     attempt_id = record.attempt_id if record.attempt_id is not None else body.get("attempt_id")
-    text = said[:TEXT_CHARACTERS_MAX]
+    text = described[:TEXT_CHARACTERS_MAX]
     view = TextView(
         track=track,
         seq=record.seq,
@@ -111,8 +111,8 @@ def text_row(track: str, record: Record) -> Row | None:
     return row(TEXT, view)
 
 
-def _said(record: Record) -> str:
-    """Return everything that a record says, a line each; a reason's name comes before its words."""
+def _describe(record: Record) -> str:
+    """Return all words of a record, a line each; a reason's name comes before its words."""
     if record.kind in _ROUTINE:
         return ""
     body = record.body
@@ -133,8 +133,8 @@ def _parts(value: Json) -> list[str]:
 
 def _change(change: dict[str, Json]) -> str:
     """Return one change of the config in words: `lr 0.003 → 0.001: halve it`."""
-    told = f"{change.get('key')} {change.get('before')} → {change.get('after')}"
-    return f"{told}: {change['why']}" if _is_words(change.get("why")) else told
+    changed = f"{change.get('key')} {change.get('before')} → {change.get('after')}"
+    return f"{changed}: {change['why']}" if _is_words(change.get("why")) else changed
 
 
 def _is_words(value: Json) -> bool:
@@ -151,7 +151,7 @@ _TERMS = re.compile(r'"([^"]*)"?|(\S+)')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """All phrases must occur in a text. A phrase: words that stand side by side, one space between."""
+    """All phrases must occur in a text. A phrase: words side by side, one space between."""
 
     phrases: tuple[str, ...]
 
@@ -161,7 +161,7 @@ class Question:
         return tuple(dict.fromkeys(word for phrase in self.phrases for word in phrase.split(" ")))
 
     def is_met_by(self, text: str) -> bool:
-        """Tell whether every phrase occurs in `text`: what the ledger's indexes answer."""
+        """Whether every phrase occurs in `text`: what the ledger's indexes answer."""
         padded = f" {' '.join(words_of(text))} "
         return all(f" {phrase} " in padded for phrase in self.phrases)
 
@@ -199,6 +199,6 @@ def excerpt(text: str, question: Question, *, characters: int = EXCERPT_CHARACTE
     folded = line.casefold()
     found = [at for word in question.words if (at := folded.find(word)) >= 0]
     first = min(found, default=0)
-    begin = max(0, min(first - characters // 4, len(line) - characters))
-    cut = line[begin : begin + characters]
-    return f"{'…' if begin else ''}{cut}{'…' if begin + characters < len(line) else ''}"
+    start = max(0, min(first - characters // 4, len(line) - characters))
+    cut = line[start : start + characters]
+    return f"{'…' if start else ''}{cut}{'…' if start + characters < len(line) else ''}"

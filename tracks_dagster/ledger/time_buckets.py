@@ -4,18 +4,18 @@ A run lasts from its declaration to its finish, or to `as_of`; one attempt follo
 
     opened ──queue── started ──startup── placed ──restore── restored ──…── finished ──detection── closed
 
-Between restored and finished stand the seconds that rank 0 measured (`TimeSpent`), scaled down where
+Between restored and finished are the seconds that rank 0 measured (`TimeSpent`), scaled down where
 its clock and the others' disagree, so that they fit. Step seconds are kept up to the commit that a
 later attempt resumed from, of the newest attempt up to its newest commit once it has ended, and lost
-after it, exactly where that commit told what it had spent, else in proportion to the steps. The rest is
+after it, exactly where that commit recorded the time, else in proportion to the steps. The rest is
 unknown, but of a hang or a lost node the time since its last step is detection.
 Everything between attempts, and after the last, is idle: backoff, a person's turn, evals awaited.
 
-What was not seen: without a start of any rank the placement stands in; an attempt that was never
+What is missing: without a start of any rank the placement stands in; an attempt that was never
 placed or never restored spent all it had in the phase before. Devices are held from started to
 finished; queue, idle and the wait for `attempt_ended` hold none.
 
-Of an attempt that is open at `as_of`, only what its newest commit told is known.
+Of an attempt that is open at `as_of`, only what its newest commit recorded is known.
 `ledger/ledger_views/attempt_time.sql` is the same account in SQL; a test compares the two.
 """
 
@@ -120,7 +120,7 @@ class _Known:
 def run_buckets(
     state: RunState, *, as_of: datetime, spent: Mapping[int, tuple[int, TimeSpent]] | None = None
 ) -> RunTime:
-    """Return the account as it would have been told at `as_of`, from the records up to then.
+    """Return the account as of `as_of`, from the records up to then.
 
     spent: (last step, what was spent by it) by attempt id, from the journals, for an attempt that is
     open; it is used only with an `as_of` that is not in the past.
@@ -218,7 +218,7 @@ def _attempt_time(
     scale = min(1.0, room_s / measured_s) if measured_s > 0.0 else 0.0
     kept = _kept_share(known, account, all_known)
     hang_s = (finished_us - stepped_us) / 1e6
-    held = {
+    spent_s = {
         "startup": (placed_us - started_us) / 1e6,
         "restore": (restored_us - placed_us) / 1e6,
         "step_kept": spent.steps_s * scale * kept,
@@ -230,7 +230,7 @@ def _attempt_time(
         "unknown": max(0.0, room_s - measured_s * scale),
     }
     devices = known.facts.devices
-    seconds = {bucket: held.get(bucket, 0.0) for bucket in BUCKETS}
+    seconds = {bucket: spent_s.get(bucket, 0.0) for bucket in BUCKETS}
     seconds["queue"] = (started_us - known.facts.opened_us) / 1e6
     seconds["detection"] += (known.until_us - finished_us) / 1e6
     return AttemptTime(
@@ -241,7 +241,7 @@ def _attempt_time(
         lost_steps=account.lost,
         idle_s=idle_us / 1e6,
         seconds=seconds,
-        device_seconds={bucket: devices * held.get(bucket, 0.0) for bucket in BUCKETS},
+        device_seconds={bucket: devices * spent_s.get(bucket, 0.0) for bucket in BUCKETS},
     )
 
 

@@ -1,11 +1,10 @@
-"""What the account of a run's time rests on: moments and measured seconds of each attempt.
+"""A run's time line: moments and measured seconds of each attempt, from its records.
 
 `time_buckets` makes the account of these values, and so do the views of the ledger, whose narrow
 tables hold the same fields. Moments are whole microseconds since 1970 (`…_us`), so that one SQL text
-computes with them on every database. A record cannot be told before the one that it follows: the
-moments of records are never earlier than those of the records before, whatever the writers' clocks
-said. What ranks saw of themselves is brought into that order when the attempt is closed: a moment
-that was not seen stands where the next one does.
+computes with them on every database. The moments of records are never earlier
+than those of the records before, whatever the writers' clocks showed. Moments that ranks reported are
+brought into that order when the attempt is closed; a moment without a report is that of the next one.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Source:
     """What an attempt resumes from. attempt_id: that made it, None of another run, or afresh.
 
-    steps_s: what that attempt had spent on its steps at that commit, None where it was not told.
+    steps_s: what that attempt had spent on its steps at that commit, None where it did not record that.
     """
 
     step: int = 0
@@ -38,12 +37,12 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closing:
-    """What the end of an attempt tells: when each of its phases ended, in order, and what it spent.
+    """The end of an attempt: when each of its phases ended, in order, and what it spent.
 
     queue_to_us: the first rank started; startup_to_us: it was placed; restore_to_us: restored;
     steps_to_us: its last step was done, as far as that is known; held_to_us: the last rank ended;
-    closed_us: that was recorded. last_step: at least the step that it began from; spent: None where no
-    step was measured.
+    closed_us: that was recorded. last_step: at least the step that it started from; spent: None where
+    no step was measured.
     """
 
     queue_to_us: int
@@ -94,7 +93,7 @@ class AttemptTimeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimeline:
-    """One run. told_us: of its newest moment; finished_us: None while it is not finished."""
+    """One run. told_us: its newest moment; finished_us: None while it is not finished."""
 
     run_id: str
     declared_us: int
@@ -123,7 +122,7 @@ def time_of(text: str | None) -> datetime | None:
 
 
 def timeline(state: RunState) -> RunTimeline:
-    """Return what the track says about time."""
+    """Return the time line of a run."""
     declared_us = micros(state.declared_at)
     attempts = tuple(_attempts(state, declared_us))
     told_us = _latest(declared_us, *(_moments(attempts[-1]) if attempts else ()))
@@ -187,13 +186,13 @@ def _closing(
     moments: tuple[int, int | None, int | None],
     commit: tuple[int, TimeSpent | None] | None,
 ) -> Closing | None:
-    """Return what its end tells. moments: when it was opened, placed and restored."""
+    """Return the end of an attempt. moments: when it was opened, placed and restored."""
     ended = attempt.ended
     if ended is None or attempt.ended_at is None:
         return None
     step, committed = commit or (0, None)
     spent = ended.spent
-    # A commit proves what it tells, also where the journal's tail was lost with the machine.
+    # A commit proves its numbers, also where the journal's tail was lost with the machine.
     if committed is not None and (spent is None or spent.steps_s < committed.steps_s):
         spent = committed
     last_step = max(attempt.resumed_step, step, ended.last_step or 0)
@@ -240,15 +239,15 @@ def _newest_commits(state: RunState) -> dict[int, tuple[int, TimeSpent | None]]:
 
 
 def _readings(state: RunState, attempts: tuple[AttemptTimeline, ...]) -> Iterator[Reading]:
-    for told in state.reclassifications:
-        closing = attempts[(told.attempt_id or 1) - 1].closing
+    for later in state.reclassifications:
+        closing = attempts[(later.attempt_id or 1) - 1].closing
         if closing is not None:
             yield Reading(
-                seq=told.seq,
-                attempt_id=told.attempt_id or 1,
-                told_us=max(closing.closed_us, micros(told.at)),
-                reason=told.body.reason,
-                fingerprint=told.body.fingerprint,
+                seq=later.seq,
+                attempt_id=later.attempt_id or 1,
+                told_us=max(closing.closed_us, micros(later.at)),
+                reason=later.body.reason,
+                fingerprint=later.body.fingerprint,
             )
 
 

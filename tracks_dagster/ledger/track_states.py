@@ -1,7 +1,7 @@
-"""Any track's state, by the track's name: which fold it has, and which rows of the ledger are its own.
+"""A track's state and its rows of the ledger, by the track's name.
 
-A track tells of what its name says and of nothing else: one that claims another's name would write over
-that one's rows.
+The records of a track may only concern what its name says: a track that claimed another's name would
+overwrite that one's rows.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _OWNERS = {RUNS: "run_id", DATASETS: "dataset", POOLS: "pool"}  # the column tha
 def apply(track: str, state: TrackState | None, record: Record) -> TrackState:
     """Return the state of `track` after one more record.
 
-    Raises TrackBroken for one that cannot stand there, RecordNewer in a track of an unknown kind.
+    Raises TrackBroken for one that cannot come next, RecordNewer in a track of an unknown kind.
     """
     try:
         after, whose = _applied(track, state, record)
@@ -57,7 +57,7 @@ UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueErro
 
 
 def _applied(track: str, state: TrackState | None, record: Record) -> tuple[TrackState, str]:
-    """Return the state after the record, and the track that it tells of."""
+    """Return the state after the record, and the track that it is of."""
     if track.startswith(RUNS) and (state is None or isinstance(state, RunState)):
         run = run_fold.apply(state, record)
         return run, f"{RUNS}{run.run_id}"

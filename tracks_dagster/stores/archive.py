@@ -166,7 +166,7 @@ class ArchiveStore:
             return self._file.read(size)
 
     def manifest(self) -> ArchiveManifest:
-        """Return what it says of itself; raises StoreUnsuitable when that cannot be read."""
+        """Return its manifest; raises StoreUnsuitable when that cannot be read."""
         data = self.member(MANIFEST)
         if data is None:
             raise StoreUnsuitable(
@@ -431,7 +431,7 @@ def _copy(path: Path, source: IO[bytes], unpacked: IO[bytes]) -> None:
 
 
 def _check_tail(packed: gzip.GzipFile) -> None:
-    """Read to the end, where gzip's own checksum stands."""
+    """Read to the end, where gzip's own checksum is."""
     tail_bytes = 0
     while block := packed.read(COPY_BYTES):
         tail_bytes += len(block)

@@ -81,7 +81,7 @@ def read_tail(
 ) -> JournalTail:
     """Return the newest `steps_max` steps of a launch, parsing no more lines than that takes.
 
-    Of at most `SEGMENTS_READ_MAX` segments; a line that is no step's, though it says so, is left out.
+    Of at most `SEGMENTS_READ_MAX` segments; a line with a step that cannot be read is left out.
     """
     found: list[StepLine] = []
     last_line_at: datetime | None = None
@@ -96,7 +96,7 @@ def read_tail(
 
 
 def _steps(lines: Iterable[Mapping[str, Json]]) -> Iterator[StepLine]:
-    """Yield the steps; a line that is no step's, though it says so, is left out."""
+    """Yield the steps; a line with a step that cannot be read is left out."""
     for line in lines:
         if line.get("kind") == "step" and (step := _whole_step(line)) is not None:
             yield step
@@ -111,7 +111,7 @@ def line_time(line: Mapping[str, Json]) -> datetime | None:
 
 
 def _whole_step(line: Mapping[str, Json]) -> StepLine | None:
-    """Return the step that a line tells of; None where it was damaged."""
+    """Return the step of a line; None where the line is damaged."""
     waited = (line.get("step_s") or 0.0, line.get("data_s") or 0.0)
     numbers = [line.get("loss"), *_mapping(line.get("metrics")).values(), *waited]
     counts = line.get("step"), line.get("cursor_to")
@@ -183,7 +183,7 @@ def _step(line: Mapping[str, Json]) -> StepLine:
 
 
 def spent_of(line: Mapping[str, Json]) -> TimeSpent | None:
-    """Return what a line tells of the time spent; None where it tells nothing that can be read."""
+    """Return the time spent by a line; None where it has none that can be read."""
     if not isinstance(line.get("spent"), dict):
         return None
     try:

@@ -31,7 +31,7 @@ from tracks_dagster.track.text.private_files import file_mode
 
 PARTIAL_FOLDER = "~partial"  # "~" is in no key, so nothing in it is ever listed
 FOLDERS_MAX = 10_000  # remembered by one store object, about 2 MB
-SWEPT_MAX = 10_000  # files looked at by one sweep; the next one goes on
+SWEPT_MAX = 10_000  # files looked at by one sweep; the next one continues
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS})
 _WHAT_TO_DO = {
@@ -41,8 +41,8 @@ _WHAT_TO_DO = {
     errno.EACCES: "this user may not do that; change its permissions or name another folder",
     errno.EPERM: "this user may not do that; change its permissions or name another folder",
     errno.ENOENT: "its folder is gone; was it moved, removed or unmounted?",
-    errno.ENOTDIR: "a file stands where a folder has to be; name another folder",
-    errno.EEXIST: "a file stands where a folder has to be; name another folder",
+    errno.ENOTDIR: "there is a file where a folder has to be; name another folder",
+    errno.EEXIST: "there is a file where a folder has to be; name another folder",
 }
 
 
@@ -131,7 +131,7 @@ class LocalStore:
 
     def sweep(self, *, older_than_s: float = LEFTOVER_AGE_S) -> int:
         """Remove what killed writers left in `~partial`; a writer renews its file's age at every
-        write, and one that was stopped for longer than that is told that its write failed."""
+        write, and one that was stopped for longer than that gets an error for its write."""
         swept = 0
         with _translated(f"sweep {self._partial}"):
             before = time.time() - older_than_s
@@ -173,7 +173,7 @@ class LocalStore:
 
         Its writer may be between giving the name and syncing it. What this caller creates or deletes
         on the strength of it must not outlive it: no record without the one before it, no chunk
-        gone without the decision that it goes.
+        gone without the decision to delete it.
         """
         with self._settling:  # whoever comes meanwhile waits for what is being synced
             for folder in tuple(self._read):

@@ -1,6 +1,6 @@
 """A store on top of another that keeps every change to itself: for a dry run of the real thing.
 
-What would be done is then told by the very code that does it.
+A dry run is then done by the very code that does the real thing.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ CONNECT_TIMEOUT_S = 3
 READ_TIMEOUT_S = 60  # between two bytes of a reply
 TRIES_MAX = 4  # of one get, put, list or delete; the SDK waits about 1, 2 and 4 s between them
 READ_BYTES_MAX = 1 << 20  # asked of the wire at once: the SDK copies every piece once
-SWEPT_MAX = 10_000  # uploads looked at by one sweep; the next one goes on
+SWEPT_MAX = 10_000  # uploads looked at by one sweep; the next one continues
 CONNECTIONS_MAX = 32  # kept open for the threads of one process
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class S3Store:
         if (found := reply.get("ChecksumCRC32", checksum)) != checksum:
             raise StoreUnavailable(
                 f"Cannot write {key} in {self.url}: it was sent with CRC32 {checksum} and arrived "
-                f"with {found}, so what stands there is damaged; write it again."
+                f"with {found}, so what is stored is damaged; write it again."
             )
 
     def list(self, prefix: str) -> Iterator[str]:
@@ -303,10 +303,10 @@ def _code(error: ClientError) -> str:
 
 def _clock_difference(error: ClientError) -> str:
     """Say how far this machine's clock is from S3's, by the time that the refusal names."""
-    told = str(error.response.get("Error", {}).get("ServerTime") or "")
+    server_time = str(error.response.get("Error", {}).get("ServerTime") or "")
     sent = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date") or ""
     try:
-        theirs = datetime.fromisoformat(told) if told else parsedate_to_datetime(sent)
+        theirs = datetime.fromisoformat(server_time) if server_time else parsedate_to_datetime(sent)
     except ValueError:
         return "differs too much from its own, which it did not name"
     now = datetime.now(UTC)

@@ -44,10 +44,10 @@ class Created(Enum):
 class Outcome(Enum):
     """How an append ended."""
 
-    APPENDED = "the record stands in the track"
+    APPENDED = "the record is in the track"
     FENCED = "the writer has lost its authority and must exit"
     ABANDONED = "a commit names chunks of a checkpoint that was quarantined or deleted meanwhile"
-    TAKEN = "another record stands where this decision had to: read, fold and decide again"
+    TAKEN = "another record has this decision's place: read, fold and decide again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class Walk:
         if isinstance(reply, Created):
             if reply is Created.YES:
                 return Done(outcome=Outcome.APPENDED, record=self._own_record())
-            return replace(self, creating=False)  # taken, or unknown: only reading back tells
+            return replace(self, creating=False)  # taken, or unknown: only reading back shows
         if reply is None:
             return replace(self, creating=True)
         record = parse(reply, seq=self.seq)

@@ -45,7 +45,7 @@ class SnapshotRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodeVersion:
-    """Where the code stood. `branch` is None on a detached HEAD; all None outside a checkout.
+    """The code's version. `branch` is None on a detached HEAD; all None outside a checkout.
 
     diff_sha256: of the stored diff (`track.code_diff_key`) of what the commit lacks, where it is kept.
     """
@@ -156,9 +156,9 @@ class RunDeclared:
     `micro_batch × accumulation × ranks == global_batch`.
     trainer: "family" for the shipped families, else the key of the stored script.
     estimated_device_s: device seconds that an undisturbed run is expected to take.
-    branched_from: the checkpoint of another run that this one goes on from; pinned in that run's
+    branched_from: the checkpoint of another run that this one continues; pinned in that run's
     track, as "branch:<run_id>", before this record was written.
-    sample_order: of the samples from step 0 on; what resumes goes on in the order of its checkpoint.
+    sample_order: of the samples from step 0 on; a resumed attempt keeps the order of its checkpoint.
     """
 
     run_id: str
@@ -277,7 +277,7 @@ class RankPlace:
 class AttemptPlaced:
     """`attempt_placed`: rank 0 of a launch has its gang together. At most one per attempt.
 
-    ranks: by rank; of a gang too large for a record only rank 0's. Then pod_nodes tells the node of
+    ranks: by rank; of a gang too large for a record only rank 0's. Then pod_nodes has the node of
     each pod, and places_sha256 names the object with all places (`track.placement`).
     environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
     code; digest: sha256 of them.
@@ -295,7 +295,7 @@ class AttemptPlaced:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRestored:
-    """`attempt_restored`: what the launch really restored; `step` is 0 when it began afresh.
+    """`attempt_restored`: what the launch really restored; `step` is 0 when it restored nothing.
 
     fallback_why is set when that differs from what the attempt was opened with.
     """
@@ -312,7 +312,7 @@ class TimeSpent:
     """Seconds of a launch from its first step on, by rank 0's monotonic clock; no second counts twice.
 
     steps_s: from a step's data to its report, the exchange between ranks included; data_s: waiting for
-    data; saving_s: training stood still for a save; eval_s: evaluations inside the loop.
+    data; saving_s: training waited for a save; eval_s: evaluations inside the loop.
     """
 
     steps_s: float = 0.0
@@ -352,8 +352,8 @@ class AttemptEnded:
     steps_run: steps finished by this attempt; last_step: the last of them, None when there is none.
     first_line_ran: whether any rank ran its first line (an attempt without is free).
     onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
-    blamed_node: the node of the rank that failed first, or that was booted anew; None: not known.
-    spent: what the launch had spent by the newest line of its journal that tells it; last_stepped_at:
+    blamed_node: the node of the rank that failed first, or that was rebooted; None: not known.
+    spent: what the launch had spent by the newest journal line that has it; last_stepped_at:
     when its last step was done.
     """
 
@@ -422,7 +422,7 @@ MOVE = "move"  # the mode of a stop that empties a node
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """`stop_requested`: mode "stop" ends the run, "drain" only the open attempt, and the run waits for
-    a person; MOVE ends the open attempt, and the run goes on elsewhere by itself."""
+    a person; MOVE ends the open attempt, and the run continues elsewhere by itself."""
 
     by: str
     why: str
@@ -441,7 +441,7 @@ class CheckpointDecision:
     chunks: keys that a deletion removes, beside the manifest. Where they are too many for a record,
     the object chunks_key lists them as a JSON array; its name holds its sha256.
     is_passed_over: of a quarantine, that a rollback only leaves it behind: nothing is known to be
-    wrong with it, and a run that branched from it before may go on.
+    wrong with it, and existing branches may resume from it.
     """
 
     manifest_sha256: str
@@ -514,7 +514,7 @@ class EvalWaived:
 class PromotionDecided:
     """`promotion_decided`: everything that the decision rests on; promoted False is a refusal.
 
-    is_withheld: refused while a source in quarantine stood against it, so decided again once none does.
+    is_withheld: refused for a source in quarantine, so decided again once that is released.
     """
 
     alias: str

@@ -22,7 +22,7 @@
     │   ├── CheckpointMismatch  its tensors, cursor or format do not fit what reads it
     │   ├── CheckpointWriteFailed  the save that nothing comes after failed
     │   └── NoCheckpoint        there is no committed checkpoint
-    ├── TrainingError           a trainer cannot go on
+    ├── TrainingError           a trainer cannot continue
     │   ├── NonFinite           the loss or a weight became NaN or infinite
     │   ├── LossDiverged        the loss stayed far above its recent range
     │   └── RankLost            another rank failed; the cause is in its own last word
@@ -92,7 +92,7 @@ class TrackBroken(TrackError):
 
 
 class RecordNewer(TrackBroken):
-    """A stored record says what this version does not know: update, there is nothing to restore.
+    """A stored record is of a newer version: update, there is nothing to restore.
 
     prev_sha256: what it names as the record before it, where the chain is still to be checked.
     """
@@ -140,7 +140,7 @@ class NoCheckpoint(CheckpointError):
 
 
 class TrainingError(TracksError):
-    """A trainer cannot go on; most often a script used `join` in a way that cannot work."""
+    """A trainer cannot continue; most often a script used `join` in a way that cannot work."""
 
 
 class NonFinite(TrainingError):

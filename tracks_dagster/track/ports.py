@@ -37,8 +37,8 @@ class ObjectStore(Protocol):
     def read_into(self, key: str, buffer: memoryview) -> int | None:
         """Read the object into the start of `buffer`; return its size in bytes, None without one.
 
-        An object larger than `buffer` (writable, contiguous, of bytes) fills it, and the size tells
-        so. Without a copy of the whole object on the way. What `buffer` holds after an error is
+        An object larger than `buffer` (writable, contiguous, of bytes) fills it, and the size shows
+        that. The whole object is never copied on the way. What `buffer` holds after an error is
         undefined.
         """
         ...
@@ -46,7 +46,7 @@ class ObjectStore(Protocol):
     def create(self, key: str, data: bytes | memoryview) -> bool:
         """Create the object durably if there is none; True when this call created it.
 
-        Atomic: readers see nothing or all of it, and of all creators of one key exactly one is told
+        Atomic: readers see nothing or all of it, and exactly one creator of a key gets
         True. False when the key was taken (perhaps by an earlier try of one's own). Raises
         OutcomeUnknown when the reply was lost or contradictory: read back.
         """
@@ -85,7 +85,7 @@ class Leftovers(Protocol):
     def sweep(self, *, older_than_s: float = LEFTOVER_AGE_S) -> int:
         """Remove what nobody has added to for that long; return how many were removed.
 
-        At most 10 000 are looked at; the next call goes on. Idempotent, safe beside living writers.
+        At most 10 000 are looked at; the next call continues. Idempotent, safe beside living writers.
         Raises StoreUnavailable.
         """
         ...

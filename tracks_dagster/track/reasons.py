@@ -1,7 +1,7 @@
 """Why an attempt ended: stable names, in families, with a sentence each.
 
-The names stand in records and in the ledger and never change their meaning. Which evidence leads to
-which reason is `classify`'s work; what follows from a reason is the retry policy's.
+The names are stored in records and in the ledger and never change their meaning. Which evidence leads
+to which reason is `classify`'s work; what follows from a reason is the retry policy's.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TerminationReason(StrEnum):
 
     @property
     def sentence(self) -> str:
-        """One sentence for people: what this reason says about the attempt."""
+        """One sentence for people: what this reason means."""
         return _SENTENCES[self]
 
 

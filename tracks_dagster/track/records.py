@@ -70,7 +70,7 @@ _KINDS = frozenset(kind.value for kind in Kind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A record before it has a place: what to say, and the uid that tells it from all others.
+    """A record before it has a place: its content, and the uid that no other has.
 
     The uid is drawn once per fact or decision and stays the same at every try.
     body: its texts are made valid here, so that no record holds what a database refuses.

@@ -94,9 +94,9 @@ def _checked(window: Json) -> list[int]:
 def _with(taken: Blocks, first: int, last: int) -> Blocks:
     """Return `taken` with first … last as well, merged where they touch."""
     merged: list[tuple[int, int]] = []
-    for begin, end in sorted([*taken, (first, last)]):
-        if merged and begin <= merged[-1][1] + 1:
+    for start, end in sorted([*taken, (first, last)]):
+        if merged and start <= merged[-1][1] + 1:
             merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            merged.append((begin, end))
+            merged.append((start, end))
     return tuple(merged)

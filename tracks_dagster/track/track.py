@@ -44,7 +44,7 @@ def lost_record(name: str, seq: int, last: int) -> TrackBroken:
     return TrackBroken(
         f"{name} has lost its record {seq}: records up to {last} lie in the store, so it was there. "
         "Nothing was written. Put the lost record back from a backup or the bucket's versions; `tracks "
-        "fsck` tells what else is missing, `tracks explain` what is known without it."
+        "fsck` shows what else is missing, `tracks explain` what is known without it."
     )
 
 
@@ -90,7 +90,7 @@ RUNS = "runs/"
 
 
 def code_diff_key(run_id: str, sha256: str) -> str:
-    """Return where the diff of the code that a run was declared with stands."""
+    """Return the key of the diff of the code that a run was declared with."""
     return f"{RUNS}{run_id}/code/{sha256}.diff"
 
 
@@ -255,12 +255,12 @@ def _read(name: str, prev_sha256: str | None, data: bytes, seq: int) -> Record:
         return read_record(name, prev_sha256, data, seq)
     except TrackBroken as error:
         run_id = name.removeprefix(RUNS)
-        held = f": `tracks explain {run_id}` tells them" if name != run_id else ""
-        before = f"{error} The records of {name} before it still hold{held}"
+        shown = f": `tracks explain {run_id}` shows them" if name != run_id else ""
+        before = f"{error} The records of {name} before it still hold{shown}"
         if isinstance(error, RecordNewer):
             raise RecordNewer(f"{before}.") from error
         raise TrackBroken(
-            f"{before}; `tracks fsck` tells what is wrong and what to restore."
+            f"{before}; `tracks fsck` shows what is wrong and what to restore."
         ) from error
 
 
@@ -280,7 +280,7 @@ def drive(
     met: Callable[[Record], None] = lambda record: None,
     sleep: Sleep = time.sleep,
 ) -> Done:
-    """Run an append to its end; `met` is told of every record on the way, its own included.
+    """Run an append to its end; `met` gets every record on the way, its own included.
 
     A creation is read back at once, and repeated after a pause when it left nothing. No pause
     stands elsewhere: a store repeats by itself what may be repeated without asking.
@@ -311,7 +311,7 @@ def drive(
         machine = state
     raise StoreUnavailable(
         f"Cannot append to {name}: after {TRIES_AT_ONE_SEQ_MAX} tries the store has not said "
-        f"whether record {tried_seq} was created. It may stand in the track; the same append, "
+        f"whether record {tried_seq} was created. It may be in the track; the same append, "
         "repeated, finds it."
     )
 

@@ -1,7 +1,7 @@
 """A trainer's end of its run's track: what rank 0 appends in the name of one launch of one attempt.
 
-It never goes on after it met a record that fences it. The other ranks have no track of their own:
-they do what rank 0 was told.
+It never continues after it met a record that fences it. The other ranks have no track of their own:
+they do what rank 0 passes on.
 """
 
 from __future__ import annotations

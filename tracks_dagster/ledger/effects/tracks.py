@@ -1,9 +1,9 @@
 """Every track of one store, and the rule that whoever appends also projects.
 
-A record stands once it is appended, whatever becomes of the ledger: what keeps it from being taken in
-is a warning, not the append's failure.
+An appended record counts, whatever becomes of the ledger: a failure to project it is a warning, not the
+append's failure.
 
-This is the one door through which services read and write tracks. Records never change, so a track
+Everything that acts reads and writes tracks through here. Records never change, so a track
 once read is kept in memory and only its new records are fetched; one process's cache can be stale
 but never wrong, and an append on a stale state loses its place and decides again.
 """
@@ -89,7 +89,7 @@ class Tracks:
         return state
 
     def records(self, track_name: str) -> list[Record]:
-        """Return every record of a track as it stands now."""
+        """Return every record of a track as of now."""
         return list(self._track(track_name).refresh())
 
     def decide_run(
@@ -150,7 +150,7 @@ class Tracks:
         return self._projected(track.name, record)
 
     def find_pool(self, pool: str) -> PoolState | None:
-        """Return what the pool's track says of its nodes now; None where it says nothing."""
+        """Return the state of the pool's track now; None where it has no record."""
         track = self._track(pool_track(pool))
         return self._folded_pool(track.name, track.refresh())
 
@@ -192,7 +192,7 @@ class Tracks:
         return record
 
     def _take_in(self, record: Record, track_name: str) -> None:
-        """Project the track of a record that was appended; what the ledger does not take is told."""
+        """Project the track of a record that was appended; what the ledger refuses is a warning."""
         try:
             self._project(track_name)
         except (LedgerError, TrackBroken) as error:
@@ -215,7 +215,7 @@ class Tracks:
             return track
 
     def _folded(self, name: str, records: list[Record]) -> RunState | None:
-        """Return the state after exactly `records`, going on from what was folded before."""
+        """Return the state after exactly `records`, from what was folded before."""
         state = self._run_states.get(name)
         if state is not None and state.head.seq >= len(records):
             state = None  # another thread has read and folded more than these
@@ -226,7 +226,7 @@ class Tracks:
         return state
 
     def _folded_pool(self, name: str, records: list[Record]) -> PoolState | None:
-        """Return the state after exactly `records`, going on from what was folded before."""
+        """Return the state after exactly `records`, from what was folded before."""
         state = self._pool_states.get(name)
         if state is not None and state.head.seq >= len(records):
             state = None

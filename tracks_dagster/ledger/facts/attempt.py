@@ -111,7 +111,7 @@ NO_FALLBACK: Why = Absence(
     "it restored what it was opened with",
     lambda v: v.attempt.restored is None or v.attempt.restored.fallback_why is None,
 )
-AFRESH: Why = Absence("afresh", "it began at step 0", lambda v: v.attempt.resumed_step == 0)
+AFRESH: Why = Absence("afresh", "it started at step 0", lambda v: v.attempt.resumed_step == 0)
 NO_CONTAINER: Why = Absence(
     "no_container",
     "its processes ran on the machine itself, in no container",
@@ -201,8 +201,8 @@ def _devices(view: AttemptView) -> list[str]:
 
 def _is_cursor_range_known(view: AttemptView) -> bool:
     ended = view.attempt.ended
-    told = ended is not None and ended.cursor_to is not None
-    return view.attempt.restored is not None and (view.is_journal_whole or told)
+    is_cursor_known = ended is not None and ended.cursor_to is not None
+    return view.attempt.restored is not None and (view.is_journal_whole or is_cursor_known)
 
 
 def _started_at(view: AttemptView) -> datetime:
@@ -305,14 +305,14 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          "every Dagster run that supervised it, the first one first", group="where",
          has_column=False),
     # --- from where ---
-    Fact("step", INTEGER, lambda v: v.attempt.resumed_step, "the step it began from, 0 afresh",
+    Fact("step", INTEGER, lambda v: v.attempt.resumed_step, "the step it started from, 0 afresh",
          group="resumed", has_column=False, label="checkpoint resumed from",
          ui="steps/resumed_from_step", diff="steps/from_step"),
     Fact("newest_step", INTEGER, lambda v: v.account.last, "the last step that it ran, else `step`",
          group="cost", has_column=False, ui="steps/last_step", diff="steps/last_step"),
-    Fact("checkpoint", Type.MAPPING, _source(to_json), "the checkpoint it began from",
+    Fact("checkpoint", Type.MAPPING, _source(to_json), "the checkpoint it started from",
          absent=(AFRESH,), group="resumed", has_column=False),
-    Fact("resumed_from_step", INTEGER, lambda v: v.account.resume or None, "the step it began from",
+    Fact("resumed_from_step", INTEGER, lambda v: v.account.resume or None, "the step it started from",
          absent=(AFRESH,), group="resumed"),
     Fact("resumed_from_run_id", TEXT, _source(lambda c: c.run_id),
          "the run of that checkpoint: its own, or the one it branched from", absent=(AFRESH,),
@@ -355,7 +355,7 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("confidence", REAL, _reading(lambda r: r.confidence), "of the reason, 0 to 1",
          absent=(OPEN,), group="ended", ui="ended/confidence"),
     Fact("root_message", TEXT, _ended(lambda e: e.root_message),
-         "what the rank that failed first said", absent=(OPEN,), group="ended",
+         "the last words of the rank that failed first", absent=(OPEN,), group="ended",
          ui="ended/what_was_said"),
     Fact("rule", TEXT, _reading(lambda r: r.rule), "the rule of the classifier that decided",
          absent=(OPEN,), group="ended", ui="ended/by_rule"),

@@ -115,7 +115,7 @@ CHECKPOINT: tuple[Fact[CheckpointState], ...] = (
     Fact("total_bytes", INTEGER, lambda c: c.body.total_bytes, "of its tensors", ui="total_bytes"),
     Fact("written_bytes", INTEGER, lambda c: c.body.written_bytes, "of its new chunks",
          ui="written_bytes"),
-    Fact("blocking_s", REAL, lambda c: c.body.blocking_s, "training stood still for it",
+    Fact("blocking_s", REAL, lambda c: c.body.blocking_s, "training waited for it",
          ui="blocking_s"),
     Fact("metrics", Type.MAPPING, lambda c: c.body.metrics, "of training, at that step"),
     Fact("committed_at", TIME, lambda c: c.at, "recorded", diff="steps/committed_at"),

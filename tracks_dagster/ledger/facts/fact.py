@@ -57,7 +57,7 @@ class Fact(Generic[Subject]):
     name: of its column, and its key in JSON. of: computes it; None where it is not known.
     meaning: what it is, with its unit where the name has none.
     absent: why it may be unknown, the first that holds counts; a column without is never null.
-    instead: what stands there while it is unknown, in words; the column is never null then.
+    instead: what is there while it is unknown, in words; the column is never null then.
     is_known: asked instead of both where more than the value decides.
     group: of `explain --json`; json: its path there where that is not `group.name`.
     has_column: False for what SQL does not show.

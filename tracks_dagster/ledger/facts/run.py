@@ -1,4 +1,4 @@
-"""What may be known of a training run, and of what was said and decided about it."""
+"""Facts of a training run, of its promotions and of the notes on it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ NO_BRANCH: Absence[RunView] = Absence(
 )
 NO_SOURCE: Absence[RunView] = Absence(
     "no_source",
-    "the run began at step 0, as no branch of another",
+    "the run started at step 0, as no branch of another",
     lambda v: v.state.declared.branched_from is None,
 )
 NO_STEPS_NAMED: Absence[RunView] = Absence(
@@ -117,7 +117,7 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("dataset", TEXT, lambda v: v.state.declared.snapshot.dataset, "the dataset it trains on"),
     Fact("snapshot_id", TEXT, lambda v: v.state.declared.snapshot.snapshot_id,
          "the snapshot it was declared with"),
-    Fact("git_commit", TEXT, lambda v: v.state.declared.code.git_commit, "where the code stood",
+    Fact("git_commit", TEXT, lambda v: v.state.declared.code.git_commit, "the commit of the code",
          absent=(NO_CHECKOUT,)),
     Fact("git_branch", TEXT, lambda v: v.state.declared.code.branch, "of the checkout",
          absent=(NO_CHECKOUT, NO_BRANCH)),
@@ -152,9 +152,9 @@ RUN: tuple[Fact[RunView], ...] = (
          absent=(NOT_FINISHED, NOTHING_SAVED)),
     Fact("final_manifest_sha256", TEXT, _final(lambda c: c.manifest_sha256),
          "the manifest of its final checkpoint", absent=(NOT_FINISHED, NOTHING_SAVED)),
-    Fact("branched_from_run_id", TEXT, _branched(lambda c: c.run_id), "the run it goes on from",
+    Fact("branched_from_run_id", TEXT, _branched(lambda c: c.run_id), "the run it branched from",
          absent=(NO_SOURCE,)),
-    Fact("branched_from_step", INTEGER, _branched(lambda c: c.step), "the step it goes on from",
+    Fact("branched_from_step", INTEGER, _branched(lambda c: c.step), "the step it branched from",
          absent=(NO_SOURCE,)),
     Fact("branched_from_manifest_sha256", TEXT, _branched(lambda c: c.manifest_sha256),
          "the manifest of that checkpoint", absent=(NO_SOURCE,)),
@@ -164,7 +164,7 @@ PROMOTION: tuple[Fact[PromotionView], ...] = (
     Fact("run_id", TEXT, lambda v: v.run_id, "the training run", is_key=True, ui="training_run_id"),
     Fact("seq", INTEGER, lambda v: v.seq, "of the record that decided", is_key=True),
     Fact("alias", TEXT, lambda v: v.body.alias, "the name that is given", ui="alias"),
-    Fact("promoted", TRUTH, lambda v: v.body.promoted, "false is a refusal, recorded all the same",
+    Fact("promoted", TRUTH, lambda v: v.body.promoted, "false is a refusal, which is recorded too",
          ui="promoted"),
     Fact("attempt_id", INTEGER, lambda v: v.body.checkpoint.attempt_id, "of the checkpoint"),
     Fact("step", INTEGER, lambda v: v.body.checkpoint.step, "of the checkpoint"),
@@ -208,7 +208,7 @@ NOTE: tuple[Fact[NoteView], ...] = (
     Fact("author", TEXT,
          lambda v: v.note.body.by if isinstance(v.note.body, Note) else v.note.body.rule,
          "who wrote the note, or the rule that raised the alert"),
-    Fact("text", TEXT, lambda v: v.note.body.text, "what it says"),
+    Fact("text", TEXT, lambda v: v.note.body.text, "its words"),
     Fact("data", Type.MAPPING, lambda v: v.note.body.data, "what a program may want of it"),
     Fact("noted_at", TIME, lambda v: v.note.at, "recorded"),
 )

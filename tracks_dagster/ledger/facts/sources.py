@@ -1,4 +1,4 @@
-"""What may be known of what runs are made from: data, nodes, the attempts before, and what is held."""
+"""Facts of what runs are made from: data, nodes, earlier attempts, and what is in quarantine."""
 
 from __future__ import annotations
 

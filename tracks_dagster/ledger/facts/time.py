@@ -1,5 +1,6 @@
-"""What the account of time is computed from: narrow tables, a scan of which reads a tenth of what one
-of `training_attempts` does. The views of `ledger_views` are over them.
+"""Facts that the account of time is computed from, in narrow tables for the views of `ledger_views`.
+
+A scan of them reads a tenth of what one of `training_attempts` does.
 
 Columns that end in `_us` are moments in whole microseconds since 1970, so that the views compute alike
 on every database; those of records never go back from one record to the next.
@@ -25,7 +26,7 @@ from tracks_dagster.track.bodies import RunDeclared, TimeSpent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRun:
-    """A run and what its track says about time."""
+    """A run and its time line."""
 
     declared: RunDeclared
     time: RunTimeline
@@ -33,7 +34,7 @@ class TimedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedAttempt:
-    """What the track of `run_id` says about the time of one attempt."""
+    """One attempt on the time line of `run_id`."""
 
     run_id: str
     time: AttemptTimeline
@@ -98,7 +99,7 @@ def _of_another(find: FindSource) -> Absence[TimedAttempt]:
         source = find(view)
         return source is not None and source.attempt_id is None
 
-    return Absence("of_another", "it began at step 0, or from a checkpoint of another run", holds)
+    return Absence("of_another", "it started at step 0, or from a checkpoint of another run", holds)
 
 
 def _untimed(find: FindSource) -> Absence[TimedAttempt]:
@@ -167,7 +168,7 @@ ATTEMPT_TIME: tuple[Fact[TimedAttempt], ...] = (
          absent=(OPEN,)),
     Fact("fingerprint", TEXT, _closed(lambda c: c.fingerprint), "as it was closed", absent=(OPEN,)),
     Fact("last_step", INTEGER, _closed(lambda c: c.last_step),
-         "it ran, at least the step that it began from", absent=(OPEN,)),
+         "it ran, at least the step that it started from", absent=(OPEN,)),
     Fact("spent_steps_s", REAL, _spent(lambda s: s.steps_s), "on steps, measured by rank 0",
          absent=(OPEN, UNMEASURED)),
     Fact("spent_data_s", REAL, _spent(lambda s: s.data_s), "on waiting for data",

@@ -97,9 +97,9 @@ class Problem:
 class SettingsFile:
     """What a file contains, and what is wrong with it so far.
 
-    name: as a message begins, "The policy file /x/policy.yaml"; path: empty where it was no file.
+    name: as a message starts, "The policy file /x/policy.yaml"; path: empty where it was no file.
     value: plain values, {} of an empty file, None where it is no YAML that is read here. lines: where
-    each value begins, by the way to it; the value of a key begins with its key.
+    each value starts, by the way to it; the value of a key starts with its key.
     """
 
     name: str
@@ -195,9 +195,9 @@ def _describe(model: type[FileModel], error: ErrorDetails) -> tuple[Loc, str]:
         return loc, unknown("key", str(loc[-1]), list(fields))
     if kind in ("model_type", "dict_type", "mapping_type"):
         hint = f", for example {model.example}" if model.example and not loc else ""
-        return loc, f"{shown(given)} stands where keys with values belong{hint}."
+        return loc, f"{shown(given)} is given where keys with values belong{hint}."
     if kind == "tuple_type":
-        return loc, f"{shown(given)} stands where a list belongs; begin each item with `- `."
+        return loc, f"{shown(given)} is given where a list belongs; begin each item with `- `."
     if kind == "string_type":
         return loc, in_quotes(given)
     if kind == "value_error":

@@ -9,8 +9,8 @@ With resume_i the step that attempt i really restored and last_i the last step i
     kept_i = max(0, end_i - resume_i)
     lost_i = last_i - resume_i - kept_i
 
-The newest attempt, once it has ended, is followed by none yet: what stands in no checkpoint of it that
-may be used is lost, whether the run is refused, finished or about to be retried. While it is open its
+The newest attempt, once it has ended, is followed by none yet: steps that no usable checkpoint of it
+holds are lost, whether the run is refused, finished or about to be retried. While it is open its
 steps count as kept.
 
     saved = its newest commit, neither quarantined nor deleted, else resume

@@ -1,7 +1,7 @@
-"""What a checkpoint is called, and which one a run resumes from.
+"""Names of checkpoints, and which one a run resumes from.
 
 A checkpoint is a protocol (writing, committed, superseded), not a file: it exists for readers if and
-only if its `checkpoint_committed` record stands in the run's track. How bytes are written and
+only if its `checkpoint_committed` record is in the run's track. How bytes are written and
 verified is `training.checkpoint_files`'s work.
 """
 

@@ -73,10 +73,10 @@ def fold(records: Iterable[Record], state: DatasetState | None = None) -> Datase
 
 
 def apply(state: DatasetState | None, record: Record) -> DatasetState:
-    """Return the state after one more record; raises TrackBroken for one that cannot stand there."""
+    """Return the state after one more record; raises TrackBroken for one that cannot come next."""
     if (state is None) != (record.kind is Kind.DATASET_DECLARED):
         raise TrackBroken(
-            f"Record {record.seq} ({record.kind}) cannot stand there: the first record of a "
+            f"Record {record.seq} ({record.kind}) cannot come here: the first record of a "
             "dataset, and only the first, is dataset_declared."
         )
     if state is None:

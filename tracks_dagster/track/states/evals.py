@@ -217,7 +217,7 @@ def promotion_is_due(state: RunState) -> bool:
 
 
 def promotion_is_settled(state: RunState) -> bool:
-    """Whether nothing is left to decide: no rule, its eval waived, or a decision that stands."""
+    """Whether nothing is left to decide: no rule, its eval waived, or a decision made."""
     rule = state.declared.promotion
     if rule is None or is_waived(state, rule.suite):
         return True
@@ -226,8 +226,10 @@ def promotion_is_settled(state: RunState) -> bool:
 
 
 def promotion_is_on_hold(state: RunState) -> bool:
-    """Whether the newest decision by the run's own rule refused its final checkpoint for a quarantine:
-    it is made again once nothing in quarantine stands against it."""
+    """Whether the run's own rule refused its final checkpoint for a quarantine, by the newest decision.
+
+    It is decided again once that is released.
+    """
     rule, final = state.declared.promotion, final_checkpoint(state)
     if rule is None or final is None:
         return False
@@ -244,7 +246,7 @@ def propose(
 ) -> PromotionDecided:
     """Return the promotion of `checkpoint` by the newest completed eval, not judged yet.
 
-    What no eval tells is left empty, for `objections` to name.
+    What no eval measured is left empty, for `objections` to name.
     """
     found = newest_completed(state, rule.suite, checkpoint)
     opened, ended = (found.opened, found.ended) if found is not None else (None, None)
@@ -271,7 +273,7 @@ def propose(
 def decide_promotion(
     state: RunState, proposed: PromotionDecided, *, why: str, hold: str | None = None
 ) -> PromotionDecided:
-    """Return the decision: promoted, with `why`, or not, with what stands against it.
+    """Return the decision: promoted, with `why`, or not, with the objections.
 
     hold: what holds it back, in words: a source in quarantine that it descends from.
     """
@@ -290,7 +292,7 @@ def _stopped(why: str) -> str:
 
 
 def objections(state: RunState, proposed: PromotionDecided) -> tuple[str, ...]:
-    """Return what stands against a promotion, in words; none allows it."""
+    """Return the objections to a promotion, in words; none: it is allowed."""
     missing = _missing(proposed)
     if missing:
         return (f"{', '.join(missing)} missing", *_against_checkpoint(state, proposed))

@@ -1,4 +1,4 @@
-"""How a training run stands, in one word and a sentence, by its track alone.
+"""A training run's status: one word and a sentence, by its track alone.
 
 What only the daemon knows (a sensor that is switched off) and what only clocks know (a backoff) is
 not here: a decision that is due counts as running, whoever has to make it.
@@ -43,7 +43,7 @@ class RunStatus:
 
 
 def run_status(state: RunState) -> RunStatus:
-    """Return how the run stands."""
+    """Return the status of a run."""
     if state.finished is not None:
         # A stop cause of a newer version is shown as what it is: not known to be a success.
         lifecycle = FINISHED_AS.get(state.finished.stop_cause, RunLifecycle.CANCELLED)
@@ -57,15 +57,15 @@ def run_status(state: RunState) -> RunStatus:
 
 
 def _before_the_first(state: RunState) -> str:
-    """Tell what is due before there is an attempt; the newest word on why it is held back holds."""
+    """Say what is due before there is an attempt; the newest alert on why it waits counts."""
     stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
     if stop is not None:
         asked = f"{stop.body.by} asked to stop ({stop.body.why})"
         return f"Declared; {asked}: the run is about to be finished."
-    held = [
+    alerts = [
         alert.body.text for alert in state.alerts if alert.body.rule == ALERT_FIRST_ATTEMPT_HELD
     ]
-    return held[-1] if held else "Declared; its first attempt is about to be opened."
+    return alerts[-1] if alerts else "Declared; its first attempt is about to be opened."
 
 
 def _doing(attempt: AttemptState) -> str:
@@ -80,7 +80,7 @@ def _doing(attempt: AttemptState) -> str:
 
 
 def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
-    """Tell what is due, and from whom, after the newest attempt has ended."""
+    """Say what is due, and from whom, after the newest attempt has ended."""
     ended = f"Attempt {attempt.attempt_id} ended as {attempt.reason}"
     stop = next((stop for stop in state.stops if stop.body.mode == "stop"), None)
     if stop is not None:
@@ -95,7 +95,7 @@ def _between_attempts(state: RunState, attempt: AttemptState) -> RunStatus:
     is_drained = state.stop_for(attempt) is not None and not state.is_moved(attempt)
     if is_ended_by_a_person or is_drained:
         waits = "" if is_ended_by_a_person else "; the run waits"
-        how = f'`tracks retry {state.run_id} --why "…"` goes on from its newest checkpoint'
+        how = f'`tracks retry {state.run_id} --why "…"` resumes from its newest checkpoint'
         return _status(RunLifecycle.WAITING, f"{ended}{waits}, as a person asked; {how}.")
     return _status(RunLifecycle.RUNNING, f"{ended}; the decision about a retry is due.")
 

@@ -1,6 +1,6 @@
 """The health of a compute pool's nodes: a pure fold over the records of the pool's track.
 
-A quarantine ends by the clock, without a record: whoever asks says what time it is.
+A quarantine ends by the clock, without a record: the caller gives the time.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class NodeState:
 
     @property
     def released_seq(self) -> int:
-        """The newest release; what stands before it counts no more. -1 where there is none."""
+        """The newest release; strikes before it no longer count. -1 where there is none."""
         return self.releases[-1].seq if self.releases else -1
 
     @property
@@ -104,14 +104,14 @@ class PoolState:
 
 
 def fold(records: Iterable[Record], state: PoolState | None = None) -> PoolState | None:
-    """Return the state after `records`, going on from `state`; None for an empty track."""
+    """Return the state after `records`, starting from `state`; None for an empty track."""
     for record in records:
         state = apply(state, record)
     return state
 
 
 def apply(state: PoolState | None, record: Record) -> PoolState:
-    """Return the state after one more record; raises TrackBroken for one that cannot stand there."""
+    """Return the state after one more record; raises TrackBroken for one that cannot come next."""
     match record.kind:
         case Kind.NODE_STRUCK:
             struck = body_of(NodeStruck, record)

@@ -1,6 +1,6 @@
-"""What holds a checkpoint: the rules that no writer of ours may break, whatever retention wants. Pure.
+"""What protects a checkpoint: rules that no writer of ours may break, whatever retention decides. Pure.
 
-Every answer is a tuple of reasons in words; an empty one means that nothing stands against it.
+Every answer is a tuple of reasons in words; an empty one means that nothing protects it.
 `retention` decides what may go by its rule, and asks here; `run_fold.check` asks here again at the
 very record that the decision would follow.
 """
@@ -42,20 +42,20 @@ def objection_to(state: RunState, kind: Kind, body: Mapping[str, Json]) -> str |
 
 
 def against_superseding(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
-    """Return what stands against letting go of `checkpoint` at all."""
+    """Return the reasons not to supersede `checkpoint`."""
     if checkpoint.status != "committed":
         return (f"it is {checkpoint.status} already",)
-    return (*_held(state, checkpoint), *_unverified(state))
+    return (*_uses(state, checkpoint), *_unverified(state))
 
 
 def against_deleting(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
-    """Return what stands against removing the bytes of `checkpoint`."""
+    """Return the reasons not to delete the bytes of `checkpoint`."""
     if checkpoint.deleted:
         return ("it is deleted already",)
     if checkpoint.status == "committed":
-        return ("it was neither superseded nor quarantined", *_held(state, checkpoint))
+        return ("it was neither superseded nor quarantined", *_uses(state, checkpoint))
     return (
-        *_held(state, checkpoint),
+        *_uses(state, checkpoint),
         *_last_verified(state, checkpoint),
         *_in_use(state, checkpoint),
     )
@@ -95,8 +95,8 @@ def pins_of(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
     )
 
 
-def _held(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
-    """Name what holds it whether it is superseded or not."""
+def _uses(state: RunState, checkpoint: CheckpointState) -> tuple[str, ...]:
+    """Name its uses that count whether it is superseded or not."""
     target = newest(state)
     resumed = (RESUMES,) if target and target.ref == checkpoint.ref else ()
     return (*resumed, *(f"pinned by {pin}" for pin in pins_of(state, checkpoint)))

@@ -1,12 +1,12 @@
-"""What persons have put in quarantine as a source: a pure fold over the one track of quarantines.
+"""Sources that people put in quarantine: a pure fold over the one track of quarantines.
 
-A checkpoint, an attempt, a node or a commit has no track of its own in which "do not build on this,
-whoever did" could stand: an attempt's run may be finished, a commit belongs to no run, and a node's
-pool tells only where gangs may start, for a while. One track for all of them is one more use of what
+A checkpoint, an attempt, a node or a commit has no track of its own for a record "nobody builds on
+this": an attempt's run may be finished, a commit belongs to no run, and a node's
+pool says only where gangs may start, for a while. One track for all of them is one more use of what
 tracks give (append-only, chained, folded, projected), where a list of exceptions in each of three other
 kinds of track would be three rules. Snapshots have a track, their dataset's, and stay there. What the
 machine quarantines by itself (corrupt bytes, checkpoints after an onset, a node that fails too often)
-holds that one thing back and stays where it is too: it says nothing of what came of it.
+concerns that one thing and stays where it is too: it affects nothing that descends from it.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ class QuarantineState:
 
 
 def fold(records: Iterable[Record], state: QuarantineState | None = None) -> QuarantineState | None:
-    """Return the state after `records`, going on from `state`; None for an empty track."""
+    """Return the state after `records`, starting from `state`; None for an empty track."""
     for record in records:
         state = apply(state, record)
     return state
 
 
 def apply(state: QuarantineState | None, record: Record) -> QuarantineState:
-    """Return the state after one more record; raises TrackBroken for one that cannot stand there."""
+    """Return the state after one more record; raises TrackBroken for one that cannot come next."""
     before = state.quarantines if state is not None else ()
     match record.kind:
         case Kind.SOURCE_QUARANTINED:

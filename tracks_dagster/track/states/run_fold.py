@@ -57,7 +57,7 @@ from tracks_dagster.track.states.run_state import (
 def objection_to_ref(run_id: str, attempt_id: int, launch_id: Json, ref: Json) -> str | None:
     """Say why a commit may not name `ref`: it may only name what its own launch wrote."""
     if not isinstance(ref, Mapping):
-        return None  # the body's own reading says what is missing
+        return None  # reading the body raises for what is missing
     expected = object_prefix(run_id, attempt_id, str(launch_id), ref.get("step", 0))
     named = (ref.get("run_id"), ref.get("attempt_id"), ref.get("object_prefix"))
     if named == (run_id, attempt_id, expected):
@@ -168,7 +168,7 @@ def apply(state: RunState | None, record: Record) -> RunState:
     """Return the state after one more record."""
     problem = _objection(state, record.kind, record.attempt_id, record.body)
     if problem is not None:
-        raise TrackBroken(f"Record {record.seq} ({record.kind}) cannot stand there: {problem}.")
+        raise TrackBroken(f"Record {record.seq} ({record.kind}) cannot come here: {problem}.")
     if state is None:
         declared = body_of(RunDeclared, record)
         return RunState(head=record, declared=declared, declared_at=record.at)

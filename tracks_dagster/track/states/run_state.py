@@ -49,7 +49,7 @@ class Supervision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptState:
-    """All that the track says of one attempt."""
+    """One attempt, folded from its run's track."""
 
     attempt_id: int
     opened: AttemptOpened
@@ -94,7 +94,7 @@ class AttemptState:
 
     @property
     def resumed_step(self) -> int:
-        """The step it really began from: what was restored, else what was asked for, else 0."""
+        """The step it really started from: what was restored, else what was asked for, else 0."""
         if self.restored is not None:
             return self.restored.step
         return self.opened.resume.step if self.opened.resume else 0
@@ -155,7 +155,7 @@ class CheckpointState:
 
     @property
     def holds_for_branches(self) -> bool:
-        """Whether a run that branched from it before may go on: its bytes are there and believed."""
+        """Whether an existing branch may still resume from it: its bytes are there and trusted."""
         return not self.deleted and (not self.quarantined or self.is_passed_over)
 
     @property
@@ -192,7 +192,7 @@ class Dated(Generic[B]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """A training run as its track tells it. `head` is the last record folded."""
+    """A training run, folded from its track. `head` is the last record folded."""
 
     head: Record
     declared: RunDeclared
@@ -234,15 +234,16 @@ class RunState:
 
     @property
     def resumes_from(self) -> CheckpointRef | None:
-        """What the next attempt resumes from: the run's own `resume_target`, else what it branched
-        from, else nothing (it starts afresh). Whether the source's run still offers that checkpoint
-        is told by that run's track."""
+        """What the next attempt resumes from: its own `resume_target`, else what it branched from.
+
+        None: it starts at step 0. That run's track has whether the source is still there.
+        """
         own = self.resumable
         return resume_target(own) if own else self.declared.branched_from
 
     @property
     def refusal(self) -> Dated[RetryRefused] | None:
-        """The refusal that stands: made after the newest attempt ended."""
+        """The refusal in force: made after the newest attempt ended."""
         if not self.refusals or not self.attempts or self.attempts[-1].is_open:
             return None
         newest = self.refusals[-1]
@@ -269,7 +270,7 @@ class RunState:
         return min(asked, key=lambda stop: (stop.body.mode == MOVE, stop.seq), default=None)
 
     def is_moved(self, attempt: AttemptState) -> bool:
-        """Whether the attempt was asked to leave its node, and nothing more: the run goes on."""
+        """Whether the attempt was asked to leave its node, and nothing more: the run continues."""
         stop = self.stop_for(attempt)
         return stop is not None and stop.body.mode == MOVE
 

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that does not exist. Pure."""
+"""Names that somebody may have meant by one that does not exist. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def nearest(given: str, known: Iterable[str]) -> tuple[str, ...]:
     """Return at most `NEAREST_MAX` names of `known`: those that begin with `given`, then those that are
     most like it, the likest first.
 
-    `given` itself is none of them: a name that stands there may still mean nothing, as a folder without
-    records does.
+    `given` itself is left out: a name in the store may still mean nothing, as a folder without records
+    does.
     """
     others = [name for name in known if name != given]
     begun = nsmallest(NEAREST_MAX, (name for name in others if given and name.startswith(given)))
@@ -31,7 +31,7 @@ def nearest(given: str, known: Iterable[str]) -> tuple[str, ...]:
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """Return "did you mean a, b or c? ", with a space to go on after; empty where nothing is like it.
+    """Return "did you mean a, b or c? ", with a space at the end; empty where no name is close.
 
     `did_you_mean("gpt-stroy", ["gpt-story", "other"])` is "did you mean gpt-story? ".
     """

@@ -1,7 +1,7 @@
 """Keeps credentials out of every text that leaves a process: records, evidence, last words, logs.
 
-Text is cleaned where it is gathered, before it is stored: what once stands in a track stays there.
-Hidden are the values of secret variables, what is named a password or a token where it stands, and
+Text is cleaned where it is gathered, before it is stored: what is once in a track stays there.
+Hidden are the values of secret variables, what text names a password or a token, and
 tokens that are known by their shape. Not everything can be known: 40 characters without a name look
 like a commit. What is short or common is left, or ordinary words would be hidden.
 """
@@ -21,7 +21,7 @@ from tracks_dagster.track.text.safe_text import valid_text
 HIDDEN = "[hidden]"
 SECRET_LENGTH_MIN = 6  # shorter values would blank out ordinary words
 LONG_ENOUGH = 10  # for a value of letters alone, or of digits alone
-WHOLE_WORD_LENGTH_MAX = 11  # up to here a value is hidden only where it stands by itself
+WHOLE_WORD_LENGTH_MAX = 11  # up to here a value is hidden only as a whole word
 SECRET_LINE_LENGTH_MIN = 16  # of a secret of several lines: a log may show each by itself
 
 Redact = Callable[[str], str]
@@ -79,7 +79,7 @@ def _is_hidden(name: str, value: str) -> bool:
 
 
 def _is_common(value: str) -> bool:
-    """Whether to hide the value wherever it stands would hide ordinary words."""
+    """Whether hiding the value everywhere would hide ordinary words."""
     if len(value) < SECRET_LENGTH_MIN or value.lower() in _COMMON:
         return True
     return len(value) < LONG_ENOUGH and (value.isalpha() or value.isdigit())
@@ -118,7 +118,7 @@ def _forms(secret: str) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What is known for a secret by how it looks, or by what it is called where it stands.
+    """A secret known by its form, or by the name before it.
 
     words: in lower case, one of them is in every text that has it. pattern: its group "secret" is
     hidden, else all of it. is_secret: asked about what was found. begins: with one of `words`, so that
@@ -342,5 +342,5 @@ def _hide(shape: _Shape, match: re.Match[str]) -> str:
         return match[0]
     if "secret" not in match.re.groupindex:
         return HIDDEN
-    begin, end = match.start("secret") - match.start(), match.end("secret") - match.start()
-    return f"{match[0][:begin]}{HIDDEN}{match[0][end:]}"
+    first, end = match.start("secret") - match.start(), match.end("secret") - match.start()
+    return f"{match[0][:first]}{HIDDEN}{match[0][end:]}"

@@ -37,7 +37,7 @@ def check_words(words: Mapping[str, str]) -> None:
     """Raise InvalidInput unless each of `words` (name → text) says something and fits a record."""
     for name, value in words.items():
         if not value.strip():
-            raise InvalidInput(f"{name} is empty: say it in a sentence, it stands in the record.")
+            raise InvalidInput(f"{name} is empty: say it in a sentence, it goes into the record.")
         if len(value) > WORDS_CHARACTERS_MAX:
             raise InvalidInput(
                 f"{name} has {len(value)} characters; at most {WORDS_CHARACTERS_MAX} fit a record."
@@ -60,7 +60,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return text that is to stand in a line of ours as one: nobody's words look like the next."""
+    """Return text without line ends, so that none of it looks like a line of ours."""
     return LINE_END.join(text.splitlines())
 
 

@@ -215,7 +215,7 @@ def _remove(engine: Engine) -> None:
 
 
 def _overwrite(path: Path, beside: Path) -> None:
-    """Replace the pages of a SQLite file in one transaction; readers keep what they began to read."""
+    """Replace the pages of a SQLite file in one transaction; readers keep what they started to read."""
     deadline = time.monotonic() + BUSY_S_MAX
 
     def give_up(status: int, _left: int, _all: int) -> None:

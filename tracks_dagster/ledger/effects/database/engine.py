@@ -34,7 +34,7 @@ BUSY_S_MAX = 30  # for another writer of the same rows, or of the same SQLite fi
 BUSY_POLL_S = 0.01  # between two tries where SQLite does not wait by itself
 READ_S_MAX = 60  # for one reading query on Postgres
 
-# What a Postgres says that is there and does not answer now: what to do. A part of its line is enough.
+# Part of what a Postgres writes that cannot answer now → what to do.
 _OF_THE_SERVER = {
     "the database system is": "it does so for a while; try again when it is up",
     "too many clients": "end other clients or raise max_connections, then try again",
@@ -138,8 +138,8 @@ def reason(error: SQLAlchemyError) -> str:
         if part in line:
             return f"{line.rpartition('FATAL:')[2].strip()}; {what_to_do}."
     if line.startswith("connection to server"):
-        _, server_said, words = line.partition("FATAL:")
-        if server_said:
+        _, is_refusal, words = line.partition("FATAL:")
+        if is_refusal:
             return f"{words.strip()}; correct TRACKS_POSTGRES_URL, or create what is missing."
         return f"{line}; see that the server is up and TRACKS_POSTGRES_URL right."
     if "could not translate host name" in line:

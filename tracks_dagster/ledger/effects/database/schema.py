@@ -1,6 +1,6 @@
-"""The ledger's schema: what it is made of, and which version of it a database holds.
+"""The ledger's schema: how it is made, and which version of it a database holds.
 
-There are no migrations: the ledger is a projection, so one of an older version is projected anew beside
+There are no migrations: the ledger is a projection, so one of an older version is rebuilt beside
 the old one (`beside`). A version is a number, which says what is older, and a fingerprint of all that
 the tables are made of, so that a changed column is noticed without anybody's help.
 """
@@ -171,7 +171,7 @@ def take_on_reader(connection: Connection, schema: str) -> str | None:
     """Read as the role that may only read, to the end of the transaction.
 
     schema: where the ledger's tables are. Returns None; or, where the role cannot be taken on though
-    the present one may write, a sentence that says so and what makes it.
+    the present one may write, a warning with the statements that make it.
     """
     names = [*metadata.tables, *views.tables]
     if connection.scalar(_MAY_TAKE_ON, {"role": READER, "schema": schema, "names": names}):
@@ -182,7 +182,7 @@ def take_on_reader(connection: Connection, schema: str) -> str | None:
     user = connection.scalar(sa.text("select current_user"))
     return (
         f"`tracks sql` reads as {user}, a role that may also write, for there is no {READER} that may "
-        f"only read; nothing is written all the same. To make it: create role {READER} nologin; "
+        f"only read; nothing is written anyway. To make it: create role {READER} nologin; "
         f"{'; '.join(_grants(connection, schema))};"
     )
 

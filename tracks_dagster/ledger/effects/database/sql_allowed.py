@@ -106,7 +106,7 @@ class Named:
 def check_allowed(tree: Tree, exact_names: frozenset[str]) -> Named:
     """Return what the query `tree` names; raises InvalidInput for what is not allowed to it.
 
-    exact_names: those that stand in quotes and hold upper case.
+    exact_names: those in quotes with upper case.
     """
     functions: set[str] = set()
     attributes: set[str] = set()
@@ -247,8 +247,8 @@ _PARTS = re.compile(
 def comparable_text(query: str) -> tuple[str, frozenset[str]]:
     """Return `query` without comments, and the names in it that hold an upper-case letter in quotes.
 
-    Postgres tells those from the same name in lower case, DuckDB does not. Raises InvalidInput, with
-    the place, for what the two might read differently.
+    Postgres distinguishes those from the same name in lower case, DuckDB does not. Raises
+    InvalidInput, with the place, for what the two might read differently.
     """
     kept: list[str] = []
     exact_names: set[str] = set()
@@ -351,7 +351,7 @@ def too_large(columns: int) -> str:
 
 
 def first_line(error: duckdb.Error) -> str:
-    """Return what DuckDB says, without the kind of error and the picture below it."""
+    """Return DuckDB's message, without the kind of error and the picture below it."""
     line = str(error).strip().splitlines()[0]
     return line.partition("Error: ")[2].rstrip("!.") or line
 

@@ -60,7 +60,7 @@ class SqlLedger:
         advanced: Cursor,
         rows: Mapping[str, Sequence[Row]],
     ) -> bool:
-        """Upsert `rows` and move the cursor in one transaction, if it stands at `expected`.
+        """Upsert `rows` and move the cursor in one transaction, if it is at `expected`.
 
         Raises LedgerError, too, when another version has rebuilt the ledger since it was opened.
         """
@@ -138,7 +138,7 @@ class SqlLedger:
     def beside(self, *, only_outdated: bool = False) -> Iterator[SqlLedger | None]:
         """Give a second ledger to fill, which takes this one's place when the context ends well.
 
-        It begins empty, or, for a ledger of an older version, with what an interrupted call left. One
+        It starts empty, or, for a ledger of an older version, with what an interrupted call left. One
         process at a time; only_outdated: gives None where another was faster.
         """
         with rebuilding_alone(self._engine) as check_alone:
@@ -164,7 +164,7 @@ class SqlLedger:
 
 
 def _moved(connection: Connection, track: str, expected: Cursor | None, advanced: Cursor) -> bool:
-    """Move the cursor of `track` from `expected` to `advanced`; False when it stands elsewhere."""
+    """Move the cursor of `track` from `expected` to `advanced`; False when it is elsewhere."""
     values = {"seq": advanced.seq, "sha256": advanced.sha256}
     statement: sa.Update | sqlite.Insert | postgresql.Insert
     if expected is None:

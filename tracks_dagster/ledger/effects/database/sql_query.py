@@ -176,8 +176,8 @@ _CONFIG: dict[str, Any] = {
 }
 
 # SQL type of the ledger → a literal that SQLite gives this type, and arrow's type for DuckDB.
-# The literals stand in a row before all others: ADBC takes a column's type from the values it meets
-# first, and a column that begins with NULLs would get the wrong one.
+# The literals come in a row before all others: ADBC takes a column's type from the values it meets
+# first, and a column that starts with NULLs would get the wrong one.
 _ARROW: dict[type[Any], tuple[str, pa.DataType]] = {
     sa.Text: ("''", pa.string()),
     sa.BigInteger: ("0", pa.int64()),

@@ -192,7 +192,7 @@ def _supervise(
         host=platform.node(),
         process=app.own_process(),
         sleep=time.sleep,
-        seen=lambda _: show_commits(),
+        on_growth=lambda _: show_commits(),
         rules=rules,
     )
     try:

@@ -65,7 +65,7 @@ def _supervise(store: Any, launcher: KubernetesLauncher, run_id: str, ended: lis
         dagster_run_id=f"dagster-{run_id}",
         host="bench",
         sleep=time.sleep,
-        seen=lambda state: None,
+        on_growth=lambda state: None,
     )
     attempt = supervisor.supervise(run_id, 1)
     ended.append(f"{run_id}: {attempt.reason if attempt is not None else 'superseded'}")

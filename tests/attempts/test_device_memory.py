@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tracks_dagster.attempts.machine import (
     MIB,
+    DeviceHolder,
     Devices,
     Gpu,
-    Holder,
     orphan_memory,
     parse_gpus,
     parse_holders,
@@ -61,10 +61,10 @@ def test_memory_of_a_process_that_is_no_rank_of_a_living_attempt_is_an_orphans()
 
 
 def test_memory_in_nobodys_name_is_told_when_it_is_more_than_a_drivers_own() -> None:
-    holder = Holder(pid=1, process="python", uuid=UUID, used_bytes=10240 * MIB)
+    holder = DeviceHolder(pid=1, process="python", uuid=UUID, used_bytes=10240 * MIB)
     [orphan] = orphan_memory(Devices(gpus=(GPU,), holders=(holder,)), {1: "a/a01"}, {"a/a01"})
     assert (orphan.pid, orphan.used_bytes) == (None, (21538 - 10240) * MIB)
-    quiet = Holder(pid=1, process="python", uuid=UUID, used_bytes=(21538 - 500) * MIB)
+    quiet = DeviceHolder(pid=1, process="python", uuid=UUID, used_bytes=(21538 - 500) * MIB)
     assert orphan_memory(Devices(gpus=(GPU,), holders=(quiet,)), {1: "a/a01"}, {"a/a01"}) == ()
 
 

@@ -73,7 +73,7 @@ def watch(
         dagster_run_id="mine",
         host="node-1",
         sleep=sleep,
-        seen=lambda state: None,
+        on_growth=lambda state: None,
         monotonic=lambda: clock().timestamp(),
         die=die,
     ).supervise("r-1", 1)

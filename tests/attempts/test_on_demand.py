@@ -10,7 +10,7 @@ from tests.bodies import placed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.attempts.effects.on_demand import (
-    Asked,
+    SaveRequest,
     ask_to_save,
     saved_since,
     wait_for_save,
@@ -64,7 +64,7 @@ def test_a_save_that_was_under_way_before_is_no_answer(
     triggers: tuple[str, ...], step: int | None
 ) -> None:
     history = running()
-    asked = Asked(run_id="r-1", attempt_id=1, seq=history.state.head.seq)
+    asked = SaveRequest(run_id="r-1", attempt_id=1, seq=history.state.head.seq)
     for index, trigger in enumerate(triggers):
         history.commit(21 + index, trigger=trigger)
     found = saved_since(history.state, asked)

@@ -76,7 +76,7 @@ def supervisor(
         dagster_run_id=dagster_run_id,
         host="node-1",
         sleep=days.sleep,
-        seen=days.states.append,
+        on_growth=days.states.append,
         monotonic=lambda: tracks.now().timestamp(),
     )
 

@@ -62,7 +62,7 @@ def supervise(
         dagster_run_id="mine",
         host="run-worker",
         sleep=lambda seconds: sleep(next(rounds)),
-        seen=lambda state: None,
+        on_growth=lambda state: None,
         drain_grace_s=120.0,
         monotonic=clock.seconds,
     )

@@ -45,7 +45,7 @@ def make_supervisor(home: Path, dagster_run_id: str) -> Supervisor:
         dagster_run_id=dagster_run_id,
         host="node-1",
         sleep=lambda seconds: time.sleep(0.05),
-        seen=lambda state: None,
+        on_growth=lambda state: None,
     )
 
 

@@ -121,7 +121,7 @@ def supervise(
             dagster_run_id="mine",
             host="node-1",
             sleep=sleep,
-            seen=lambda state: None,
+            on_growth=lambda state: None,
         ).supervise("r-1", 1)
         assert attempt is not None
         return attempt

@@ -23,7 +23,7 @@ from tests.six_variants import (
 )
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
-from tracks_dagster.attempts.machine import Devices, Gpu, Holder, MachineNow
+from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu, MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
@@ -251,7 +251,7 @@ def test_device_memory_of_a_process_that_is_no_rank_is_named_and_not_planned_wit
     write_variants(store, gangs)
     Projector(store, ledger).scan()
     gpu = Gpu(uuid="GPU-1", name="a GPU", total_bytes=24 * GIB, used_bytes=11 * GIB)
-    holder = Holder(pid=4242, process="python", uuid="GPU-1", used_bytes=MEMORY_BYTES)
+    holder = DeviceHolder(pid=4242, process="python", uuid="GPU-1", used_bytes=MEMORY_BYTES)
     machine.found = Devices(gpus=(gpu,), holders=(holder,))
     found = triage(sources, SLOTS)
     [orphan] = [each for each in found.orphan_memory if each.pid is not None]
@@ -272,7 +272,7 @@ def test_runs_that_were_not_named_keep_their_devices_and_their_memory(
         gangs.reports[run_id, 1] = GangReport(phase=GangPhase.ALIVE, where=NODE)
     store.put("daemon/heartbeat.json", canonical_json({"at": format_time(MORNING), "sensors": {}}))
     gpu = Gpu(uuid="GPU-1", name="a GPU", total_bytes=24 * GIB, used_bytes=MEMORY_BYTES)
-    holder = Holder(pid=100, process="python", uuid="GPU-1", used_bytes=MEMORY_BYTES)
+    holder = DeviceHolder(pid=100, process="python", uuid="GPU-1", used_bytes=MEMORY_BYTES)
     machine.now = MachineNow(node=NODE, boot_id="boot-1", living={100: 1.5})
     machine.found = Devices(gpus=(gpu,), holders=(holder,))
     found = triage(sources, ONE_DEVICE, run_ids=["v2-5"])

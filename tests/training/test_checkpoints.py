@@ -38,7 +38,7 @@ from tracks_dagster.training.saves.manifest import (
 )
 from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
-from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, Written
+from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, WrittenCheckpoint
 
 
 def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
@@ -57,7 +57,7 @@ def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
 
 def write(
     store: FakeObjectStore, what: Trained, *, step: int = 2, known: KnownChunks | None = None
-) -> Written:
+) -> WrittenCheckpoint:
     written = checkpoints.write(store, what, step=step, known=known).written
     assert written is not None
     return written

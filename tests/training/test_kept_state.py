@@ -18,7 +18,7 @@ from tests.fakes import FakeObjectStore
 from tests.training.gangs import TrainingRun
 from tracks_dagster.track.bodies import Drill, RetentionRule
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.step_log import RECENT_MAX, Best, Progress
+from tracks_dagster.training.step_log import RECENT_MAX, Best, TrainingProgress
 
 HIGHEST_SCORE = RetentionRule(metric="score", direction="max")
 
@@ -87,7 +87,7 @@ metrics = st.lists(st.sampled_from([0.0, 0.5, 1.0, float("nan")]), max_size=12)
 def test_progress_goes_on_as_if_it_had_not_been_stored(
     before: list[float], after: list[float], direction: str
 ) -> None:
-    whole, first, second = (Progress("score", direction) for _ in range(3))
+    whole, first, second = (TrainingProgress("score", direction) for _ in range(3))
     for step, score in enumerate(before + after, start=1):
         whole.take(step, {"loss": float(step), "score": score})
     for step, score in enumerate(before, start=1):
@@ -99,14 +99,14 @@ def test_progress_goes_on_as_if_it_had_not_been_stored(
 
 
 def test_only_the_newest_losses_are_kept() -> None:
-    progress = Progress("loss", "min")
+    progress = TrainingProgress("loss", "min")
     for step in range(1, RECENT_MAX + 10):
         progress.take(step, {"loss": 1.0})
     assert [step for step, _ in progress.recent] == [*range(10, RECENT_MAX + 10)]
 
 
 def test_the_best_of_another_metric_does_not_count() -> None:
-    progress, other = Progress("loss", "min"), Progress("score", "max")
+    progress, other = TrainingProgress("loss", "min"), TrainingProgress("score", "max")
     progress.take(1, {"loss": 0.5})
     other.restore(progress.to_json())
     assert other.best is None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tracks_dagster.training import machine as this_machine
-from tracks_dagster.training.machine import Machine
+from tracks_dagster.training.machine import MachineWatch
 
 KILLED = "Memory cgroup out of memory: Killed process 4711 (python3) total-vm:75172kB"
 
@@ -75,7 +75,7 @@ def test_a_kill_in_a_shared_cgroup_counts_only_where_the_kernel_does_not_name_so
     group.mkdir()
     (group / "memory.events").write_text("oom_kill 3\n")
     monkeypatch.setattr(this_machine, "find_cgroup", lambda: group)
-    machine = Machine(tmp_path)
+    machine = MachineWatch(tmp_path)
     (group / "memory.events").write_text("oom_kill 4\n")
     kernel_says(monkeypatch, KILLED, at_s=1e12)
     assert machine.report_since_start({4711}, is_killed=True)["cgroup"] == {"oom_kill": 1}

@@ -1,4 +1,4 @@
-"""Does a resumed attempt repeat what the dead one had computed? Compared loss by loss, exactly.
+"""Whether a resumed attempt repeats the dead one's losses, compared step by step, exactly.
 
 After a resume the steps that an earlier attempt had already run past the resume point are run again.
 Their losses must be the same floats, or the resume was not exact. Pure: who reads the journals is

@@ -1,4 +1,4 @@
-"""Drills: faults played on purpose, as a person writes them, and what should come of each.
+"""Drills: faults played on purpose, as a person writes them, and what should follow each.
 
 `KIND@STEP[,option=value…]`: `preempt@23` takes the gang away after step 23 with 30 s of grace,
 `hang@12,rank=1,how=loader` lets rank 1 wait for ever for the data of step 12. Each fires once a run,
@@ -240,7 +240,7 @@ def _number(text: str) -> float | None:
 
 
 def was_claimed(records: Iterable[Record], index: int) -> bool:
-    """Whether the drill of that index in the declaration has fired, or was skipped."""
+    """Whether the drill at that index of the declaration has fired or was skipped."""
     notes = (record for record in records if record.kind is Kind.NOTE)
     return any(n.body["by"] == BY and n.body["data"].get("drill") == index for n in notes)
 

@@ -73,8 +73,9 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingLaunch:
-    """Dagster runs that were asked for and have led to nothing yet. key: an attempt's, or one attempt's
-    at an eval.
+    """Dagster runs that were requested and have led to nothing yet.
+
+    key: an attempt's, or one attempt's at an eval.
 
     failed_count: how many died for nothing; why: what the newest of them, or the one that is on its
     way, met. asked_at: of the one that is on its way. next_at: when another is asked for; with neither
@@ -90,7 +91,7 @@ class PendingLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """What to request, in words what is given up on, and what was asked for and did not come yet."""
+    """What to request, what is given up on, in words, and what was requested and did not come yet."""
 
     requests: tuple[LaunchRequest, ...]
     given_up: tuple[str, ...]
@@ -98,7 +99,7 @@ class LaunchPlan:
 
 
 def plan_launches(open_attempts: Sequence[OpenAttempt], now: datetime) -> LaunchPlan:
-    """Return a request for each attempt that nobody supervises and that has not its end behind it.
+    """Return a request for each attempt that nobody supervises and that has not ended.
 
     At most REQUESTS_MAX, the attempts opened first; those asked for are supervised by the next tick.
     """

@@ -59,7 +59,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class DeviceHolder:
     """One process that holds memory of a device. used_bytes: None where the driver does not tell."""
 
     pid: int
@@ -73,7 +73,7 @@ class Devices:
     """The devices of one machine and the processes on them. problem: why they are not known."""
 
     gpus: tuple[Gpu, ...] = ()
-    holders: tuple[Holder, ...] = ()
+    holders: tuple[DeviceHolder, ...] = ()
     problem: str | None = None
 
 
@@ -106,10 +106,10 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
     )
 
 
-def parse_holders(text: str) -> tuple[Holder, ...]:
+def parse_holders(text: str) -> tuple[DeviceHolder, ...]:
     """Read the answer to the second question; lines of another shape are left out."""
     return tuple(
-        Holder(pid=int(pid), process=process, uuid=uuid, used_bytes=_bytes(used))
+        DeviceHolder(pid=int(pid), process=process, uuid=uuid, used_bytes=_bytes(used))
         for pid, process, uuid, used in _rows(text, len(HOLDER_FIELDS))
         if pid.isdigit()
     )
@@ -118,7 +118,7 @@ def parse_holders(text: str) -> tuple[Holder, ...]:
 def orphan_memory(
     devices: Devices, ranks: Mapping[int, str], alive: Collection[str]
 ) -> tuple[OrphanMemory, ...]:
-    """Return memory of a process that is no rank of an alive attempt, and in nobody's name.
+    """Return memory that no rank of an alive attempt accounts for.
 
     ranks: pid → attempt, of the processes that live and are ranks; alive: attempts with that verdict.
     """
@@ -132,7 +132,7 @@ def orphan_memory(
     return (*named, *(each for each in unnamed if each is not None))
 
 
-def _named(holder: Holder, device: str, attempt: str | None) -> OrphanMemory:
+def _named(holder: DeviceHolder, device: str, attempt: str | None) -> OrphanMemory:
     whose = f"a rank of {attempt}, which is not alive" if attempt else "no rank of an open attempt"
     return OrphanMemory(
         uuid=holder.uuid,
@@ -145,7 +145,7 @@ def _named(holder: Holder, device: str, attempt: str | None) -> OrphanMemory:
     )
 
 
-def _unnamed(gpu: Gpu, holders: Iterable[Holder]) -> OrphanMemory | None:
+def _unnamed(gpu: Gpu, holders: Iterable[DeviceHolder]) -> OrphanMemory | None:
     used = [each.used_bytes for each in holders if each.uuid == gpu.uuid]
     if gpu.used_bytes is None or None in used:
         return None

@@ -4,7 +4,7 @@ Below `runs/<run_id>/attempts/<attempt_id>/gang/`; every object is small, writte
 whole. Pods have no way to each other's control plane, and the watcher may not enter a pod: so a pod
 leaves where its ranks stand and how they ended, and looks for what it is asked.
 
-    <pod uid>/beat.json              where the ranks stand: at its start, when it changed, at most every
+    <pod uid>/beat.json              the ranks' beats: put at its start, when it changed, at most every
                                      BEAT_EVERY_S, and every ALIVE_EVERY_S: who is silent may only
                                      not reach the store
     <pod uid>/end.json               how they ended: put at each end; each rank has one at the last
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodBeat:
-    """Where the ranks of one pod stand. index: the pod's in its Job, which is its node rank; at: when
+    """The beats of one pod's ranks. index: the pod's in its Job, which is its node rank; at: when
     the pod put it, empty where it does not say."""
 
     pod: str
@@ -90,32 +90,32 @@ def gang_prefix(run_id: str, attempt_id: int) -> str:
 
 
 def beat_key(run_id: str, attempt_id: int, pod_uid: str) -> str:
-    """Return where a pod's beats stand."""
+    """Return the key of a pod's beats."""
     return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/beat.json"
 
 
 def end_key(run_id: str, attempt_id: int, pod_uid: str) -> str:
-    """Return where a pod tells how its ranks ended."""
+    """Return the key of a pod's end."""
     return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/end.json"
 
 
 def ask_key(run_id: str, attempt_id: int) -> str:
-    """Return where a gang's pods look for what they are asked."""
+    """Return the key of a gang's newest wish."""
     return f"{gang_prefix(run_id, attempt_id)}ask.json"
 
 
 def failed_key(run_id: str, attempt_id: int) -> str:
-    """Return where a pod tells the others that the gang has failed; that it is there says so."""
+    """Return the key of the object whose presence means that the gang has failed."""
     return f"{gang_prefix(run_id, attempt_id)}failed.json"
 
 
 def stacks_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
-    """Return where a pod answers STACKS."""
+    """Return the key of a pod's answer to STACKS."""
     return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/stacks-{ask_uid}.json"
 
 
 def save_key(run_id: str, attempt_id: int, pod_uid: str, ask_uid: str) -> str:
-    """Return where the pod of rank 0 answers SAVE."""
+    """Return the key of the answer to SAVE, from the pod of rank 0."""
     return f"{gang_prefix(run_id, attempt_id)}{pod_uid}/save-{ask_uid}.json"
 
 

@@ -78,7 +78,7 @@ ForeseeEnvironment = Callable[[], Mapping[str, Json]]
 
 
 class RankSignals(Protocol):
-    """What the ranks of a living gang can be asked for; it never ends one. May raise GangError."""
+    """What can be asked of the ranks of a living gang; ends none. May raise GangError."""
 
     def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
         """Ask a rank to save at the end of its running step, without waiting for that; bounded. False

@@ -59,8 +59,7 @@ def check_compute(compute: ComputeRequest) -> None:
 
 
 def check_is_on_cluster(launcher: str, given: Collection[str]) -> None:
-    """Raise InvalidInput where a run stays local though `given`, of what a cluster is asked, is not
-    empty."""
+    """Raise InvalidInput for a local run that asks for something of a cluster (`given`)."""
     if launcher == names.LOCAL and given:
         listed, verb = ", ".join(sorted(given)), "asks" if len(given) == 1 else "ask"
         raise InvalidInput(

@@ -47,7 +47,7 @@ from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.records import format_time
-from tracks_dagster.training.machine import Machine
+from tracks_dagster.training.machine import MachineWatch
 
 EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
 POLL_S = 0.05
@@ -108,7 +108,7 @@ class Gang:
         self._drill_fired = False
         self._pids: set[int] = set()
         self._counted_at = 0.0  # monotonic
-        self._machine = Machine(work)
+        self._machine = MachineWatch(work)
 
     def start(self) -> None:
         """Start every rank and write down their pids; one that cannot be started ends the gang."""

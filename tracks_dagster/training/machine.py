@@ -34,7 +34,7 @@ _OF_INTEREST = re.compile(
 _PID = re.compile(r"(?:Killed process |\bpid[=:] ?'?|\[)(\d+)\b")
 
 
-class Machine:
+class MachineWatch:
     """One gang's machine, from the gang's start on."""
 
     def __init__(self, work: Path) -> None:

@@ -43,7 +43,7 @@ def main() -> int:
     """Run the pod that the environment names; returns its exit code."""
     notice = Notice()
     # First of all: process 1 of a container is not ended by a signal that it does not handle.
-    signal.signal(signal.SIGTERM, notice.hear)
+    signal.signal(signal.SIGTERM, notice.receive)
     try:
         pod = read_pod_environment(os.environ)
         store = open_store(pod.store_url, probe=False)

@@ -47,7 +47,7 @@ class StepLog:
         self._guard = LossGuard(launch)
         self._clean_name = lru_cache(NAMES_MAX)(launch.clean)
         retention = launch.declared.retention
-        self._progress = Progress(retention.metric, retention.direction)
+        self._progress = TrainingProgress(retention.metric, retention.direction)
         self.metrics: dict[str, float] = {}
         self.time = TimeBook()
         self._steps_timed = 0  # the first may compile: it is unlike the others
@@ -288,7 +288,7 @@ class Best:
     step: int
 
 
-class Progress:
+class TrainingProgress:
     """How training has gone so far. metric, direction ("min" or "max"): of what is best."""
 
     def __init__(self, metric: str, direction: str) -> None:

@@ -1,4 +1,4 @@
-"""Close an attempt: end what lives of it, keep the evidence, say why it ended.
+"""Close an attempt: end its processes, keep the evidence, record why it ended.
 
 Called by the supervisor of an attempt, and by the watcher when a gang is gone and nobody supervises
 it. Both at once are harmless: the evidence is stored under its own hash, and `attempt_ended` is a
@@ -34,7 +34,7 @@ OTHER_RANKS_S_MAX = 60.0  # after the first rank's end: how long the ends of the
 NUMERIC = frozenset({TerminationReason.NAN_LOSS.value, TerminationReason.LOSS_DIVERGENCE.value})
 GATHERINGS_MAX = 5  # a launch may be placed while evidence is gathered; then it is gathered again
 
-# `attempt_ended` is one record of at most 16 KiB; whole texts stand in the evidence.
+# `attempt_ended` is one record of at most 16 KiB; the evidence holds whole texts.
 LINES_MAX = 12
 LINE_CHARACTERS_MAX = 400
 ROOT_MESSAGE_CHARACTERS_MAX = 1000
@@ -62,7 +62,7 @@ class ClosingWorld(Protocol):
 
     @property
     def orchestrator(self) -> Orchestrator:
-        """Says what became of the Dagster run that supervised."""
+        """Knows what became of the Dagster run that supervised."""
         ...
 
     @property
@@ -107,7 +107,7 @@ def close_attempt(
 
 
 def find_attempt(tracks: Tracks, ref: AttemptRef) -> tuple[RunState, AttemptState]:
-    """Return the run and its attempt as they stand now; raises UnknownRun."""
+    """Return the run and its attempt as they are now; raises UnknownRun."""
     state = tracks.run(ref.run_id)
     attempt = state.attempt(ref.attempt_id)
     if attempt is None:
@@ -140,7 +140,7 @@ def _ended(
     closed_by: str,
     rules: UserRules,
 ) -> AttemptEnded:
-    """Judge the evidence, store it, and say both in the body of `attempt_ended`."""
+    """Judge the evidence, store it, and return the body of `attempt_ended`."""
     evidence = gathered.evidence
     verdict = classify(evidence, rules)
     key, sha256 = _store_evidence(tracks, evidence)

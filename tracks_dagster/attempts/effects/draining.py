@@ -28,8 +28,8 @@ ATTEMPTS_MAX = 1000  # newest attempts on a node, from which its pools are known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
-    """What a drain asked for. pools: where the node is in quarantine now, until `until_at`.
+class NodeDrain:
+    """The result of a drain. pools: where the node is in quarantine now, until `until_at`.
 
     asked: runs that were asked to leave; before: those that had been asked already; unplaced: open
     attempts of these pools that have no place yet and may still get this one. problems: runs that could
@@ -71,7 +71,7 @@ def drain_node(
     why: str,
     pool: str | None = None,
     for_s: float = DRAIN_S,
-) -> Drained:
+) -> NodeDrain:
     """Quarantine `node` and ask every run whose open attempt is placed there to leave it.
 
     pool: only there; None: in every pool that the node is known in. Repeated, it asks no run twice; a
@@ -102,7 +102,7 @@ def drain_node(
             continue
         if answer is not None:
             found[answer].append(run_id)
-    return Drained(
+    return NodeDrain(
         node=node,
         pools=tuple(pools),
         until_at=format_time(min(ends)),
@@ -153,7 +153,7 @@ def _is_on(attempt: AttemptState, node: str) -> bool:
 def _empty(
     tracks: Tracks, run_id: str, node: str, pools: list[str], *, by: str, why: str
 ) -> str | None:
-    """Ask the run to leave the node; return which part of `Drained` it belongs to, None: to none."""
+    """Ask the run to leave the node; return which part of `NodeDrain` it belongs to, None: to none."""
     tracks.project(run_track(run_id))
     state = tracks.run(run_id)
     attempt = state.open_attempt

@@ -1,4 +1,4 @@
-"""What the sensor run_evals does beside deciding: close evals that were lost, and ask for Dagster runs.
+"""What the sensor run_evals does beside deciding: close lost evals, request Dagster runs.
 
 An eval whose Dagster runs died before its evaluator ran stays open: another run is asked for, later
 each time (`attempts.launch`), and after FRUITLESS_RUNS_MAX the attempt ends.
@@ -107,8 +107,9 @@ def _launch(
 
 
 def close_lost_evals(tracks: Tracks, orchestrator: Orchestrator, run_id: str) -> list[EvalOpened]:
-    """End every open attempt at an eval whose Dagster runs are all over, if its evaluator ran; return
-    those. One that left a result before it was lost has ended with that.
+    """End and return every open attempt at an eval whose Dagster runs are over, if its evaluator ran.
+
+    One that left a result before it was lost has ended with that.
 
     Dagster is asked before the track is read again, so an end that was recorded last is seen.
     """

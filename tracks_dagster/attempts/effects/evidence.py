@@ -221,7 +221,7 @@ def _drills_fired(state: RunState, attempt: AttemptState) -> tuple[str, ...]:
     )
 
 
-def kept_logs(store: ObjectStore, run_id: str, attempt: AttemptState) -> Mapping[int, str]:
+def read_log_tails(store: ObjectStore, run_id: str, attempt: AttemptState) -> Mapping[int, str]:
     """Return the end of each rank's log, or the traceback of its last word, by rank.
 
     Of an attempt that has ended from its evidence. Of an open one on a cluster from the pods that

@@ -1,4 +1,4 @@
-"""What the daemon leaves for people: when it ticked, which sensors are on, which launches do not come.
+"""What the daemon leaves for people: its last tick, the sensors that are on, launches in vain.
 
 Objects under `daemon/` that each tick overwrites. Nothing is decided by them: the tracks are the truth,
 and a reading command can ask Dagster nothing.
@@ -48,8 +48,9 @@ def write_heartbeat(store: ObjectStore, now: datetime, sensors: Mapping[str, boo
 
 
 def write_launches(store: ObjectStore, sensor: str, launches: Sequence[PendingLaunch]) -> None:
-    """Overwrite which launches that `sensor` asks for have not led to anything; nothing where none has
-    changed: most ticks have none."""
+    """Overwrite which launches of `sensor` have led to nothing yet, where that changed.
+
+    Most ticks have none."""
     data = canonical_json([to_json(each) for each in launches[:LAUNCHES_MAX]])
     if (store.get(_launches_key(sensor)) or b"[]") != data:
         store.put(_launches_key(sensor), data)
@@ -73,7 +74,7 @@ def read_heartbeat(store: ObjectStore) -> Heartbeat | None:
 
 
 def describe_age(heartbeat: Heartbeat | None, now: datetime) -> str | None:
-    """Say that no daemon ticks; None while one does."""
+    """Describe that no daemon ticks; None while one does."""
     if heartbeat is None:
         return "no daemon has looked at this store yet; start one with `tracks up`"
     if heartbeat.ticks(now):
@@ -86,7 +87,7 @@ def describe_age(heartbeat: Heartbeat | None, now: datetime) -> str | None:
 
 
 def describe_launch(launch: PendingLaunch, now: datetime) -> str | None:
-    """Say what became of a launch that does not come; None where it is not late yet."""
+    """Describe a launch that does not come; None where it is not late yet."""
     asked_s = (
         None if launch.asked_at is None else (now - parse_time(launch.asked_at)).total_seconds()
     )

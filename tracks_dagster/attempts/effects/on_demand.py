@@ -23,7 +23,7 @@ SETTLED = ("demand", "sigterm", "final")  # triggers of a save that holds every 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class SaveRequest:
     """A gang that was asked. seq: the last record of the run's track before it was."""
 
     run_id: str
@@ -31,7 +31,7 @@ class Asked:
     seq: int
 
 
-def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> Asked:
+def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> SaveRequest:
     """Ask the gang of the run's open attempt for a checkpoint.
 
     Raises UnknownRun, InvalidInput naming why no gang here could save, and GangError.
@@ -51,14 +51,18 @@ def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> Asked:
     if not gangs.ask_to_save(run_id, attempt.attempt_id, place):
         here = gangs.observe(run_id, attempt.attempt_id)
         raise InvalidInput(f"{key} was not asked: {_unreachable(place, here, run_id)}")
-    return Asked(run_id=run_id, attempt_id=attempt.attempt_id, seq=state.head.seq)
+    return SaveRequest(run_id=run_id, attempt_id=attempt.attempt_id, seq=state.head.seq)
 
 
 def wait_for_save(
-    tracks: Tracks, asked: Asked, *, wait_s: float, sleep: Callable[[float], None] = time.sleep
+    tracks: Tracks,
+    asked: SaveRequest,
+    *,
+    wait_s: float,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> CheckpointState | None:
-    """Return the checkpoint that came of it; None when none did within `wait_s` seconds, or before
-    the attempt ended."""
+    """Return the checkpoint that followed; None without one in `wait_s` seconds or before the attempt
+    ends."""
     give_up_at = time.monotonic() + wait_s
     while True:
         state = tracks.run(asked.run_id)
@@ -70,7 +74,7 @@ def wait_for_save(
         sleep(POLL_S)
 
 
-def saved_since(state: RunState, asked: Asked) -> CheckpointState | None:
+def saved_since(state: RunState, asked: SaveRequest) -> CheckpointState | None:
     """Return the first commit that surely holds what was done when the gang was asked, or None.
 
     One save at a time is under way, and the first commit may be of one that was begun before. The
@@ -82,8 +86,8 @@ def saved_since(state: RunState, asked: Asked) -> CheckpointState | None:
     return next((c for index, c in enumerate(new) if index > 0 or c.body.trigger in SETTLED), None)
 
 
-def why_not_saved(state: RunState, asked: Asked) -> str:
-    """Say what is known of a save that did not come."""
+def why_not_saved(state: RunState, asked: SaveRequest) -> str:
+    """Describe a save that did not come."""
     key = attempt_key(asked.run_id, asked.attempt_id)
     alerts = [a.body.text for a in state.alerts if a.seq > asked.seq]
     if alerts:
@@ -98,7 +102,7 @@ def why_not_saved(state: RunState, asked: Asked) -> str:
 
 
 def _unreachable(place: RankPlace, here: GangReport, run_id: str) -> str:
-    """Say why rank 0 was not asked. On a cluster there is no other machine to call this on."""
+    """Describe why rank 0 was not asked. On a cluster there is no other machine to call this on."""
     if not here.sees_all_nodes and place.boot_id not in here.boot_ids.values():
         return (
             f"its rank 0 runs on {place.node}, or ran before this machine was rebooted. Call this "

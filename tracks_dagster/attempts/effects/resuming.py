@@ -1,4 +1,4 @@
-"""Whether an attempt may start as it was opened to: asked by the supervisor before it starts a gang.
+"""Checks whether an attempt may resume as it was opened to, before its gang starts.
 
 Three questions: was what it builds on put in quarantine since it was opened, does another run's
 checkpoint still hold (from one of its own that does not, the trainer falls back by itself), and would

@@ -57,7 +57,7 @@ _WHAT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What was done before a decision is recorded. words: what there is to say of it."""
+    """What was done before a decision is recorded. words: its description."""
 
     words: str = ""
     unread: Unread | None = None
@@ -65,8 +65,10 @@ class _Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """Acts when the newest attempt ended for one of `reasons`, None: for any; before the first end
-    nothing is to retry. A stop is obeyed whatever the reason."""
+    """Decides what follows an attempt that ended for one of `reasons`; None: for any.
+
+    Before the first end nothing is to retry. A stop is obeyed whatever the reason.
+    """
 
     name: str
     reasons: frozenset[TerminationReason] | None = None
@@ -77,7 +79,7 @@ class Retries:
         return Retries(name=sensor, reasons=reasons_of(sensor))
 
     def due(self, world: World) -> list[str]:
-        """Return the runs between two attempts, the one that ended first first.
+        """Runs between two attempts, the oldest end first.
 
         The watcher looks at those of any reason: it obeys stops, and names the sensors that are off.
         """
@@ -204,7 +206,7 @@ def _after_work(state: RunState, decision: Decision, work: _Work | None, now: da
 
 
 def free_space(tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str) -> str:
-    """Remove what retention let go of, its grace over or not; say in words what that freed.
+    """Remove what retention let go of, its grace over or not; describe what that freed.
 
     As much as a tick has time for: the collector's next pass continues. Never raises a TracksError: a
     store that is full may refuse the records too, and the retry is still worth a try.
@@ -234,7 +236,7 @@ def _count(count: int, noun: str) -> str:
 
 
 def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
-    """Quarantine the snapshot that the newest attempt trained on; say in words what has used it.
+    """Quarantine the snapshot that the newest attempt trained on; describe what has used it.
 
     One that its dataset's track does not know cannot be; the words say so. Raises StoreUnavailable and
     Contended.

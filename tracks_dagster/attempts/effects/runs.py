@@ -1,4 +1,4 @@
-"""Declare a training run: from what a person asked for to the first two records of its track.
+"""Declare a training run: from a person's request to the first two records of its track.
 
 Everything is checked before anything is written. The command line, the launchpad job and the weekly
 schedule all come through `declare`; launching the attempt that it opens is
@@ -150,8 +150,9 @@ def declare(
 
 
 def open_first_attempt(tracks: Tracks, run_id: str, *, decided_by: str) -> Record | None:
-    """Open the first attempt of a declared run; None when that was done before, or the run is being
-    stopped. Idempotent.
+    """Open the first attempt of a declared run; None when it was opened before, or the run stops.
+
+    Idempotent.
 
     Raises InvalidInput when its snapshot was quarantined after it was declared.
     """
@@ -255,8 +256,9 @@ def _cadence(request: RunRequest) -> CheckpointCadence:
 
 
 def first_gang(request: RunRequest, store_url: str) -> GangSpec:
-    """Return what the launcher will be asked to start first, to see whether it can be; its place in
-    the track and its script are not known yet."""
+    """Return the first gang that the launcher will be asked to start, to check it beforehand.
+
+    Its place in the track and its script are not known yet."""
     return GangSpec(
         run_id=request.run_id,
         attempt_id=1,

@@ -59,9 +59,9 @@ class Supervisor:
 
     foresee: the environment of a gang that would start now; policy: which differences from the one
     that wrote a checkpoint refuse a resume. rules: a user's own of the classifier.
-    drain_grace_s: for a gang that is drained, to finish a step and save. seen: called with the run's
-    state whenever its track has grown. monotonic: a steady clock, in seconds; process: this one, for
-    the claim; die: ends it as SIGKILL does, for the drill that plays it.
+    drain_grace_s: for a gang that is drained, to finish a step and save. on_growth: called with the
+    run's state whenever its track has grown. monotonic: a steady clock, in seconds; process: this
+    one, for the claim; die: ends it as SIGKILL does, for the drill that plays it.
     """
 
     tracks: Tracks
@@ -72,7 +72,7 @@ class Supervisor:
     dagster_run_id: str
     host: str
     sleep: Callable[[float], None]
-    seen: Callable[[RunState], None]
+    on_growth: Callable[[RunState], None]
     rules: UserRules = NO_RULES
     drain_grace_s: float = DRAIN_GRACE_S
     monotonic: Callable[[], float] = time.monotonic
@@ -208,7 +208,7 @@ class Supervisor:
             if state.head.seq > seen_seq:
                 seen_seq = state.head.seq
                 self.tracks.project(run_track(ref.run_id))  # what the ranks appended
-                self.seen(state)
+                self.on_growth(state)
             if not attempt.is_open:
                 return attempt
             if not self._holds(attempt):
@@ -256,7 +256,7 @@ class Supervisor:
 
     def _close(self, ref: AttemptRef, problem: EndProblem = NO_PROBLEM) -> AttemptState:
         ended = close_attempt(self, self.gangs, ref, by=self.dagster_run_id, problem=problem)
-        self.seen(self.tracks.run(ref.run_id))
+        self.on_growth(self.tracks.run(ref.run_id))
         return ended
 
     def _holds(self, attempt: AttemptState) -> bool:
@@ -289,7 +289,7 @@ def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpe
 
 
 def judged_beats(report: GangReport) -> Sequence[Beat]:
-    """Return the beats to look for a hang in: none once a rank has ended, the others follow it."""
+    """Return the beats to judge for a hang; none once a rank has ended, since the others follow it."""
     if report.phase is not GangPhase.ALIVE or any(rank.has_ended for rank in report.ranks):
         return ()
     return report.beats

@@ -33,7 +33,7 @@ RUNS_A_QUERY = 500
 
 
 def survey(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[OpenAttempt]:
-    """Look at every open attempt: what its track, its gang and Dagster say of it now.
+    """Look at every open attempt: its track, its gang and its Dagster runs.
 
     What ranks appended since reaches the ledger here.
     """
@@ -46,8 +46,9 @@ def survey(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[OpenAttempt
 
 
 def close_lost(world: World, time_slice: TimeSlice = ONE_BY_ONE) -> Tick[tuple[str, AttemptState]]:
-    """Close every attempt whose gang is gone and that no Dagster run supervises. done: the run, and the
-    attempt as it ended."""
+    """Close every attempt whose gang is gone and that no Dagster run supervises.
+
+    done: the run, and the attempt as it ended."""
 
     def look(run_id: str) -> Tick[tuple[str, AttemptState]]:
         found = _look(world, run_id)
@@ -101,7 +102,7 @@ def leaving(
     keep_days: float,
     keys_max: int = PARTITIONS_MAX,
 ) -> list[str]:
-    """Return which partitions of one asset leave Dagster's UI, the run that finished first first.
+    """Return which partitions of one asset leave Dagster's UI, the oldest finish first.
 
     Those of finished runs that are old, or too many for Dagster's pages to stay fast. Records, ledger
     and store keep everything; `tracks explain`, `report` and `sql` show it as before.

@@ -1,4 +1,4 @@
-"""The world of a tick: everything that deciders, and what a tick does beside them, work with."""
+"""The world of a tick: the tracks, ports and settings that deciders work with."""
 
 from __future__ import annotations
 

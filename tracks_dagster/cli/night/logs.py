@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from tracks_dagster.attempts.effects.evidence import kept_logs
+from tracks_dagster.attempts.effects.evidence import read_log_tails
 from tracks_dagster.attempts.effects.local.logs import GrowingLog, find_logs, read_tail
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
@@ -154,7 +154,7 @@ class AttemptLogs:
         return {} if self.folder is None else find_logs(self.folder)
 
     def _kept(self) -> Mapping[int, str]:
-        return kept_logs(self.tracks.store, self.run_id, self._attempt())
+        return read_log_tails(self.tracks.store, self.run_id, self._attempt())
 
     def _attempt(self) -> AttemptState:
         return self.tracks.run(self.run_id).attempts[self.attempt_id - 1]

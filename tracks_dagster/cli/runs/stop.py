@@ -17,7 +17,7 @@ from types import FrameType
 
 import click
 
-from tracks_dagster.attempts.effects.draining import Drained, drain_node, pools_of_node
+from tracks_dagster.attempts.effects.draining import NodeDrain, drain_node, pools_of_node
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
     as_json,
@@ -146,7 +146,7 @@ def _is_node(app: App, target: str, kind: str | None, pool: str | None) -> bool:
     return not is_run
 
 
-def _describe_drain(drained: Drained) -> str:
+def _describe_drain(drained: NodeDrain) -> str:
     lines = [
         f"Node {drained.node} is in quarantine in {', '.join(drained.pools)} until "
         f"{drained.until_at}; no attempt is opened onto it."

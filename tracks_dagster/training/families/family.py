@@ -19,7 +19,7 @@ Sample = tuple[torch.Tensor, torch.Tensor]  # what goes into the model, and what
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class EvalMetrics:
     """What an eval found. metrics: the promotion rule's metric among them."""
 
     metrics: Mapping[str, float]
@@ -54,6 +54,6 @@ class FamilyCode(Protocol):
         """Return the mean loss over a micro-batch of samples, as a scalar."""
         ...
 
-    def evaluate(self, model: nn.Module, config: Config, table: pa.Table, seed: int) -> Measured:
+    def evaluate(self, model: nn.Module, config: Config, table: pa.Table, seed: int) -> EvalMetrics:
         """Measure a model in eval mode; the same seed chooses the same samples."""
         ...

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING
 from tracks_dagster.track.errors import DataRejected
-from tracks_dagster.training.families.family import Config, Measured, Sample, Samples
+from tracks_dagster.training.families.family import Config, EvalMetrics, Sample, Samples
 
 BYTE_VALUES = 256
 EVAL_WINDOWS_MAX = 512
@@ -139,7 +139,7 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, config: Config, table: pa.Table, seed: int) -> Measured:
+def evaluate(model: nn.Module, config: Config, table: pa.Table, seed: int) -> EvalMetrics:
     """Measure loss (nats per byte) and bits per byte on at most 512 windows, chosen by `seed`."""
     windows = samples(config, table)
     order = np.random.default_rng(seed).permutation(len(windows))[:EVAL_WINDOWS_MAX]
@@ -151,7 +151,7 @@ def evaluate(model: nn.Module, config: Config, table: pa.Table, seed: int) -> Me
         total += float(loss(model, batch)) * len(picked)
     mean = total / len(order)
     metrics = {"loss": mean, "bits_per_byte": mean / float(np.log(2))}
-    return Measured(metrics=metrics, sample_count=len(order))
+    return EvalMetrics(metrics=metrics, sample_count=len(order))
 
 
 def _initialise(module: nn.Module) -> None:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from tracks_dagster.track.errors import DataRejected
-from tracks_dagster.training.families.family import Config, Measured, Sample, Samples
+from tracks_dagster.training.families.family import Config, EvalMetrics, Sample, Samples
 
 LABEL = "late"
 EVAL_BATCH = 8192
@@ -93,7 +93,7 @@ def loss(model: nn.Module, batch: Any) -> torch.Tensor:
 
 
 @torch.no_grad()
-def evaluate(model: nn.Module, config: Config, table: pa.Table, seed: int) -> Measured:
+def evaluate(model: nn.Module, config: Config, table: pa.Table, seed: int) -> EvalMetrics:
     """Measure all rows: loss, accuracy, and the share that always guessing "on time" gets right."""
     rows = Rows(table)
     device = next(model.parameters()).device
@@ -109,7 +109,7 @@ def evaluate(model: nn.Module, config: Config, table: pa.Table, seed: int) -> Me
         "accuracy": right / len(rows),
         "accuracy_of_always_on_time": float((rows.labels < 0.5).mean()),
     }
-    return Measured(metrics=metrics, sample_count=len(rows))
+    return EvalMetrics(metrics=metrics, sample_count=len(rows))
 
 
 def _numbers(table: pa.Table, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:

@@ -47,7 +47,7 @@ class Notice:
     def __init__(self) -> None:
         self.is_heard = False
 
-    def hear(self, *_: object) -> None:
+    def receive(self, *_: object) -> None:
         """Take in a signal."""
         self.is_heard = True
 

@@ -24,7 +24,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase, beat_file, decode_beat
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import canonical_json, format_time
 from tracks_dagster.track.text.redact import Redact
-from tracks_dagster.training.machine import Machine
+from tracks_dagster.training.machine import MachineWatch
 from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import RankState, log_tail, read_ranks
 
@@ -100,7 +100,7 @@ class Ends:
         self._pod = pod
         self._clean = clean
         self._key = pod_files.end_key(pod.run_id, pod.attempt_id, pod.pod_uid)
-        self._machine = Machine(pod.work)
+        self._machine = MachineWatch(pod.work)
         self._known: dict[int, RankEnd] = {}
         self._newest = b""
         self._stored = threading.Event()

@@ -26,7 +26,7 @@ from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.staging import Staged
 from tracks_dagster.training.saves.storage_writer import (
     CheckpointStorageWriter,
-    Written,
+    WrittenCheckpoint,
     results_from_json,
     results_to_json,
 )
@@ -170,7 +170,7 @@ class Committer:
         return outcome
 
     def _post_outcome(
-        self, save: Save, outcome: Outcome, written: Written | None
+        self, save: Save, outcome: Outcome, written: WrittenCheckpoint | None
     ) -> dict[str, Json]:
         """Post what rank 0 found to the other ranks; return the message."""
         ranks = self._launch.ranks
@@ -181,7 +181,7 @@ class Committer:
 
     def _gather_and_commit(
         self, save: Save, key: str, part: Part
-    ) -> tuple[Written | None, Outcome]:
+    ) -> tuple[WrittenCheckpoint | None, Outcome]:
         ranks = self._launch.ranks
         parts = [part]
         wait_s = PART_S_MAX + save.slowest_s
@@ -211,7 +211,7 @@ class Committer:
             return " before a rank was lost"
         return f" in {wait_s:.3g} s"
 
-    def _commit(self, save: Save, parts: list[Part]) -> tuple[Written | None, Outcome]:
+    def _commit(self, save: Save, parts: list[Part]) -> tuple[WrittenCheckpoint | None, Outcome]:
         writer = save.writer
         writer.moment = replace(writer.moment, rng=[part.rng for part in parts])
         writer.finish(save.metadata, [part.results for part in parts])
@@ -228,7 +228,7 @@ class Committer:
         self._send_alerts()
         return written, Outcome()
 
-    def _draft(self, save: Save, written: Written, written_bytes: int) -> Draft:
+    def _draft(self, save: Save, written: WrittenCheckpoint, written_bytes: int) -> Draft:
         moment = save.writer.moment
         body = CheckpointCommitted(
             launch_id=moment.launch_id,

@@ -56,7 +56,7 @@ NO_DIGEST = "0" * 64  # holds the place of weights_sha256, which is known once a
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Exported:
+class ExportedWeights:
     """What was written. total_bytes: of the tensors; metadata: as in the file."""
 
     path: str
@@ -94,7 +94,7 @@ class _Layout:
 
 def export_weights(
     store: ObjectStore, ref: CheckpointRef, path: Path, *, overwrite: bool = False
-) -> Exported:
+) -> ExportedWeights:
     """Write the model's tensors of `ref` to `path`, in full or not at all.
 
     Holds one tensor in memory. Raises InvalidInput for a path that cannot be written or is taken,
@@ -112,7 +112,7 @@ def export_weights(
             f"`tracks checkpoints verify {ref.run_id} --step {ref.step} --attempt {ref.attempt_id}` "
             "records it and names the checkpoint that a resume takes instead."
         ) from error
-    return Exported(
+    return ExportedWeights(
         path=str(path),
         tensor_count=len(layout.entries),
         total_bytes=layout.total_bytes,

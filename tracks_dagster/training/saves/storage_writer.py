@@ -45,7 +45,7 @@ FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedSave:
     """This rank's plan, the planner that resolves its items, and every rank's tensors and bytes."""
 
     plan: SavePlan
@@ -74,7 +74,7 @@ class SavePlanning:
         self._metadata: Metadata | None = None
         self._total_bytes = 0
 
-    def plan(self, tensors: Tensors) -> Planned:
+    def plan(self, tensors: Tensors) -> PlannedSave:
         """Return the plan for these tensors. Collective: all ranks plan again when one has to."""
         structure = _structure(tensors)
         (changed,) = self._ranks.sum([float(structure != self._structure)])
@@ -87,7 +87,7 @@ class SavePlanning:
             self._plan, self._structure = plans[self._ranks.rank], structure
             self._total_bytes = _total_bytes(self._metadata)
         plan = planner.finish_plan(self._plan)
-        return Planned(plan, planner, self._metadata, self._total_bytes)
+        return PlannedSave(plan, planner, self._metadata, self._total_bytes)
 
     def _own(self, plan: SavePlan, tensors: Tensors) -> SavePlan:
         """Return a rank's plan without what rank 0 alone saves."""
@@ -123,7 +123,7 @@ def _sharding(tensor: torch.Tensor) -> object:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenCheckpoint:
     """A checkpoint whose bytes are durable and that nobody knows of yet."""
 
     ref: CheckpointRef
@@ -150,7 +150,7 @@ class CheckpointStorageWriter(StorageWriter):
         self.moment = moment
         self.chunks: list[Chunk] = []
         self.written_bytes = 0
-        self.written: Written | None = None
+        self.written: WrittenCheckpoint | None = None
         self._object_store = store
         self._staging = staging
         self._known = known
@@ -202,7 +202,7 @@ class CheckpointStorageWriter(StorageWriter):
         )
         self._object_store.put(manifest_key(ref), data)
         total = sum(result.size_in_bytes for each in results for result in each)
-        self.written = Written(ref=ref, manifest=manifest, total_bytes=total)
+        self.written = WrittenCheckpoint(ref=ref, manifest=manifest, total_bytes=total)
 
     def stage(self, plan: SavePlan, planner: SavePlanner) -> Staged:
         """Copy the plan's tensors: they may change as soon as this returns."""

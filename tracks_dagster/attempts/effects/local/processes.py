@@ -117,7 +117,7 @@ def describe_holders(path: Path) -> str:
 
 
 def describe_process(pid: int) -> str:
-    """Return its pid and the begin of its command line, without the interpreter and folders."""
+    """Return its pid and the start of its command line, without the interpreter and folders."""
     try:
         command = (_PROC / str(pid) / "cmdline").read_bytes().decode("utf-8", "replace")
     except OSError:
@@ -130,7 +130,7 @@ def describe_process(pid: int) -> str:
 
 
 def worker_environment() -> dict[str, str]:
-    """Return this process's variables without those that a process that trains must not have."""
+    """Return this process's variables without those that a trainer must not have."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_KEPT_BACK)}
 
 

@@ -1,4 +1,4 @@
-"""Ends what was started for a home once nobody uses it, whatever ended its users, SIGKILL too:
+"""Ends the programs of a home once nobody uses it, even when its users were killed:
 
     python -m tracks_dagster.attempts.effects.local.reaper FOLDER NAME
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(2 * COMMAND_S_MAX)
 LOST = "preempt@23,grace=0"
 
 
-@pytest.fixture(params=["embedded_home", "server_home"])
+@pytest.fixture
 def home(request: pytest.FixtureRequest) -> Home:
     """A home on either storage."""
     found: Home = request.getfixturevalue(request.param)
@@ -119,7 +119,11 @@ def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("ranks", ["1", "2", "3"])
+@pytest.mark.parametrize(
+    ("home", "ranks"),
+    [("embedded_home", "1"), ("embedded_home", "2"), ("server_home", "3")],
+    indirect=["home"],
+)
 def test_every_rank_count_resumes_exactly_with_grace_and_without(home: Home, ranks: str) -> None:
     plain = outcome(home.run(f"plain-{ranks}", "--ranks", ranks))
     for name, drill, lost_steps in (("grace", "preempt@23", 0), ("lost", LOST, 3)):

@@ -66,14 +66,14 @@ def test_schedules_over_http_never_break_a_promise() -> None:
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-def test_four_thousand_schedules_at_the_http_session_never_break_a_promise() -> None:
-    play("no wire", fresh(4000), side_by_side=True)
+def test_two_thousand_schedules_at_the_http_session_never_break_a_promise() -> None:
+    play("no wire", fresh(2000), side_by_side=True)
 
 
 @pytest.mark.full
 @pytest.mark.timeout(1800)
-def test_a_thousand_schedules_over_http_never_break_a_promise() -> None:
-    play("wire", fresh(1000), side_by_side=True)
+def test_five_hundred_schedules_over_http_never_break_a_promise() -> None:
+    play("wire", fresh(500), side_by_side=True)
 
 
 def trusts_every_reply(monkeypatch: pytest.MonkeyPatch) -> None:

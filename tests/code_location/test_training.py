@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +13,6 @@ from dagster import (
     AssetKey,
     DagsterExecutionInterruptedError,
     DagsterInstance,
-    DagsterInvalidConfigError,
     DeleteDynamicPartitionsRequest,
     ExecuteInProcessResult,
     SensorResult,
@@ -24,26 +22,18 @@ from dagster import (
 )
 
 from assets.attempts import training_attempts
-from assets.declarations import declare_training_run
 from resources.orchestrator import DagsterOrchestrator
 from sensors.deciders import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.launch_attempts import launch_attempts
 from sensors.watch_attempts import watch_attempts
 from tests.fakes import FakeGangs, FakeOrchestrator
-from tests.histories import DatasetHistory, History
+from tests.histories import History
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
 from tracks_dagster.attempts.effects.supervise import Supervisor
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.definitions import defs
 from tracks_dagster.reasons.evidence import Condition, RankEnd
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import (
-    CheckpointCadence,
-    ComputeRequest,
-    RetentionRule,
-    SnapshotRef,
-)
 from tracks_dagster.track.errors import GangUnreachable, SettingsError
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.wiring import App
@@ -381,130 +371,6 @@ def test_dagster_groups_the_attempts_of_a_run_under_the_first_and_reexecutes_not
     run = instance.get_run_by_id(second.run_id)
     assert run is not None
     assert run.parent_run_id is None  # a parent in the run itself would make it a re-execution
-
-
-def test_the_launchpad_declares_nothing_without_an_intent(
-    app: App, instance: DagsterInstance
-) -> None:
-    with pytest.raises(DagsterInvalidConfigError, match='Missing required config entry "intent"'):
-        declare_training_run.execute_in_process(
-            instance=instance,
-            resources={"app": app},
-            run_config={"ops": {"declare_run": {"config": {"run_id": "from-ui"}}}},
-        )
-    assert app.tracks.find_run("from-ui") is None
-
-
-@pytest.mark.usefixtures("snapshots")
-def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
-    app: App, instance: DagsterInstance
-) -> None:
-    config = {"run_id": "from-ui", "config": {"steps": 5}, "intent": "See the launchpad work."}
-    result = declare(app, instance, config)
-    assert result.success
-    state = app.tracks.run("from-ui")
-    assert state.declared.config["steps"] == 5
-    assert state.open_attempt is not None
-
-
-@pytest.mark.usefixtures("snapshots")
-def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_written(
-    app: App, instance: DagsterInstance
-) -> None:
-    result = declare(app, instance, {"run_id": "from-ui", "family": "resnet"})
-    assert "gpt, tabular" in description(result)
-    result = declare(app, instance, {"run_id": "from-ui", "checkpoint_every_steps": None})
-    assert "checkpoints_may_be_off" in description(result)
-    assert app.tracks.find_run("from-ui") is None
-
-
-@pytest.mark.usefixtures("snapshots")
-def test_the_launchpad_says_which_checkpoints_are_kept(app: App, instance: DagsterInstance) -> None:
-    rule = {"keep_last": 9, "metric": "lr", "milestone_every_steps": 100, "delete_after_s": 60.0}
-    assert declare(app, instance, {"run_id": "from-ui", "retention": rule}).success
-    declared = app.tracks.run("from-ui").declared
-    assert declared.retention == RetentionRule(**rule)  # type: ignore[arg-type]
-    refused = declare(app, instance, {"run_id": "from-ui-2", "retention": {"keep_last": 0}})
-    assert "keep 1 to" in description(refused)
-    assert app.tracks.find_run("from-ui-2") is None
-
-
-@pytest.fixture
-def source(app: App, snapshots: None) -> History:
-    """A run that committed step 20 twice, by attempts 1 and 2, and keeps its own way."""
-    dataset = app.tracks.find_dataset("aws-docs")
-    assert dataset is not None
-    history = History("r-0").declare(
-        config=resolve_config(FAMILIES["gpt"], {"steps": 40, "seed": 11}, ranks=2),
-        snapshot=SnapshotRef(dataset="aws-docs", snapshot_id=dataset.snapshots[0].body.snapshot_id),
-        cadence=CheckpointCadence(every_steps=25, every_s=600.0),
-        retention=RetentionRule(keep_last=7, metric="val"),
-        compute=ComputeRequest(ranks=2, device_class="h200"),
-        stage="full",
-    )
-    history.open().place().restore().commit(20).end("preempted", last_step=23)
-    history.open(resume=None).place().restore().commit(20).end("preempted", last_step=23)
-    return write(app, history)
-
-
-def test_a_branch_from_the_launchpad_takes_over_what_is_left_out(
-    source: History, app: App, instance: DagsterInstance
-) -> None:
-    config = {"branch_from": "r-0@20", "branch_from_attempt": 1, "retention": {"keep_best": 4}}
-    assert declare(app, instance, {"run_id": "b-1", "checkpoint_every_steps": 10, **config}).success
-    declared = app.tracks.run("b-1").declared
-    assert declared.branched_from == source.state.checkpoints[0].ref
-    assert declared.config == source.state.declared.config
-    assert declared.cadence == CheckpointCadence(every_steps=10, every_s=600.0)
-    assert declared.retention == RetentionRule(keep_last=7, keep_best=4, metric="val")
-    assert declared.compute == ComputeRequest(ranks=2, device_class="h200")
-    assert (declared.stage, declared.owner) == ("full", "dagster")
-    assert app.tracks.run("r-0").checkpoints[0].pins == {"branch:b-1"}
-
-
-@pytest.mark.usefixtures("source")
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"branch_from": "r-0"}, "write RUN@STEP"),
-        ({"branch_from_attempt": 1}, "give both"),
-        ({"branch_from": "r-0@11"}, "it has: 20 (attempt 1)"),
-        ({"branch_from": "nobody@20"}, "no training run 'nobody'"),
-        ({"branch_from": "r-0@20", "family": "tabular"}, "leave --family out"),
-    ],
-)
-def test_a_branch_that_cannot_be_is_refused_in_words(
-    config: Mapping[str, object], words: str, app: App, instance: DagsterInstance
-) -> None:
-    refused = declare(app, instance, {"run_id": "b-1", **config})
-    assert words in description(refused)
-    assert app.tracks.find_run("b-1") is None
-
-
-@pytest.fixture
-def snapshots(app: App) -> None:
-    """Committed snapshots of the text datasets, without their bytes."""
-    for dataset in ("aws-docs", "aws-docs-heldout"):
-        DatasetHistory(dataset).declare().commit().write_to(app.store)
-
-
-def declare(
-    app: App, instance: DagsterInstance, config: Mapping[str, object]
-) -> ExecuteInProcessResult:
-    return declare_training_run.execute_in_process(
-        instance=instance,
-        resources={"app": app},
-        run_config={"ops": {"declare_run": {"config": {"intent": "Try it.", **config}}}},
-        raise_on_error=False,
-    )
-
-
-def description(refused: ExecuteInProcessResult) -> str:
-    """Return the words with which the job failed."""
-    failure = refused.failure_data_for_node("declare_run")
-    assert failure is not None
-    assert failure.user_failure_data is not None
-    return failure.user_failure_data.description or ""
 
 
 @pytest.mark.parametrize("sensor", [launch_attempts, watch_attempts])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -27,13 +27,12 @@ from tests.kubernetes.double.launching import (
 )
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.effects.closing import is_over
-from tracks_dagster.attempts.pod_files import Ask, PodBeat, PodEnd, SaveAnswer
+from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.effects import watched_gang
 from tracks_dagster.kubernetes.effects.gang_files import (
     BEAT_READ_S,
     HEARD_S,
-    STACKS_S_MAX,
     UNHEARD_S_MAX,
 )
 from tracks_dagster.kubernetes.effects.launcher import IDLE_S
@@ -41,8 +40,7 @@ from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.pod_lives import OVERDUE_S
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, Evidence, RankEnd
-from tracks_dagster.reasons.hangs import Beat, Phase, StackDump
-from tracks_dagster.track.bodies import RankPlace
+from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.errors import GangError, StoreUnavailable
 from tracks_dagster.track.records import Json
 
@@ -420,86 +418,6 @@ def test_a_gang_that_its_queue_holds_back_waits_for_ever(
         report = seen(launcher, lambda r: bool(r.conditions), "the Job is seen suspended")
     assert report.phase is GangPhase.ALIVE
     assert not is_over(report, clock.now())
-
-
-# --- what ranks are asked for
-
-
-def place(pod: str) -> RankPlace:
-    return RankPlace(
-        rank=0,
-        node="node1",
-        pod=pod,
-        pid=7,
-        pid_started=1.0,
-        boot_id=BOOT,
-        device="cpu",
-        accelerator="cpu",
-    )
-
-
-class Pods(FakeObjectStore):
-    """A store whose pod `uid` answers as soon as it is asked; time flies for who waits longer."""
-
-    def __init__(self, clock: Clock, answers: Mapping[str, tuple[Key, bytes]]) -> None:
-        super().__init__()
-        self._clock, self._answers = clock, answers
-        self.uid = ""
-
-    def put(self, key: str, data: bytes | memoryview) -> None:
-        super().put(key, data)
-        ask = pod_files.decode_ask(bytes(data)) if key.endswith("ask.json") else None
-        if isinstance(ask, Ask):
-            if ask.what in self._answers:
-                where, answer = self._answers[ask.what]
-                super().put(where("r-1", 1, self.uid, ask.uid), answer)
-            self._clock.advance(STACKS_S_MAX)
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [(SaveAnswer(is_asked=True), True), (SaveAnswer(is_asked=False, problem="it sleeps"), False)],
-)
-def test_a_save_is_asked_for_through_the_store_where_the_pod_runs_and_its_word_counts(
-    kube: KubeDouble, clock: Clock, answer: SaveAnswer, expected: bool
-) -> None:
-    key = pod_files.ask_key("r-1", 1)
-    store = Pods(clock, {pod_files.SAVE: (pod_files.save_key, pod_files.encode_save(answer))})
-    with launcher_on(kube, store, clock) as launcher:
-        assert not launcher.ask_to_save("r-1", 1, place("p"))
-        launcher.start(spec())
-        names = running(kube)
-        store.uid = uid_of(kube, names[0])
-        assert not launcher.ask_to_save("r-1", 1, place("a-pod-of-before"))
-        assert store.get(key) is None
-        assert launcher.ask_to_save("r-1", 1, place(names[0])) is expected
-
-
-def test_a_pod_that_says_nothing_to_a_save_is_told_of_and_not_taken_for_a_yes_or_a_no(
-    kube: KubeDouble, clock: Clock
-) -> None:
-    with launcher_on(kube, Pods(clock, {}), clock) as launcher:
-        launcher.start(spec())
-        names = running(kube)
-        with pytest.raises(GangError, match=f"pod {names[0]} did not answer.*may still do so"):
-            launcher.ask_to_save("r-1", 1, place(names[0]))
-
-
-def test_stacks_come_from_the_pods_that_answer_and_the_others_are_told_of(
-    kube: KubeDouble, clock: Clock
-) -> None:
-    dumps = (StackDump(rank=0, text="File a"), StackDump(rank=1, text="File b"))
-    answer = (pod_files.stacks_key, pod_files.encode_stacks(dumps))
-    store = Pods(clock, {pod_files.STACKS: answer})
-    with launcher_on(kube, store, clock) as launcher:
-        launcher.start(spec())
-        names = running(kube)
-        store.uid = uid_of(kube, names[0])
-        until(lambda: launcher.observe("r-1", 1).beats, "both pods are seen running")
-        found = launcher.dump_stacks("r-1", 1)
-    assert [(dump.rank, dump.text) for dump in found[:2]] == [(0, "File a"), (1, "File b")]
-    assert [dump.rank for dump in found[2:]] == [2, 3]
-    assert all(f"its pod {names[1]} did not answer" in dump.problem for dump in found[2:])
 
 
 # --- the sweeper

@@ -1,4 +1,4 @@
-"""A correction moves the debit of the retry that followed, and touches no other: random histories."""
+"""Debits and progress in random histories: a correction moves one debit, and touches no other."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from hypothesis import strategies as st
 
 from tests.histories import History
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
-from tracks_dagster.retry.limits import Spent, spendings
+from tracks_dagster.retry.limits import Progress, Spent, may_prove_right, spendings
 from tracks_dagster.retry.policy import NEED_A_RULE
 from tracks_dagster.track.bodies import Debit
 from tracks_dagster.track.reasons import TerminationReason
+from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.run_state import RunState
 
 REASONS = st.sampled_from(sorted(NEED_A_RULE - {TerminationReason.EVALUATOR_ERROR}))
@@ -21,7 +22,6 @@ REASONS = st.sampled_from(sorted(NEED_A_RULE - {TerminationReason.EVALUATOR_ERRO
     corrected=st.integers(min_value=0),
     to=REASONS,
 )
-@settings(max_examples=150, deadline=None)
 def test_a_correction_moves_one_debit_to_the_budget_of_the_new_reason(
     reasons: list[TerminationReason], corrected: int, to: TerminationReason
 ) -> None:
@@ -62,3 +62,38 @@ def retried(reasons: list[TerminationReason]) -> History:
 
 def charges(state: RunState) -> tuple[Spent, ...]:
     return spendings(state, DEFAULT_POLICY)
+
+
+# What counts as progress, against a walk over all checkpoints.
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["commit", "quarantine", "note"]), st.integers(1, 6)), max_size=14
+)
+
+
+@given(STEPS, st.integers(0, 20))
+def test_progress_is_a_trusted_step_beyond_all_that_stood_then(
+    acts: list[tuple[str, int]], seq: int
+) -> None:
+    history = History().declare().open().place().restore()
+    for act, number in acts:
+        here = history.state.checkpoints
+        if act == "quarantine" and number <= len(here):
+            history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, here[-number].ref)
+        elif act == "commit" and number not in {c.ref.step for c in here}:
+            history.commit(number)
+        else:
+            history.note()
+    progress = Progress(history.state.checkpoints, may_prove_right)
+    assert progress.since(seq) == _walk(history.state, seq)
+
+
+def _walk(state: RunState, seq: int) -> bool:
+    stood = [
+        c.ref.step
+        for c in state.checkpoints
+        if c.seq < seq and (c.quarantined_seq is None or c.quarantined_seq >= seq)
+    ]
+    mark = max(stood, default=0)
+    return any(c.seq > seq and c.ref.step > mark and may_prove_right(c) for c in state.checkpoints)

@@ -21,7 +21,7 @@ from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.wiring import new_uid, utc_now
 
-ROUNDS = 25
+ROUNDS = 8
 ROUNDS_FULL = 500
 SETTLERS = 2
 DELAY_S_MAX = 0.003  # about what a decision takes: whoever begins later may still come first

@@ -134,7 +134,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_does_not() -> None:
 
     def figures(seed: int) -> Outcome:
         scenario = llama3(costs, seed=seed, person_after_s=900.0)
-        return simulate(scenario, fixed_retries(None), EVERY_100_S)
+        return simulate(scenario, fixed_retries(None), advised(30.0))
 
     assert figures(1) == figures(1)
     assert figures(1) != figures(2)

@@ -7,19 +7,20 @@ from datetime import timedelta
 
 import pytest
 
-from tests.bodies import BEGIN
+from tests.bodies import BEGIN, placed
 from tests.deciders import closed
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, is_over
-from tracks_dagster.attempts.effects.evidence import EndProblem
+from tracks_dagster.attempts.effects.evidence import EndProblem, read_places
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, LastWord, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
-from tracks_dagster.track.bodies import TimeSpent
+from tracks_dagster.track.bodies import RankPlace, TimeSpent
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.run_state import AttemptState
@@ -304,3 +305,43 @@ def test_a_gang_that_its_launcher_has_given_up_is_closed_though_it_still_stands(
     assert attempt.ended is not None
     assert attempt.reason is TerminationReason.SCHEDULING_TIMEOUT
     assert attempt.ended.root_message.endswith(words)
+
+
+# All places of a large gang come from the object that its record names.
+
+
+PLACES = tuple(
+    RankPlace(
+        rank=rank,
+        node=f"node-{rank}",
+        pid=1,
+        pid_started=1.0,
+        boot_id=f"boot-{rank}",
+        device="cpu",
+        accelerator="cpu",
+    )
+    for rank in range(200)
+)
+
+
+def test_a_large_gang_s_places_are_read_from_their_object() -> None:
+    store = FakeObjectStore()
+    body, data = compacted(placed("launch", world_size=200, ranks=PLACES))
+    assert data is not None
+    store.put(places_key("r", 1, "launch", str(body.places_sha256)), data)
+    assert read_places(store, "r", 1, body) == PLACES
+
+
+@pytest.mark.parametrize("found", [None, b"[]", b"{"])
+def test_places_that_are_lost_or_broken_leave_what_the_record_holds(found: bytes | None) -> None:
+    store = FakeObjectStore()
+    body, _ = compacted(placed("launch", world_size=200, ranks=PLACES))
+    if found is not None:
+        store.put(places_key("r", 1, "launch", str(body.places_sha256)), found)
+    assert read_places(store, "r", 1, body) == PLACES[:1]
+
+
+def test_a_small_gang_s_places_stand_in_its_record_and_an_unplaced_one_has_none() -> None:
+    small = placed("launch", world_size=2, ranks=PLACES[:2])
+    assert read_places(FakeObjectStore(), "r", 1, small) == PLACES[:2]
+    assert read_places(FakeObjectStore(), "r", 1, None) == ()

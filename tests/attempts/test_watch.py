@@ -13,7 +13,7 @@ from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator,
 from tests.histories import History
 from tracks_dagster.attempts.effects import watch
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat, write_heartbeat
-from tracks_dagster.attempts.effects.watch import close_lost, survey
+from tracks_dagster.attempts.effects.watch import close_lost, leaving, survey
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import SCAN_EVERY, Projector
 from tracks_dagster.ledger.effects.ticks import Tick, TickPart, TimeSlice, run_parts, skip_reason
@@ -321,3 +321,33 @@ def test_a_preemption_while_nobody_supervised_is_closed_and_then_decided(
     assert second.opened.decided_by == names.RETRY_PREEMPTED
     evidence = json.loads(store.objects[first.ended.evidence_key]) if first.ended else {}
     assert evidence["dagster"]["dagster_run_id"] == "dead"
+
+
+# Which partitions leave Dagster's UI, and that nothing of an unfinished run does.
+
+
+DAY = timedelta(days=1)
+KEYS = ["old/a01", "old/a02", "new/a01/step-10", "open/a01", "older/loss@40"]
+FINISHED = {"old": BEGIN - 91 * DAY, "older": BEGIN - 92 * DAY, "new": BEGIN - 2 * DAY}
+
+
+@pytest.mark.parametrize(
+    ("days", "keys_max", "left"),
+    [
+        (90, 100, ["older/loss@40", "old/a01", "old/a02"]),
+        (91.5, 100, ["older/loss@40"]),
+        (1000, 100, []),
+        (1000, 5, []),
+        (1000, 3, ["older/loss@40", "old/a01"]),  # 5 keys, 2 too many: the oldest
+        (1000, 0, ["older/loss@40", "old/a01", "old/a02", "new/a01/step-10"]),  # never open ones
+    ],
+)
+def test_what_is_old_or_too_much_leaves_and_the_first_to_finish_goes_first(
+    days: float, keys_max: int, left: list[str]
+) -> None:
+    assert leaving(KEYS, FINISHED, BEGIN, keep_days=days, keys_max=keys_max) == left
+
+
+def test_a_run_that_finished_today_stays_however_many_there_are() -> None:
+    finished = {"old": BEGIN - timedelta(hours=23)}
+    assert leaving(KEYS, finished, BEGIN, keep_days=90, keys_max=0) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import date, datetime, timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from tracks_dagster.reasons.endings import Ending
 from tracks_dagster.review.daily import MatterKind, Review
 from tracks_dagster.review.effects import daily as incident_review
 from tracks_dagster.review.effects.daily import review_day
+from tracks_dagster.review.effects.explain.reading import pick_failed
 from tracks_dagster.track.records import Json, Kind
 
 DAY = BEGIN.date()
@@ -339,3 +341,52 @@ def test_every_kind_of_source_in_quarantine_is_found_where_it_is_used_and_not_on
     second = Cursor(seq=1, sha256="1" * 64)
     ledger.apply("q", expected=FIRST, advanced=second, rows={"source_quarantines": [released]})
     assert review(ledger).matter_count == 0
+
+
+# A failed attempt is picked at random by the ledger alone, on every database.
+
+
+DAY_S = 86_400.0
+NOW = BEGIN + timedelta(days=6)
+
+
+def filled(ledger: Ledger, store: FakeObjectStore) -> None:
+    """Two failed attempts of yesterday, one of last month, and one that ended as meant."""
+    for run_id, days, reasons in (
+        ("r-1", 5, ("preempted", "gpu_oom", "completed")),
+        ("r-old", -30, ("hang",)),
+    ):
+        history = History(run_id, begin=BEGIN + timedelta(days=days)).declare()
+        for reason in reasons:
+            history.open().place().restore().end(reason, last_step=5)
+        history.write_to(store)
+    open_one = History("r-open", begin=BEGIN + timedelta(days=5)).declare().open()
+    open_one.write_to(store)
+    Projector(store, ledger).scan()
+
+
+def test_only_attempts_that_failed_in_that_time_are_picked(
+    ledger: Ledger, store: FakeObjectStore
+) -> None:
+    filled(ledger, store)
+    picked = [pick_failed(ledger, now=NOW, last_s=7 * DAY_S, seed=seed) for seed in range(20)]
+    found = Counter((p.run_id, p.attempt_id) for p in picked if p is not None)
+    assert set(found) == {("r-1", 1), ("r-1", 2)}
+    assert all(p is not None and p.count == 2 for p in picked)
+
+
+def test_the_same_seed_picks_the_same(ledger: Ledger, store: FakeObjectStore) -> None:
+    filled(ledger, store)
+    first, again = (pick_failed(ledger, now=NOW, last_s=7 * DAY_S, seed=11) for _ in range(2))
+    assert first == again
+
+
+def test_a_longer_time_finds_the_older_ones(ledger: Ledger, store: FakeObjectStore) -> None:
+    filled(ledger, store)
+    picked = pick_failed(ledger, now=NOW, last_s=60 * DAY_S, seed=0)
+    assert picked is not None
+    assert picked.count == 3
+
+
+def test_where_nothing_failed_nothing_is_picked(ledger: Ledger, store: FakeObjectStore) -> None:
+    assert pick_failed(ledger, now=NOW, last_s=7 * DAY_S, seed=0) is None

@@ -1,4 +1,4 @@
-"""What a control plane says of a gang that never trained as a whole."""
+"""What a control plane says: of a gang that never trained as a whole, and of the rank to blame."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.evidence import CANNOT_START, START_FAILED, Condition, Evidence, RankEnd
+from tracks_dagster.reasons.rules.control import blamed_rank
 
 
 def verdict(condition_type: str, reason: str, message: str, *ranks: RankEnd) -> str:
@@ -40,3 +41,60 @@ def test_a_gang_of_which_one_pod_ran_and_one_found_no_node_was_not_scheduled() -
     found = verdict(CANNOT_START, "Unschedulable", words, ran, RankEnd(rank=1))
     assert found == "scheduling_timeout"
     assert verdict("PodScheduled", "Unschedulable", words, ran, RankEnd(rank=1)) != found
+
+
+# Which rank a control plane's words put an end on, and what a request to leave a node means.
+
+
+AT = "2026-01-31T02:00:00.000000Z"
+LATER = "2026-01-31T02:00:09.000000Z"
+
+
+def disrupted(rank: int | None, at: str, reason: str = "DeletionByTaintManager") -> Condition:
+    return Condition(
+        type="DisruptionTarget",
+        reason=reason,
+        message="Taint manager: deleting due to NoExecute taint",
+        at=at,
+        source="kubernetes",
+        rank=rank,
+    )
+
+
+def test_of_a_lost_node_the_rank_that_the_control_plane_names_is_blamed() -> None:
+    # Rank 0 ended first, and says only that it lost its peer on the lost node.
+    cascade = RankEnd(rank=0, exit_code=1, ended_at=AT, log_tail="Connection closed by remote peer")
+    evidence = Evidence(
+        run_id="r-1",
+        attempt_id=1,
+        launch_id="l",
+        ranks=(cascade, RankEnd(rank=1)),
+        conditions=(disrupted(None, AT), disrupted(1, LATER)),
+    )
+    assert classify(evidence).reason == "node_failure"
+    assert blamed_rank(evidence, "node_failure") == 1
+    assert blamed_rank(evidence, "host_oom") is None
+
+
+def test_of_several_the_earliest_is_blamed() -> None:
+    evidence = Evidence(
+        run_id="r-1",
+        attempt_id=1,
+        launch_id="l",
+        ranks=(),
+        conditions=(disrupted(0, LATER), disrupted(3, AT), disrupted(2, AT)),
+    )
+    assert blamed_rank(evidence, "node_failure") == 2
+
+
+def test_a_request_to_leave_a_node_drains_it_and_cancels_nothing() -> None:
+    for mode, reason in (("move", "node_drained"), ("drain", "user_cancelled")):
+        evidence = Evidence(
+            run_id="r-1",
+            attempt_id=1,
+            launch_id="l",
+            ranks=(RankEnd(rank=0, exit_code=75),),
+            stop={"by": "ann", "why": "node n-2 is emptied", "mode": mode},
+        )
+        verdict = classify(evidence)
+        assert (verdict.reason, verdict.rule) == (reason, "stop_requested")

@@ -1,4 +1,4 @@
-"""Keys that people and Dagster write come back as what they name, and nothing else does."""
+"""Keys that people and Dagster write come back as what they name; a wrong one, with the nearest."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import pytest
 
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text.nearest import (
+    NEAREST_MAX,
+    RUNS_NAMED_MAX,
+    did_you_mean,
+    nearest,
+    no_run,
+)
 
 
 @pytest.mark.parametrize(
@@ -76,3 +83,49 @@ def test_every_sensor_job_and_partition_set_has_a_name_of_its_own() -> None:
         value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)
     ]
     assert len(values) == len(set(values))
+
+
+# What somebody may have meant by a name that does not exist.
+
+
+KNOWN = ("gpt-20260131-1f3a", "gpt-20260131-77aa", "tabular-20260131-1f3a", "drilled")
+
+
+def test_the_likest_name_comes_first() -> None:
+    assert nearest("gpt-20260131-1f3b", KNOWN)[0] == "gpt-20260131-1f3a"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("driled", "did you mean drilled? "),
+        ("gpt-20260131-1f", "did you mean gpt-20260131-1f3a or gpt-20260131-77aa? "),
+        ("gpt", "did you mean gpt-20260131-1f3a or gpt-20260131-77aa? "),
+        ("zzz", ""),  # nothing is like it: no name is better than a wrong one
+    ],
+)
+def test_the_hint_is_a_clause_to_go_on_after(given: str, told: str) -> None:
+    assert did_you_mean(given, KNOWN[:2] + KNOWN[3:]) == told
+
+
+def test_of_many_alike_only_a_few_are_offered() -> None:
+    assert len(nearest("run-1", [f"run-{n}" for n in range(100)])) == NEAREST_MAX
+
+
+def test_what_was_given_is_never_offered_again() -> None:
+    assert nearest("drilled", KNOWN) == ()
+
+
+def test_of_many_that_begin_so_only_a_few_are_offered() -> None:
+    known = [f"run-{n}" for n in range(100)]
+    assert nearest("run", known) == ("run-0", "run-1", "run-10")
+
+
+def test_of_two_letters_one_may_be_wrong() -> None:
+    assert nearest("vn", ["node-1", "vm", "ab"]) == ("vm",)
+
+
+def test_a_few_runs_are_all_named_and_of_many_who_lists_them() -> None:
+    assert no_run("zz", ["a-1", "zz"]) == "There is no training run 'zz'; there are: a-1."
+    many = no_run("zz", [f"a-{n}" for n in range(RUNS_NAMED_MAX + 1)])
+    assert many.endswith("'zz'; `tracks status` lists them.")

@@ -1,4 +1,4 @@
-"""What a line only supposes decides nothing: alternatives, examples, conditions."""
+"""What of a log counts: no line that only supposes, and the user's own frame of a traceback."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.evidences import case
 from tracks_dagster.reasons.classify import classify
-from tracks_dagster.reasons.logs import without_guesses
+from tracks_dagster.reasons.logs import cut_to, newest_own_frame, without_guesses
 
 SUPPOSED = (
     "the worker failed, or ran out of memory",
@@ -52,3 +52,46 @@ def test_what_has_happened_is_read_beside_an_or_and_an_if(line: str) -> None:
 def test_a_line_ends_for_the_rules_where_it_begins_to_suppose() -> None:
     assert without_guesses("peer gone; this may be due to an OOM") == "peer gone; "
     assert without_guesses("nothing is supposed here") == "nothing is supposed here"
+
+
+# The user's own frame of a traceback, below which libraries raised.
+
+
+HEAD = "Traceback (most recent call last):\n"
+OWN = '  File "/work/r-1/a01/trainer.py", line 12, in <module>\n    loss.backward()\n    ^^^^^^\n'
+TORCH = (
+    '  File "/venv/lib/python3.11/site-packages/torch/_tensor.py", line 1, in backward\n    run()\n'
+)
+ERROR = "RuntimeError: element 0 of tensors does not require grad\n"
+
+
+def shown(text: str) -> str:
+    lines = text.splitlines()
+    own = newest_own_frame(lines)
+    return "" if own is None else "\n".join(lines[own.start : own.stop]) + "\n"
+
+
+@pytest.mark.parametrize(
+    "library",
+    [
+        TORCH,
+        '  File "<frozen importlib._bootstrap>", line 1, in _call\n',
+        '  File "/src/tracks_dagster/training/steps.py", line 9, in run\n    step()\n',
+        '  File "/usr/lib/python3/dist-packages/numpy/core.py", line 9, in run\n    step()\n',
+        '  File "/usr/lib/python3.11/threading.py", line 9, in run\n    step()\n',
+    ],
+)
+def test_the_newest_frame_that_is_no_librarys_is_found(library: str) -> None:
+    assert shown(HEAD + OWN + library * 9 + ERROR) == OWN
+    assert shown(HEAD + library * 9 + ERROR) == ""
+
+
+def test_a_traceback_that_is_cut_keeps_it() -> None:
+    whole = HEAD + OWN + TORCH * 99 + ERROR
+    cut = cut_to(whole, 800)
+    assert len(cut) <= 800
+    assert cut.startswith(f"{OWN}  …\n")
+    assert cut.endswith(ERROR)
+    assert cut_to(whole, len(whole)) == whole
+    assert cut_to(HEAD + TORCH * 99 + OWN + ERROR, 300).endswith(OWN + ERROR)
+    assert len(cut_to(HEAD + TORCH * 99 + ERROR, 300)) == 300

@@ -1,4 +1,4 @@
-"""Text from outside cannot speak to a terminal."""
+"""Text from outside cannot speak to a terminal, nor become markup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import json
 
 import pytest
 
-from tracks_dagster.track.text.safe_text import bullets, one_line, table, visible, visible_json
+from tracks_dagster.track.text.safe_text import (
+    bullets,
+    one_line,
+    plain,
+    table,
+    visible,
+    visible_json,
+)
 
 HOSTILE = {
     "\x1b]0;title\x07": "\\x1b]0;title\\x07",
@@ -46,3 +53,18 @@ def test_markdown_takes_no_image_no_link_and_no_tag_from_a_text() -> None:
         assert "[a](" not in markdown
         assert "<img" not in markdown
         assert visible(markdown) == markdown
+
+
+# What markdown is made of shows text as it is.
+
+
+def test_a_cell_can_neither_end_its_row_nor_become_markup() -> None:
+    assert plain("a|b\n<b>*c*</b> & `d`") == "a\\|b &lt;b>\\*c\\*&lt;/b> &amp; \\`d\\`"
+
+
+def test_a_table_has_a_rule_under_its_columns() -> None:
+    assert table(("x", "y"), [("1", "2")]) == "| x | y |\n| --- | --- |\n| 1 | 2 |"
+
+
+def test_a_list_has_a_line_each() -> None:
+    assert bullets(["a\nb", "c_d"]) == "- a b\n- c\\_d"

@@ -31,11 +31,11 @@ from dagster import (
 from tracks_dagster.clean_errors import without_secrets
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.daily_text import (
+    describe_unevaluated,
+    describe_unexplained,
     headline,
     markdown,
     numbers,
-    unevaluated_words,
-    unexplained_words,
 )
 from tracks_dagster.review.effects.daily import review_day
 from tracks_dagster.settings import load_prices
@@ -110,8 +110,8 @@ def incident_review(context: AssetExecutionContext, app: ResourceParam[App]) -> 
             **numbers(review),
         },
         check_results=[
-            _result(HAS_VERDICT, review.unexplained_count, unexplained_words(review)),
-            _result(HAS_EVAL, review.unevaluated_count, unevaluated_words(review)),
+            _result(HAS_VERDICT, review.unexplained_count, describe_unexplained(review)),
+            _result(HAS_EVAL, review.unevaluated_count, describe_unevaluated(review)),
         ],
     )
 

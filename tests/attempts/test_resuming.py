@@ -101,7 +101,7 @@ def test_a_person_lets_it_go_on_and_the_track_says_with_what(
     assert (note.attempt_id, note.body.by) == (3, NOTE_BY)
     assert "allowed by ann: numpy 2.3.0 → 2.4.6, torch" in note.body.text
     text = attempt_text(explain_attempt(tracks, "r-1", 3))
-    assert "allowed to go on with other libraries" in text
+    assert "allowed to resume with other libraries" in text
     assert note.body.text in text
 
 

@@ -229,7 +229,7 @@ def test_the_report_is_written_where_one_wants_it(
     file = tmp_path / "out" / "report.html"
     told = call("explain", KEY, "--html", str(file))
     assert told.stdout.strip() == str(file)
-    assert '<details class="told" id="a02" open>' in file.read_text()
+    assert '<details class="explained" id="a02" open>' in file.read_text()
     at_home = call("explain", RUN_ID, "--html")
     assert at_home.stdout.strip() == str(home / "reports" / f"{RUN_ID}.html")
     assert list(file.parent.iterdir()) == [file]  # nothing half-written stays

@@ -243,7 +243,7 @@ def _to_do(asked: Asked) -> Iterator[str]:
         yield "Nothing: the run is finished."
     else:
         following = f"{asked.state.run_id}/a{asked.attempt.attempt_id + 1:02d}"
-        yield f"Nothing: the run went on; `tracks explain {following}` tells how."
+        yield f"Nothing: the run went on; `tracks explain {following}` shows how."
 
 
 def _budget(asked: Asked) -> Iterator[str]:

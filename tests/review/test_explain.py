@@ -16,8 +16,8 @@ from tracks_dagster.review.effects.explain.text import (
     LABEL_WIDTH,
     MARGIN,
     attempt_text,
+    glossary_text,
     run_text,
-    words_text,
 )
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.bodies import CheckpointDecision
@@ -65,7 +65,7 @@ def test_the_text_of_a_failed_attempt_answers_what_a_night_asks(
         "continuity verified over 3 steps",
         "10 steps kept, 0 lost",
         "rank 0 on node-1, cpu (cpu), pid 100",
-        "Nothing: the run went on; `tracks explain gpt-story/a03` tells how.",
+        "Nothing: the run went on; `tracks explain gpt-story/a03` shows how.",
     ):
         assert expected in text
 
@@ -140,7 +140,7 @@ def test_an_early_attempt_of_a_run_that_was_refused_later_says_what_to_do(
     story.history.refuse()
     story.write_tracks()
     told = explain_attempt(tracks, RUN_ID, 1).what_to_do
-    assert "`tracks explain gpt-story/a02` tells how. But attempt 2 ended as code_error" in told
+    assert "`tracks explain gpt-story/a02` shows how. But attempt 2 ended as code_error" in told
     assert told.endswith("Look at the traceback, then `tracks retry`.")
 
 
@@ -214,7 +214,7 @@ def test_with_a_width_lines_hang_below_themselves_and_commands_stay_whole(
             assert len(line) <= width or "`" in line or " " not in rest.split(": ")[-1], line
         [hangs] = re.findall(r"  what follows  .*\n(.*)\n", text)
         assert hangs.startswith(" " * (LABEL_WIDTH + len(MARGIN)))
-        words = words_text(whole, width=width).splitlines()
+        words = glossary_text(whole, width=width).splitlines()
         assert all(each.startswith(" " * (LABEL_WIDTH + len(MARGIN))) for each in words[1:])
 
 

@@ -15,7 +15,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.effects.goodput import GROUPS_MAX, goodput_text, read_goodput
+from tracks_dagster.review.effects.goodput import GROUPS_MAX, format_goodput, read_goodput
 from tracks_dagster.track.bodies import ComputeRequest, Debit, TimeSpent
 from tracks_dagster.track.records import format_time
 
@@ -84,7 +84,7 @@ def test_a_run_of_1024_devices_for_30_days_cost_737280_device_hours(fill: Fill) 
     run = History("r-1").declare(compute=ComputeRequest(ranks=1024))
     told = read_goodput(fill(attempt(run, "completed", hours=720)), as_of=LATER)
     assert told.total.total_hours == pytest.approx(737_280.0)
-    assert "737 280.0 device hours" in goodput_text(told)
+    assert "737 280.0 device hours" in format_goodput(told)
     assert told.gpu_goodput == pytest.approx(1.0, abs=1e-3)
 
 
@@ -96,7 +96,7 @@ def test_35_manual_restarts_100_hosts_and_70_automatic_ones_are_counted(fill: Fi
         attempt(run, "node_failure", hours=0.1, cause=cause, excluded=hosts)
     told = read_goodput(fill(run), as_of=LATER).retrying
     assert (told.manual_restarts, told.hosts_cycled, told.automatic_restarts) == (35, 100, 70)
-    told_text = goodput_text(read_goodput(fill(run), as_of=LATER))
+    told_text = format_goodput(read_goodput(fill(run), as_of=LATER))
     assert "restarts: 35 manual, 70 automatic; 100 hosts cycled" in told_text
 
 
@@ -167,7 +167,7 @@ def test_only_attempts_that_ended_in_the_window_count(fill: Fill) -> None:
     told = read_goodput(fill(run), as_of=run.at + HOUR, last=timedelta(days=7))
     assert [group.name for group in told.groups] == ["gpu_oom"]
     assert told.runs == 1
-    assert "that ended since 2026-02-03T" in goodput_text(told)
+    assert "that ended since 2026-02-03T" in format_goodput(told)
 
 
 def test_as_of_a_time_nothing_that_came_later_is_told(fill: Fill) -> None:
@@ -183,14 +183,14 @@ def test_money_is_told_where_a_price_is_there_and_never_guessed(fill: Fill) -> N
     ledger = fill(attempt(History("r-1").declare(), "preempted", commits=False))
     none = read_goodput(ledger, as_of=LATER)
     assert none.total.cost is None
-    assert "USD" not in goodput_text(none)
+    assert "USD" not in format_goodput(none)
     by_class = read_goodput(ledger, as_of=LATER, prices=_prices(cpu=3.0))
     assert by_class.total.cost == pytest.approx(6.0)
-    assert "6.00 USD" in goodput_text(by_class)
+    assert "6.00 USD" in format_goodput(by_class)
     other = read_goodput(ledger, as_of=LATER, prices=_prices(h100=3.0))
     assert other.total.cost is None
     assert other.total.unpriced_hours == pytest.approx(2.0)
-    assert "device hours have no price" in goodput_text(other)
+    assert "device hours have no price" in format_goodput(other)
 
 
 def _prices(**per_hour: float) -> Prices:
@@ -215,10 +215,10 @@ def test_of_many_runs_the_worst_are_shown_and_the_others_counted(fill: Fill) -> 
     told = read_goodput(fill(*runs), as_of=LATER, by="run")
     assert (len(told.groups), told.left_out, told.runs) == (GROUPS_MAX, 3, GROUPS_MAX + 3)
     assert told.total.attempts == GROUPS_MAX + 3
-    assert "and 3 more, of less waste." in goodput_text(told)
+    assert "and 3 more, of less waste." in format_goodput(told)
 
 
 def test_an_empty_ledger_is_told_in_a_sentence(fill: Fill) -> None:
     told = read_goodput(fill(), as_of=LATER)
     assert told.total.attempts == 0
-    assert "Nothing ran" in goodput_text(told)
+    assert "Nothing ran" in format_goodput(told)

@@ -152,7 +152,7 @@ def test_the_explanation_of_an_attempt_has_its_place_and_evidence_is_folded_away
 ) -> None:
     story.whole()
     html = render_loaded(tracks, load_run(tracks, RUN_ID), NO_CONTEXT, attempt_id=2)
-    assert re.findall(r'<details class="told" id="(a\d\d)"( open)?>', html) == [
+    assert re.findall(r'<details class="explained" id="(a\d\d)"( open)?>', html) == [
         ("a01", ""),
         ("a02", " open"),
         ("a03", ""),
@@ -171,7 +171,7 @@ def test_a_run_of_three_hundred_attempts_stays_readable_and_says_what_stands_tog
     page = Page(html)
     assert page.open == []
     assert page.classes.count("lane") <= STRETCHES_MAX
-    assert page.classes.count("told") == EXPLAINED_MAX
+    assert page.classes.count("explained") == EXPLAINED_MAX
     assert "There are 300 attempts" in html
     assert f"The oldest {300 - EXPLAINED_MAX} attempts are not explained here" in html
     assert "a01–a39 (39 attempts)" in html

@@ -20,13 +20,13 @@ from tracks_dagster.review.daily import (
     parse_day,
 )
 from tracks_dagster.review.daily_text import (
+    describe_unevaluated,
+    describe_unexplained,
     headline,
     hours,
     markdown,
     numbers,
     sections,
-    unevaluated_words,
-    unexplained_words,
 )
 from tracks_dagster.track.errors import InvalidInput
 
@@ -202,13 +202,13 @@ def test_money_is_told_only_with_prices_and_says_what_has_none() -> None:
 
 
 def test_a_red_check_names_whom_it_means_and_what_to_do() -> None:
-    assert "has a verdict" in unexplained_words(review())
-    said = unexplained_words(BUSY)
+    assert "has a verdict" in describe_unexplained(review())
+    said = describe_unexplained(BUSY)
     assert "2 failed attempts without a verdict: u/a01, and 1 more." in said
     assert "tracks reclassify" in said
-    assert "has the eval" in unevaluated_words(review())
+    assert "has the eval" in describe_unevaluated(review())
     promoted = UnevaluatedPromotion(run_id="r", step=40, alias="best", eval_id="loss@40")
-    said = unevaluated_words(review(unevaluated=(promoted,), unevaluated_count=1))
+    said = describe_unevaluated(review(unevaluated=(promoted,), unevaluated_count=1))
     assert "1 promotion without a completed eval: r@40 as best." in said
     assert "tracks promote" in said
 

@@ -79,7 +79,7 @@ def test_a_track_that_does_not_hold_hides_no_other_run(
     assert found["sound"].why == "Attempt 1 is training from step 0 on."
     assert found["broken"].state == "running"
     assert found["broken"].why == (
-        "Its track does not hold: `tracks fsck` tells what is wrong and what to do. The ledger says: "
+        "Its track is broken: `tracks fsck` says what is wrong and what to do. The ledger says: "
         "Attempt 1 is training from step 0 on."
     )
     assert found["broken"].waiting_for is None
@@ -91,10 +91,10 @@ def test_a_run_asked_for_alone_does_not_hide_that_it_lost_records(
     history = History(RUN_ID).declare().open().place().restore()
     history.write_to(store)
     tracks.project(history.name)
-    assert "does not hold" not in line(tracks, ledger).why
+    assert "is broken" not in line(tracks, ledger).why
     del store.objects[log_key(history.name, 2)]
     fresh = Tracks(store, now=tracks.now, new_uid=tracks.new_uid, project=tracks.project)
-    assert line(fresh, ledger).why.startswith("Its track does not hold: `tracks fsck` tells")
+    assert line(fresh, ledger).why.startswith("Its track is broken: `tracks fsck` says")
 
 
 def test_a_run_that_a_storm_holds_up_says_until_when_at_the_latest(

@@ -1,6 +1,6 @@
-"""Compares two attempts, or two checkpoints, side by side. Pure: `review.effects.comparing` reads them.
+"""Two attempts, or two checkpoints, side by side. Pure: `review.effects.comparing` reads them.
 
-Everything is shown but metrics that were not measured alike; `comparing_scores` says when they were.
+Everything is shown but metrics that were not measured alike; `why_not_comparable` says when they were.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two things, as far as its track tells.
+    """One of the two things, as far as its track goes.
 
-    steps: what is said of its steps, by name. cursor_from, cursor_to: how far it and what it descends
+    steps: facts of its steps, by name. cursor_from, cursor_to: how far it and what it descends
     from went through the order of samples. descent: the checkpoints that it rests on, the newest
     first; a checkpoint is the first of its own. scores: its evals, those of its newest evaluated step.
     """
@@ -48,7 +48,7 @@ class Difference:
 
     @property
     def is_equal(self) -> bool:
-        """Whether both say the same."""
+        """Whether both are the same."""
         return bool(self.a == self.b)
 
 
@@ -196,13 +196,9 @@ def _skip_edges(config: Mapping[str, Json]) -> set[int]:
     return {batch * block for first, last in blocks for block in (first - 1, last)}
 
 
-# --- comparing scores -----------------------------------------------------------------------------
-#
-# Compares what two checkpoints scored, where that means something. Pure.
-#
-# A difference of two metrics means something only where both were measured by the same version of the
-# same suite, on the same snapshot, and with the same seeds or several each. Where they were not, the
-# values are left out and the reason stands in their place; forced, the reason stands beside them.
+# Scores are compared only where both were measured by the same version of the same suite, on the same
+# snapshot, and with the same seeds or several each. Elsewhere the reason replaces the values; forced,
+# both are shown.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,11 +323,11 @@ def _line(
 
 def _measured(scores: Sequence[Score], metric: str, shared: set[int]) -> Measured | None:
     """Return a metric over the seeds that both sides have; over its own where they share none."""
-    told = {s.seed: s.metrics[metric] for s in scores if metric in s.metrics}
-    seeds = tuple(sorted(seed for seed in told if not shared or seed in shared))
+    by_seed = {s.seed: s.metrics[metric] for s in scores if metric in s.metrics}
+    seeds = tuple(sorted(seed for seed in by_seed if not shared or seed in shared))
     if not seeds:
         return None
-    values = [told[seed] for seed in seeds]
+    values = [by_seed[seed] for seed in seeds]
     return Measured(mean=math.fsum(values) / len(values), spread=_spread(values), seeds=seeds)
 
 

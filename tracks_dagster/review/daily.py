@@ -1,7 +1,7 @@
 """What happened on one day, over all runs: what ended, what it cost, what needs a person. Pure values.
 
-`review.effects.review` reads them from the ledger, `review.review_text` and `review.review_tables`
-tell them. A review depends on its day and on the ledger alone: reviewed again, an old day shows
+`review.effects.daily` reads them from the ledger, `review.daily_text` formats them.
+A review depends on its day and on the ledger alone: reviewed again, an old day shows
 what became of it.
 """
 

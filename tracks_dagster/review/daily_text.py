@@ -12,11 +12,7 @@ from tracks_dagster.reasons.endings import Ending
 from tracks_dagster.review.daily import EndedAttempt, MatterKind, ReasonCount, Review
 from tracks_dagster.track.text.safe_text import table
 
-# --- review tables --------------------------------------------------------------------------------
-#
-# A review as tables, in the order in which a person should read them, and as markdown for the UI.
-
-SAID_CHARACTERS_MAX = 300  # of a message in a table; `tracks explain --full` has the whole of it
+MESSAGE_CHARACTERS_MAX = 300  # of a message in a table; `tracks explain --full` has the whole of it
 
 _TITLES = {
     Ending.FAILURE: "Failures",
@@ -38,7 +34,7 @@ _ATTEMPT_COLUMNS: tuple[str, ...] = (
     "attempt",
     "ended as",
     "sure",
-    "what was said",
+    "message",
     "device hours",
     "steps lost",
     "owner",
@@ -59,7 +55,7 @@ class Section:
 
 def sections(review: Review) -> tuple[Section, ...]:
     """Return the tables that are not empty, in the order in which a person should read them."""
-    told = (
+    sections = (
         _unexplained(review),
         _unevaluated(review),
         _matters(review),
@@ -68,7 +64,7 @@ def sections(review: Review) -> tuple[Section, ...]:
         _ended(review, Ending.INTERRUPTION),
         _ended(review, Ending.AS_MEANT),
     )
-    return tuple(section for section in told if section.rows)
+    return tuple(section for section in sections if section.rows)
 
 
 def markdown(review: Review) -> str:
@@ -98,7 +94,7 @@ def _unexplained(review: Review) -> Section:
 def _unevaluated(review: Review) -> Section:
     return Section(
         title="Promoted without an eval",
-        intro="Nothing measured stands behind these; the check is red.",
+        intro="No eval was measured for these; the check is red.",
         columns=("checkpoint", "alias", "eval that is missing"),
         rows=tuple(
             (f"{each.run_id}@{each.step}", each.alias, each.eval_id) for each in review.unevaluated
@@ -135,7 +131,7 @@ def _ended(review: Review, ending: Ending) -> Section:
 def _failures(review: Review) -> Section:
     return Section(
         title="Failed attempts",
-        intro="The dearest of each reason; `tracks explain` tells each of them from its record.",
+        intro="The dearest of each reason; `tracks explain` shows the whole record of each.",
         columns=_ATTEMPT_COLUMNS,
         rows=tuple(_attempt_row(each) for each in review.failures),
         left_out=review.count(Ending.FAILURE) - len(review.failures),
@@ -173,8 +169,8 @@ def _attempt_row(each: EndedAttempt) -> tuple[str, ...]:
 
 def _cut(text: str) -> str:
     line = " ".join(text.split())
-    whole = len(line) <= SAID_CHARACTERS_MAX
-    return line if whole else f"{line[: SAID_CHARACTERS_MAX - 1]}…"
+    whole = len(line) <= MESSAGE_CHARACTERS_MAX
+    return line if whole else f"{line[: MESSAGE_CHARACTERS_MAX - 1]}…"
 
 
 def headline(review: Review) -> str:
@@ -199,7 +195,7 @@ def headline(review: Review) -> str:
     )
 
 
-def unexplained_words(review: Review) -> str:
+def describe_unexplained(review: Review) -> str:
     """Say which attempts have no verdict, and what to do; that there are none otherwise."""
     if not review.unexplained_count:
         return "Every attempt that failed on this day has a verdict."
@@ -207,12 +203,12 @@ def unexplained_words(review: Review) -> str:
     return (
         f"{_counted(review.unexplained_count, 'failed attempt')} without a verdict: {named}. "
         "`tracks explain RUN/aNN` shows what was seen. If you know better, `tracks reclassify RUN/aNN "
-        '--as REASON --why "…"`; if its log tells, a rule of your own in TRACKS_RULES, then `tracks '
+        '--as REASON --why "…"`; if its log shows it, a rule of your own in TRACKS_RULES, then `tracks '
         'reclassify RUN/aNN --why "…"`. Then materialize this day again.'
     )
 
 
-def unevaluated_words(review: Review) -> str:
+def describe_unevaluated(review: Review) -> str:
     """Say which promotions have no eval, and what to do; that there are none otherwise."""
     if not review.unevaluated_count:
         return "Every checkpoint that holds an alias since this day has the eval of its promotion."
@@ -228,8 +224,8 @@ def unevaluated_words(review: Review) -> str:
 
 
 def numbers(review: Review) -> dict[str, int | float]:
-    """Return what a chart over days can show, by name; units stand in the names."""
-    told: dict[str, int | float] = {
+    """Return what a chart over days can show, by name; units are in the names."""
+    values: dict[str, int | float] = {
         "needs_a_person": review.person_count,
         "attempts_ended": review.attempt_count,
         "attempts_failed": review.count(Ending.FAILURE),
@@ -245,7 +241,7 @@ def numbers(review: Review) -> dict[str, int | float]:
         "promotions_without_eval": review.unevaluated_count,
         "alerts": review.matter_count_of(MatterKind.ALERT),
     }
-    return {**told, **_money(review)}
+    return {**values, **_money(review)}
 
 
 def hours(device_s: float) -> str:

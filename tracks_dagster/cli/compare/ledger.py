@@ -9,7 +9,7 @@ import click
 
 from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.review.effects.goodput import KEYS, goodput_text, read_goodput
+from tracks_dagster.review.effects.goodput import KEYS, format_goodput, read_goodput
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -50,7 +50,7 @@ def goodput_command(
         family=family,
         prices=load_prices(settings),
     )
-    print_json(to_json(goodput)) if as_json else click.echo(goodput_text(goodput))
+    print_json(to_json(goodput)) if as_json else click.echo(format_goodput(goodput))
 
 
 def _last(text: str | None) -> timedelta | None:

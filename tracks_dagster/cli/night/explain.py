@@ -43,8 +43,8 @@ from tracks_dagster.review.effects.explain.summary import attempt_summary, run_s
 from tracks_dagster.review.effects.explain.text import (
     attempt_text,
     broken_lines,
+    glossary_text,
     run_text,
-    words_text,
 )
 from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
@@ -215,7 +215,7 @@ def _print(
         return
     click.echo(text)
     if asked.with_words:
-        click.echo(f"\n{words_text(text, width=width)}")
+        click.echo(f"\n{glossary_text(text, width=width)}")
 
 
 def _print_records(

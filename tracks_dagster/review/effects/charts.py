@@ -1,7 +1,7 @@
-"""The attempts of a run as a strip of time: when each was open, when it ran, why it ended. Pure.
+"""The pictures of a run's report: its attempts as a strip of time, its loss curve, its lineage. Pure.
 
 Each attempt has the colour that it has in the loss curve and the lineage picture. The page draws it as
-plain HTML, not SVG: the bars stretch and the words wrap, so that it reads on a phone and on paper.
+plain HTML, not SVG: bars stretch and words wrap, so that it reads on a phone and on paper.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Bar:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One stretch of attempts. words: the same in words, for whoever does not see the bars."""
+    """One stretch of attempts. description: the bars in words, for screen readers."""
 
     name: str
-    words: str
+    description: str
     bars: tuple[Bar, ...]
 
 
@@ -62,7 +62,7 @@ def name_of(stretch: Stretch) -> str:
 
 
 class _Scale:
-    """Where a moment lies on the strip, in percent of its width."""
+    """Places a moment on the strip, in percent of its width."""
 
     def __init__(self, begin: datetime, end: datetime) -> None:
         self.begin, self.end = begin, end
@@ -84,11 +84,11 @@ def _lane(run: RunReceipts, stretch: Stretch, scale: _Scale, open_word: str) -> 
     else:
         bars = [bar for attempt in group for bar in _bars(attempt, scale)]
     length = sum((_end(each, scale.end) - each.opened_at).total_seconds() for each in group)
-    words = (
+    description = (
         f"{stretch.reason or open_word}, {span(length)}; {stretch.kept_steps} steps kept, "
         f"{stretch.lost_steps} lost"
     )
-    return Lane(name=name_of(stretch), words=words, bars=tuple(bars))
+    return Lane(name=name_of(stretch), description=description, bars=tuple(bars))
 
 
 def _bars(attempt: AttemptState, scale: _Scale) -> Iterator[Bar]:
@@ -108,16 +108,12 @@ def _end(attempt: AttemptState, until: datetime) -> datetime:
     return max(finished or attempt.opened_at, attempt.opened_at)
 
 
-# --- loss curve -----------------------------------------------------------------------------------
-#
-# The loss curve of a run as inline SVG, coloured by attempt, lost steps in grey.
-#
-# Written by hand: a page that must open without a network in ten years needs no chart library. Colours
-# are classes, so that the page's style sheet decides them for light and dark.
+# The loss curve and the lineage are SVG written by hand: a page that must open without a network in ten
+# years needs no chart library. The page's style sheet decides colours, for light and dark.
 
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 84, 20, 14, 50  # margins for the axes' labels
-POINTS_MAX = 1000  # of one line; more cannot be told apart on a screen
+POINTS_MAX = 1000  # of one line; a screen shows no more
 POINTS_ALL_MAX = 40_000  # of the picture; each of many lines gets fewer
 POINTS_MIN = 20
 COLOUR_COUNT = 6  # classes a0 to a5, repeated
@@ -355,7 +351,7 @@ def _row_of(state: RunState, ref: CheckpointRef, frame: _PictureFrame) -> int | 
 
 def _checkpoints(run: RunReceipts, stretch: Stretch, frame: _PictureFrame) -> Iterator[str]:
     """Yield the dots of a row: those that something outside of it rests on, and of the others, newest
-    first, as many as can be told apart."""
+    first, as many as fit without overlap."""
     made = [c for c in run.state.checkpoints if stretch.first <= c.ref.attempt_id <= stretch.last]
     needed = _needed_outside(run.state, stretch)
     free_to = WIDTH + 0.0

@@ -48,7 +48,7 @@ def compare_named(
 ) -> Comparison:
     """Return two attempts (RUN/aNN) or two checkpoints (RUN@STEP, or a manifest's sha256) compared.
 
-    open_ledger: asked only for a manifest, which tells nobody its run. Raises UnknownRun naming the
+    open_ledger: asked only for a manifest, which does not name its run. Raises UnknownRun naming the
     nearest, InvalidInput for other names and for an attempt against a checkpoint.
     """
     first, second = (find(tracks, open_ledger, text) for text in (a, b))
@@ -257,7 +257,7 @@ def _score(evaluation: EvalState) -> Score:
 def _descent(tracks: Tracks, named: Named) -> Iterator[CheckpointState]:
     """Yield the checkpoints that it rests on, the newest first, its own among them.
 
-    What an attempt committed lies on its way, so a later checkpoint of it descends from an earlier.
+    Checkpoints of one attempt follow each other, so a later checkpoint of it descends from an earlier.
     Ends at a run that is not there, and after `DESCENT_MAX`.
     """
     state: RunState | None = named.state

@@ -1,7 +1,7 @@
 """Review one day from the ledger: what ended, what it cost, what needs a person.
 
 Reads the ledger and nothing else, a bounded number of rows of each kind; writes nothing.
-`review.review` holds what comes of it.
+The values are in `review.daily`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Rows = Sequence[Mapping[str, Json]]
 
 
 def review_day(ledger: Ledger, day: date, *, now: datetime, prices: Prices | None = None) -> Review:
-    """Return what the ledger tells of `day` (UTC) now; without prices there is no money in it.
+    """Review `day` (UTC) as the ledger is now; without prices there is no money in it.
 
     An attempt belongs to the day on which its end was recorded, so that none falls between two
     reviews. Raises LedgerError.
@@ -170,7 +170,7 @@ def _all_of(kind: MatterKind, rows: Rows, shown: Sequence[Matter]) -> Matters:
 
 def _run(kind: MatterKind, row: Mapping[str, Json]) -> Matter:
     run_id = row["run_id"]
-    to_do = f"tracks explain {run_id} (it says what to change, and the command that goes on)"
+    to_do = f"tracks explain {run_id} (it says what to change, and the command that resumes)"
     return Matter(kind=kind, who=run_id, what=row["state_why"], to_do=to_do)
 
 

@@ -1,4 +1,4 @@
-"""How a drill went: what was expected of it, what the run's track and journals tell, and the times."""
+"""The score of a drill: what was expected, what the run's track and journals show, and the times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 class DrillRow:
     """One line of the scored table.
 
-    detection_s: from the fault to the record that tells of it: the attempt's or the eval's end, or the
+    detection_s: from the fault to the record of it: the attempt's or the eval's end, or the
     alert of a spike. decision_s: from there to the opening of the next one, a backoff included;
     recovery_s: to the first new step, or to the next claim where only the supervisor was lost. missing:
     what is not as it should be, empty when all is right; skipped: why it could not be played.
@@ -133,7 +133,7 @@ def _fault_at(state: RunState, first: AttemptState | None) -> datetime | None:
 
 
 def _found_at(state: RunState, first: AttemptState | None, kind: str) -> datetime | None:
-    """Return the time of the record that first tells of the fault."""
+    """Return the time of the first record of the fault."""
     match kind:
         case "spike":
             return next((a.at for a in state.alerts if a.body.rule == ALERT_LOSS_SPIKE), None)

@@ -1,4 +1,4 @@
-"""Bring all that explains a run together in one archive, for a machine that has no store of ours.
+"""Export all that explains a run as one archive, for a machine without our store.
 
 In it: the tracks, evidence, journals and manifests of the run and of those that it branched from; the
 tracks of their datasets with the manifests of their snapshots; the tracks of their pools and of the
@@ -52,7 +52,7 @@ Add = Callable[[str, bytes], None]
 class Exported:
     """What was written. total_bytes: of the members, before they were packed.
 
-    broken: where the run's track stops holding; what lies behind is in the archive as it is.
+    broken: where the run's track breaks; what follows is in the archive as it is.
     """
 
     manifest: ArchiveManifest
@@ -125,7 +125,7 @@ class _Members:
                 raise InvalidInput(
                     f"Cannot export: the record {key} holds what looks like a secret, and a record "
                     "cannot be left out without breaking the chain. Change that secret where it is "
-                    "used, then take it from this shell's environment to export all the same."
+                    "used, then take it from this shell's environment to export anyway."
                 )
             return False
         self.write(STORE + key, data)
@@ -215,7 +215,7 @@ class _Plan:
             self.head_seqs[track] = last
         seqs = (seq for seq in range(last + 1) if log_key(track, seq) not in there)
         if (lost := next(seqs, None)) is not None:
-            why = "It is lost, though later ones are there; `tracks fsck` tells more."
+            why = "It is lost, though later ones are there; `tracks fsck` says more."
             self.left_out.append(LeftOut(what=log_key(track, lost), why=why))
 
 

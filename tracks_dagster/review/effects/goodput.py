@@ -5,8 +5,8 @@ The words are the field's, and this is what they mean here:
 
 - ettr_wall: kept step seconds by all seconds, queue and idle included: the effective training time
   ratio of a job run (Kokolis et al., "Revisiting Reliability in Large-Scale ML Research Clusters").
-- ettr: kept step seconds by the seconds in which attempts held devices.
-- gpu_goodput: device seconds of kept steps by all that were held.
+- ettr: kept step seconds divided by the seconds in which attempts held devices.
+- gpu_goodput: device seconds of kept steps divided by all device seconds held.
 - MTBI: seconds in which attempts held devices, by interruptions: ends that nobody meant, without
   planned drains of nodes. MTTR: mean time from such an end of the ranks to the run's next restore.
 - time to detect: mean time from a hang's last step, else from the ranks' end, to its record.
@@ -150,7 +150,7 @@ def read_goodput(
     family: str | None = None,
     prices: Prices | None = None,
 ) -> Goodput:
-    """Return the account as it would have been told at `as_of`.
+    """Return the account as of `as_of`.
 
     last: of attempts that ended in so much time before, or were open; by: a key of KEYS; family: of
     that model family only. Raises UnknownRun for a family without a run.
@@ -291,11 +291,7 @@ def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
 
 
-# --- text -----------------------------------------------------------------------------------------
-#
-# The account of goodput as text: what a tired person reads first stands first.
-
-WORDS = {
+BUCKET_LABELS = {
     "queue": "in queue, before the first rank",
     "startup": "starting the gang",
     "restore": "restoring",
@@ -308,7 +304,7 @@ WORDS = {
     "idle": "between attempts",
     "unknown": "not measured",
 }
-TERMS = {  # what a term of the account stands for; told where its line is
+TERMS = {  # what a term of the account stands for, explained at the end
     "ETTR": "effective training time ratio, what part of the time went into steps that were kept",
     "MTBI": "mean time between interruptions, of the time on devices; planned ones do not count",
     "planned": "its node was drained; what a person stopped is no interruption at all",
@@ -316,7 +312,7 @@ TERMS = {  # what a term of the account stands for; told where its line is
     "cycled": "hosts that an attempt left out and the one before it did not",
     "wasted": "device hours that went into anything but steps that were kept",
 }
-BY_WORDS = {
+KEY_LABELS = {
     "reason": "why attempts ended",
     "family": "model family",
     "team": "team",
@@ -325,9 +321,9 @@ BY_WORDS = {
 }
 
 
-def goodput_text(told: Goodput) -> str:
+def format_goodput(goodput: Goodput) -> str:
     """Return the whole account, in lines of about 90 characters, and last what its terms mean."""
-    text = "\n".join(_lines(told))
+    text = "\n".join(_lines(goodput))
     words = [f"{term} = {meaning}" for term, meaning in TERMS.items() if _is_used(term, text)]
     return "\n".join([text, "", *words] if words else [text])
 
@@ -336,27 +332,27 @@ def _is_used(term: str, text: str) -> bool:
     return re.search(rf"\b{term}\b", text) is not None and f"{term} –" not in text  # "–": no value
 
 
-def _lines(told: Goodput) -> Iterator[str]:
-    yield _heading(told)
-    if told.total.attempts == 0:
+def _lines(goodput: Goodput) -> Iterator[str]:
+    yield _heading(goodput)
+    if goodput.total.attempts == 0:
         yield "Nothing ran: no attempt ended in that time, and none is open."
         return
     yield ""
-    yield from _buckets(told.total, told.currency)
+    yield from _buckets(goodput.total, goodput.currency)
     yield ""
-    yield from _group_rows(told)
+    yield from _group_rows(goodput)
     yield ""
-    yield from _figures(told)
+    yield from _figures(goodput)
 
 
-def _heading(told: Goodput) -> str:
-    of = f" of family {told.family}" if told.family else ""
-    since = f" that ended since {_time(told.since)}, or are open" if told.since else ""
-    total = told.total
-    cost = "" if total.cost is None else f", {_money(total.cost)} {told.currency}"
+def _heading(goodput: Goodput) -> str:
+    of = f" of family {goodput.family}" if goodput.family else ""
+    since = f" that ended since {_time(goodput.since)}, or are open" if goodput.since else ""
+    total = goodput.total
+    cost = "" if total.cost is None else f", {_money(total.cost)} {goodput.currency}"
     return (
-        f"Goodput as of {_time(told.as_of)}: {_count(total.attempts, 'attempt')}{of}{since}, "
-        f"of {_count(told.runs, 'run')}; {_hours(total.total_hours, total.total_hours)} device hours"
+        f"Goodput as of {_time(goodput.as_of)}: {_count(total.attempts, 'attempt')}{of}{since}, "
+        f"of {_count(goodput.runs, 'run')}; {_hours(total.total_hours, total.total_hours)} device hours"
         f"{cost}."
     )
 
@@ -368,36 +364,38 @@ def _buckets(total: Group, currency: str | None) -> Iterator[str]:
         held = total.device_hours.get(bucket)
         share = "" if held is None or not total.total_hours else f"{held / total.total_hours:.1%}"
         hours = "–" if held is None else _hours(held, total.total_hours)
-        rows.append((WORDS[bucket], hours, share, _hours(total.seconds[bucket] / 3600, wall_h)))
+        rows.append(
+            (BUCKET_LABELS[bucket], hours, share, _hours(total.seconds[bucket] / 3600, wall_h))
+        )
     rows.append(("all", _hours(total.total_hours, total.total_hours), "", _hours(wall_h, wall_h)))
     yield from _columns(rows)
     if currency and total.unpriced_hours > 0:
         yield f"{_hours(total.unpriced_hours, total.total_hours)} device hours have no price."
 
 
-def _group_rows(told: Goodput) -> Iterator[str]:
-    head = (BY_WORDS[told.by], "attempts", "device hours", "wasted", "lost steps")
-    rows = [(*head, f"wasted {told.currency}") if told.currency else head]
-    for group in told.groups:
+def _group_rows(goodput: Goodput) -> Iterator[str]:
+    head = (KEY_LABELS[goodput.by], "attempts", "device hours", "wasted", "lost steps")
+    rows = [(*head, f"wasted {goodput.currency}") if goodput.currency else head]
+    for group in goodput.groups:
         row = (
             group.name,
             str(group.attempts),
-            _hours(group.total_hours, told.total.total_hours),
-            _hours(group.wasted_hours, told.total.total_hours),
+            _hours(group.total_hours, goodput.total.total_hours),
+            _hours(group.wasted_hours, goodput.total.total_hours),
             str(group.lost_steps),
         )
         cost = "–" if group.wasted_cost is None else _money(group.wasted_cost)
-        rows.append((*row, cost) if told.currency else row)
+        rows.append((*row, cost) if goodput.currency else row)
     yield from _columns(rows)
-    if told.left_out:
-        yield f"and {told.left_out} more, of less waste."
+    if goodput.left_out:
+        yield f"and {goodput.left_out} more, of less waste."
 
 
-def _figures(told: Goodput) -> Iterator[str]:
-    failing, retrying, all_hours = told.failing, told.retrying, told.total.total_hours
+def _figures(goodput: Goodput) -> Iterator[str]:
+    failing, retrying, all_hours = goodput.failing, goodput.retrying, goodput.total.total_hours
     yield (
-        f"ETTR {_share(told.ettr_wall)} of all time, {_share(told.ettr)} of the time on devices; "
-        f"goodput of device hours {_share(told.gpu_goodput)}"
+        f"ETTR {_share(goodput.ettr_wall)} of all time, {_share(goodput.ettr)} of the time on devices; "
+        f"goodput of device hours {_share(goodput.gpu_goodput)}"
     )
     yield (
         f"{_count(failing.interruptions, 'interruption')} (and {failing.planned} planned): "
@@ -413,9 +411,9 @@ def _figures(told: Goodput) -> Iterator[str]:
         f"device hours; {retrying.same_failure} failed as the attempt before, "
         f"{_hours(retrying.same_failure_hours, all_hours)} device hours"
     )
-    burn = ", ".join(f"{each.reason} {each.amount:g}" for each in told.burn if each.amount)
+    burn = ", ".join(f"{each.reason} {each.amount:g}" for each in goodput.burn if each.amount)
     yield f"budgets paid: {burn or 'nothing'}"
-    lag = told.eval_lag
+    lag = goodput.eval_lag
     if lag.evals:
         yield (
             f"evals: {lag.evals} ended {_span(lag.mean_s)} after their commit on average, "

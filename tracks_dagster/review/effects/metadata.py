@@ -1,6 +1,6 @@
-"""One attempt's receipt as grouped, named values: what Dagster's UI shows beside the attempt.
+"""What Dagster's UI shows of attempts, evals and promotions, as grouped, named values.
 
-The UI keeps the order and shows the names as they are: the group stands before the "/", units in the
+The UI keeps the order and shows the names as they are: the group is before the "/", units are in the
 names. Lists become markdown, which it opens at a click; a value that is not known is left out.
 """
 
@@ -43,7 +43,7 @@ def _as_it_is(value: str) -> Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Show:
-    """How the UI is told what a text is; by default a text is a text.
+    """How a text is marked for the UI; by default as plain text.
 
     address: of the web server, empty for paths alone.
     """
@@ -77,10 +77,10 @@ def attempt_metadata(
     *,
     report: str | None = None,
 ) -> dict[str, Shown]:
-    """Return the receipt of an attempt as it stands now; raises UnknownRun.
+    """Return the receipt of an attempt as it is now; raises UnknownRun.
 
     report: the file that holds the run's report, if one was written. Where the track or a journal
-    cannot be read, or not to its end, it says so: what is shown of an end is shown once, or never.
+    cannot be read, or not to its end, it says so, because the UI shows an end only once.
     """
     try:
         receipt = _read(tracks, run_id, attempt_id)
@@ -112,7 +112,7 @@ def receipt_metadata(
     """Return what is recorded of one attempt: why it ended first, where it ran last.
 
     Kept and lost steps are not among it: what a later attempt resumes from decides them, and an event
-    in Dagster's log is never corrected. `tracks explain` tells them.
+    in Dagster's log is never corrected. `tracks explain` shows them.
     """
     facts = {each.ui: _shown(each, receipt.view, show) for each in ATTEMPT if each.ui}
     beside: dict[str, Named] = {
@@ -130,7 +130,7 @@ def receipt_metadata(
     for group, values in beside.items():
         named |= {name: value for name, value in facts.items() if name.startswith(f"{group}/")}
         named |= {f"{group}/{name}": value for name, value in values}
-    named = {**named, **facts}  # those of a group of their own stand last
+    named = {**named, **facts}  # those of a group of their own come last
     return {name: value for name, value in named.items() if value is not None}
 
 
@@ -257,13 +257,6 @@ def _short(value: Any) -> str:
     """Return a value as text; of a digest its beginning: a long word makes the whole page too wide."""
     text = str(value)
     return f"{text[:DIGEST_CHARACTERS]}…" if _DIGEST.fullmatch(text) else text
-
-
-# --- eval metadata --------------------------------------------------------------------------------
-#
-# Evals and promotions as flat, named values: what Dagster's UI shows of them.
-#
-# Units stand in the keys, where a value has one.
 
 
 def eval_metadata(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:

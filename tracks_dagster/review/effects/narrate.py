@@ -1,6 +1,6 @@
 """One sentence for each record of a run's track, for people who follow a run or read its history.
 
-A telling, never a source: programs read the records.
+For reading only: programs read the records.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ WeightsDigest = Callable[[ObjectStore, CheckpointRef], str]  # of all model tens
 def read_outcome(
     tracks: Tracks, run_id: str, weights_digest: WeightsDigest, *, by: str
 ) -> dict[str, Json]:
-    """Return the outcome of a run as its track and journals stand now.
+    """Return the outcome of a run as its track and journals are now.
 
     A final checkpoint that turns out to be corrupt is quarantined in the name of `by`, so that nothing
     resumes from it. Raises UnknownRun, and StoreError where the track itself cannot be read.
@@ -97,21 +97,21 @@ def _final(
 
 
 def _corrupt(run: RunReceipts, read: Verified) -> str | None:
-    """Say what was found, which record keeps everybody away from it, and how the run goes on.
+    """Say what was found, which record keeps everybody away from it, and how the run continues.
 
     None where it was deleted while it was read.
     """
     if read.problem is None:
         return None
     record = f"record {read.seq}" if read.seq is not None else "an earlier record"
-    told = f"{read.problem} Quarantined by {record}. {fallback_words(read.fallback)}"
-    return f"{told} {_go_on(run, read.fallback)}"
+    found = f"{read.problem} Quarantined by {record}. {fallback_words(read.fallback)}"
+    return f"{found} {_go_on(run, read.fallback)}"
 
 
 def _go_on(run: RunReceipts, fallback: CheckpointRef | None) -> str:
     run_id = run.state.run_id
     if run.state.finished is None:
-        return f"To go on: `tracks run --run-id {run_id}`."
+        return f"To resume: `tracks run --run-id {run_id}`."
     if fallback is None:
         return "To train it again: `tracks run`, with the same options and another --run-id."
     return (

@@ -26,7 +26,7 @@ class Receipt:
     its journal; steps: the journal's, as far as it was shipped.
 
     last_committed_step: of the attempt's own newest checkpoint, None when it committed none.
-    failed_saves: what was told of each save that failed while training went on, in order.
+    failed_saves: a sentence for each save that failed while training went on, in order.
     """
 
     view: AttemptView
@@ -37,7 +37,7 @@ class Receipt:
 
     @property
     def attempt(self) -> AttemptState:
-        """The attempt, as the track tells it."""
+        """The attempt, as its track shows it."""
         return self.view.attempt
 
     @property
@@ -72,12 +72,12 @@ class RunReceipts:
 
 
 def read_receipts(tracks: Tracks, run_id: str) -> RunReceipts:
-    """Return the receipts of a run as its track and journals stand now; raises UnknownRun."""
+    """Read a run's track and journals now and return its receipts; raises UnknownRun."""
     return receipts_of(tracks.store, tracks.run(run_id))
 
 
 def receipts_of(store: ObjectStore, state: RunState) -> RunReceipts:
-    """Return the receipts of a run whose track was read before, with its journals as they stand now."""
+    """Read the journals of a run whose track was read before and return its receipts."""
     steps = [_steps(store, state.run_id, attempt) for attempt in state.attempts]
     losses = [_losses(state, *pair) for pair in zip(state.attempts, steps, strict=True)]
     newest = {a.attempt_id: s[-1].step for a, s in zip(state.attempts, steps, strict=True) if s}

@@ -5,7 +5,7 @@ went, then each attempt's explanation, with its evidence folded away. Everything
 track, the journals and the evidence. It stays readable for a run of 300 attempts: what ended alike
 stands together, and what is left out is said.
 
-`report.html` is the page, with every value escaped; here is what goes into it.
+`report.html` is the page, with every value escaped; this module computes what goes into it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tracks_dagster.review.effects.explain.run import (
 )
 from tracks_dagster.review.effects.explain.sections import (
     Section,
-    money_words,
+    format_money,
     open_word,
     sections,
     span,
@@ -49,11 +49,11 @@ from tracks_dagster.track.text.private_files import file_mode
 from tracks_dagster.track.text.safe_text import visible
 
 TEMPLATE = "report.html"
-EXPLAINED_MAX = 40  # attempts, the newest; the others stand in the tables
+EXPLAINED_MAX = 40  # attempts, the newest; the others are in the tables
 EVIDENCE_CHARACTERS_MAX = 200_000  # of one attempt; logs of many ranks would drown the page
 EVIDENCE_CHARACTERS_ALL = 2_000_000  # of the page
 RECORDS_MAX = 1000  # the newest
-SHARE_SEEN_MIN = 0.0005  # of the bar; what is narrower stands in the table only
+SHARE_SEEN_MIN = 0.0005  # of the bar; what is narrower is in the table only
 _CODE = re.compile(r"`([^`]+)`")
 _ADDRESS = re.compile(r"https?://[^\s<>\"']+")
 
@@ -75,7 +75,7 @@ def write_report(
     *,
     attempt_id: int | None = None,
 ) -> Written:
-    """Write the report of a run as it stands now, that of `attempt_id` unfolded.
+    """Write the report of a run as it is now, that of `attempt_id` unfolded.
 
     The file is replaced as a whole. Safe from two processes: the last one's file stays. Raises as
     `load_run`, and InvalidInput where the file cannot be written.
@@ -104,7 +104,7 @@ def _create(path: str, flags: int) -> int:
 
 
 def render_report(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) -> str:
-    """Return the report of a run as it stands now; raises as `load_run`."""
+    """Return the report of a run as it is now; raises as `load_run`."""
     return render_loaded(tracks, load_run(tracks, run_id, context), context)
 
 
@@ -130,7 +130,7 @@ def render_loaded(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    filters = (rich, clock, span, money_words, sentence)
+    filters = (rich, clock, span, format_money, sentence)
     pages.filters |= {each.__name__: each for each in filters}
     page = pages.get_template(TEMPLATE).render(
         run_id=state.run_id,
@@ -162,7 +162,7 @@ def render_loaded(
 
 
 def rich(line: str) -> str:
-    """Return a line as HTML, escaped: commands stand out, pages of the UI can be followed."""
+    """Return a line as HTML, escaped: commands as code, pages of the UI as links."""
     coded = _CODE.sub(r"<code>\1</code>", escape(line))
     return _ADDRESS.sub(lambda m: f'<a href="{m[0]}" rel="noreferrer">{m[0]}</a>', coded)
 
@@ -182,9 +182,6 @@ def _facts(state: RunState) -> str:
         f"{declared.owner} ({declared.team}); data {declared.snapshot.dataset} "
         f"{declared.snapshot.snapshot_id[:12]}; code {code[:12]}{branch}"
     )
-
-
-# --- the attempts in numbers ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +215,6 @@ def _rows(loaded: LoadedRun) -> Iterator[_Row]:
         )
 
 
-# --- the seconds ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bucket:
     """What the run spent in one bucket of time. share: of all of its seconds."""
@@ -249,9 +243,6 @@ def _buckets(time: RunTime) -> Iterator[_Bucket]:
             device_seconds=device_seconds[name],
             share=seconds[name] / time.wall_s if time.wall_s > 0 else 0.0,
         )
-
-
-# --- the explanations -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

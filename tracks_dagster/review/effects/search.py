@@ -1,4 +1,4 @@
-"""Full-text search over what was said: records by the ledger, and on demand the stored evidence.
+"""Full-text search of records by the ledger, and on demand of the stored evidence.
 
 Evidence (the tails of logs, last words, the kernel's lines) is not in records, so the ledger does not
 have it. It is read from the store, of the newest ended attempts first, a bounded number of them.
@@ -35,7 +35,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hit:
-    """A text in which everything occurs. seq: of the record, None for evidence, which has none.
+    """A text that matches. seq: of the record, None for evidence, which has none.
 
     where: the track, or the evidence's key; excerpt: the text around the first word, on one line;
     more: the command that shows the rest.
@@ -68,7 +68,7 @@ class Found:
 
 
 def search(ledger: Ledger, question: Question, scope: Scope) -> Found:
-    """Return the records in whose words `question` is met."""
+    """Return the records whose text matches `question`."""
     rows = ledger.search(
         question.phrases,
         since=scope.since,
@@ -81,10 +81,10 @@ def search(ledger: Ledger, question: Question, scope: Scope) -> Found:
 
 
 def search_deep(ledger: Ledger, store: ObjectStore, question: Question, scope: Scope) -> Found:
-    """Return the same, and the ended attempts in whose stored evidence `question` is met."""
-    said = search(ledger, question, scope)
+    """Search as `search`, and the stored evidence of ended attempts too."""
+    found = search(ledger, question, scope)
     rows = ledger.query(*_ended_attempts(scope))
-    hits, unread = list(said.hits), []
+    hits, unread = list(found.hits), []
     for row in rows[:EVIDENCE_READ_MAX]:
         texts = _texts_in(store.get(row["evidence_key"]))
         if texts is None:
@@ -94,7 +94,7 @@ def search_deep(ledger: Ledger, store: ObjectStore, question: Question, scope: S
     hits.sort(key=lambda hit: hit.at, reverse=True)
     return Found(
         hits=tuple(hits[: scope.limit]),
-        is_cut=said.is_cut or len(hits) > scope.limit,
+        is_cut=found.is_cut or len(hits) > scope.limit,
         evidence_read=min(len(rows), EVIDENCE_READ_MAX) - len(unread),
         evidence_left=_left(ledger, scope) if len(rows) > EVIDENCE_READ_MAX else 0,
         unread=tuple(unread),

@@ -1,6 +1,6 @@
-"""How every training run stands now, and what those that wait are waiting for.
+"""The status of every training run, and what those that wait are waiting for.
 
-Runs are found in the ledger; how each stands is read from its track, unless the ledger says as much
+Runs are found in the ledger; the status of each is read from its track, unless the ledger has as much
 (below). What the daemon left (`heartbeat`) is for people only: nothing is decided by it.
 """
 
@@ -41,17 +41,13 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.track import log_key, run_track
 
-# --- status row -----------------------------------------------------------------------------------
-#
-# How a run stands by the ledger alone, where that is as good as its track: beside many long runs, to
-# read every record of each would take most of a minute.
-#
-# It is as good when the ledger holds the track to its end and nobody has to be waited for: the run is
-# over, waits for a person, or a gang works. All others are read from their tracks.
+# A run's row in the ledger answers for its track when the ledger has the track to its end and nothing
+# is waited for: the run is over, waits for a person, or a gang works. To read every record of many
+# long runs would take most of a minute.
 
 
 def is_enough(store: ObjectStore, row: Mapping[str, Json]) -> bool:
-    """Whether `row`, of `status_newest.sql`, says all that the run's track would say."""
+    """Whether `row`, of `status_newest.sql`, has all that the run's track would show."""
     is_led = row["state"] != RunLifecycle.RUNNING or has_a_gang(row)
     return is_led and _is_at_the_end(store, row)
 
@@ -76,7 +72,7 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
     """Whether the last record that was taken in is the store's last one of the track."""
     track, seq = run_track(row["run_id"]), row["head_seq"]
     if seq is None:
-        return False  # the ledger holds nothing of the track any more
+        return False  # the ledger has nothing of the track any more
     last = store.get(log_key(track, seq))
     if last is None or sha256_hex(last) != row["head_sha256"]:
         return False
@@ -85,16 +81,16 @@ def _is_at_the_end(store: ObjectStore, row: Mapping[str, Json]) -> bool:
 
 RUNS_MAX = 200
 
-_BROKEN = "Its track does not hold: `tracks fsck` tells what is wrong and what to do."
+_BROKEN = "Its track is broken: `tracks fsck` says what is wrong and what to do."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """One run. state: a `RunLifecycle`, waiting also where `waiting_for` says what does not come.
+    """One run. state: a `RunLifecycle`, waiting also where `waiting_for` is set.
 
     branched_from: as RUN@STEP. step: the newest known, with its loss; steps: how many it is to run.
-    silence: that nothing was heard of its open attempt for long. quarantined: a sentence for each
-    source in quarantine that something of it descends from; read where one run was asked for.
+    silence: a sentence where its open attempt has shown no sign of life for long. quarantined: a
+    sentence for each source in quarantine that something of it descends from; of one named run only.
     """
 
     run_id: str
@@ -133,7 +129,7 @@ def read_status(tracks: Tracks, ledger: Ledger, *, run_id: str | None = None) ->
 
 
 def _read_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | None) -> RunLine:
-    """Return how a run stands by its track. One that does not hold hides no other run."""
+    """Return a run's status by its track. A broken track hides no other run."""
     with suppress(TrackBroken, UnknownRun):
         state = tracks.run(row["run_id"])
         if row["head_seq"] is None or state.head.seq >= row["head_seq"]:
@@ -142,22 +138,22 @@ def _read_line(tracks: Tracks, row: Mapping[str, Json], heartbeat: Heartbeat | N
 
 
 def _known_line(tracks: Tracks, row: Mapping[str, Json]) -> RunLine | None:
-    """Return how a run stands by its row of `status_newest.sql`; None where its track has to say."""
+    """Return a run's status by its row of `status_newest.sql`; None where its track is needed."""
     if not is_enough(tracks.store, row):
         return None
     tail = journal_end(tracks.store, row)
     if not tail.steps and row["attempt_count"] > 0:
         return None  # an attempt before it may have run steps
-    heard = (
+    silence = (
         describe_silence(row["run_id"], tail.last_line_at, tracks.now())
         if has_a_gang(row)
         else None
     )
-    return replace(_line_of(row, tail, why=row["state_why"]), silence=heard)
+    return replace(_line_of(row, tail, why=row["state_why"]), silence=silence)
 
 
 def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine:
-    """Return how a run stands by its row of `status_newest.sql` and the end of its journal."""
+    """Return a run's status by its row of `status_newest.sql` and the end of its journal."""
     newest, source = tail.steps[-1] if tail.steps else None, row["branched_from_run_id"]
     return RunLine(
         run_id=row["run_id"],
@@ -178,12 +174,12 @@ def _line_of(row: Mapping[str, Json], tail: JournalTail, *, why: str) -> RunLine
 
 
 def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> RunLine:
-    """Return how one run stands."""
+    """Return the status of one run."""
     status = run_status(state)
     waiting = waiting_for(state, heartbeat, tracks.now())
     attempt, source = state.last_attempt, state.declared.branched_from
     tail, step, loss = _progress(tracks.store, state)
-    heard = last_sign_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
+    last_at = last_sign_at(attempt, tail.last_line_at) if attempt and attempt.is_open else None
     promoted = [p.body.alias for p in state.promotions if p.body.promoted]
     return RunLine(
         run_id=state.run_id,
@@ -199,7 +195,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         steps=state.declared.config.get("steps"),
         loss=loss,
         promoted_to=promoted[-1] if promoted else None,
-        silence=describe_silence(state.run_id, heard, tracks.now()),
+        silence=describe_silence(state.run_id, last_at, tracks.now()),
     )
 
 
@@ -238,15 +234,15 @@ def _awaited(state: RunState) -> set[str]:
 
 
 def _storm(state: RunState, now: datetime) -> str | None:
-    """Say that a storm in its pool puts off the next attempt, as the newest alert told."""
+    """Say that a storm in its pool puts off the next attempt, as the newest alert says."""
     attempt = state.last_attempt
     since = attempt.ended_seq if attempt is not None else None
     if since is None:
         return None
-    told = [a.body for a in state.alerts if a.seq > since and a.body.rule == ALERT_POOL_STORM]
-    if not told or now >= parse_time(told[-1].data["latest_at"]):
+    storms = [a.body for a in state.alerts if a.seq > since and a.body.rule == ALERT_POOL_STORM]
+    if not storms or now >= parse_time(storms[-1].data["latest_at"]):
         return None
-    pool, latest = told[-1].data["pool"], told[-1].data["latest_at"]
+    pool, latest = storms[-1].data["pool"], storms[-1].data["latest_at"]
     return f"waiting: a storm in pool {pool} pauses its retries, until {latest} at the latest"
 
 

@@ -1,1 +1,1 @@
-"""What the record tells of an attempt and of its run: read once, told as text, JSON or a report."""
+"""The explanation of an attempt and its run: read once, printed as text, JSON or a report."""

@@ -1,4 +1,4 @@
-"""One attempt as it ran: what it tried, where it began, how far it is, what is not recorded."""
+"""One attempt as it ran: its change, start, progress, checkpoints, cost, evals, and what is missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def explain_data(view: AttemptView) -> DataSeen:
 
 
 def _changes(state: RunState, attempt: AttemptState) -> tuple[ConfigChange, ...]:
-    """Return what differs from the config of the attempt before, each with its why if one is told,
+    """Return what differs from the config of the attempt before, each with its reason if known,
     and what a remedy changed beside the config: what it asks for, how often it saves."""
     before = state.attempt(attempt.attempt_id - 1)
     if before is None:
@@ -86,10 +86,7 @@ def _skipped_samples(
     return tuple(each for each in ranges if cursor_from <= each[0] and each[1] <= cursor_to)
 
 
-# --- where it began -------------------------------------------------------------------------------
-
-
-def explain_began(
+def explain_start(
     attempt: AttemptState, records: Sequence[Record], continuity: Continuity | None
 ) -> Resumed:
     """Return what was passed over for what `attempt` resumed from; records: the whole track."""
@@ -109,9 +106,6 @@ def _passed_over(attempt: AttemptState, records: Sequence[Record]) -> Iterator[R
         was_before = attempt.restored_at is None or record.at <= attempt.restored_at
         if was_before and (is_asked or record.attempt_id == attempt.attempt_id):
             yield record
-
-
-# --- how far it is --------------------------------------------------------------------------------
 
 
 def explain_progress(
@@ -159,9 +153,6 @@ def _runs(receipt: Receipt) -> str:
     )
 
 
-# --- what is not recorded -------------------------------------------------------------------------
-
-
 def missing(receipt: Receipt, evidence_problem: str | None) -> Iterator[str]:
     """Yield a sentence for each thing that the record should hold and does not."""
     attempt = receipt.attempt
@@ -186,11 +177,6 @@ def journal_gap(receipt: Receipt) -> str | None:
         f"Its journal ends at step {receipt.steps[-1].step}, its last step was {ended.last_step}: "
         "the rest was not shipped."
     )
-
-
-# --- made -----------------------------------------------------------------------------------------
-#
-# What an attempt made and what that cost: checkpoints, steps, device seconds, and the evals of it.
 
 
 def explain_checkpoints(state: RunState, attempt: AttemptState) -> tuple[CheckpointMade, ...]:
@@ -350,7 +336,7 @@ def explain_evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...
 
 
 def evals_owed(state: RunState) -> Iterator[str]:
-    """Yield how each eval that the run requires stands, a sentence each."""
+    """Yield a sentence on the state of each eval that the run requires."""
     for required in state.declared.evals:
         what = f"{required.suite}, version {required.suite_version}, on {required.snapshot.dataset}"
         yield f"required: {what}: {_describe_eval(state, required)}"

@@ -1,7 +1,7 @@
-"""How an attempt ended: the verdict, the evidence it rests on, what speaks against it, each rank's end.
+"""How an attempt ended and what followed: the verdict, its evidence, each rank's end, the decision.
 
 Stored evidence is believed only while it has the hash that the verdict's record names. A rank's log
-often ends with what another rank's failure did to it; so the one that began is named, and is first.
+often ends with what another rank's failure did to it, so the rank that failed first is named first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,6 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import AttemptState
 from tracks_dagster.track.text.redact import redact
 
-# --- end ------------------------------------------------------------------------------------------
-#
-# Explain the end of an attempt: the verdict, the evidence that it rests on, what speaks against it.
-#
-# Stored evidence is believed only while it has the hash that the verdict's record names.
-
 TRACEBACK_LINES_MAX = 8  # the last lines name the error and the line that raised it
 RANKS_MAX = 8  # the earliest to end; the evidence has all of them
 LATE_MAX = 4
@@ -53,7 +47,7 @@ def explain_end(
 ) -> Ended | None:
     """Return why the attempt ended; None while it is open.
 
-    rules: a user's own, as they read now. late: what ranks said after the end.
+    rules: a user's own, as they read now. late: messages of ranks after the end.
     """
     if attempt.ended is None or attempt.ended_at is None:
         return None
@@ -111,13 +105,10 @@ def _traceback(evidence: Evidence | None, reason: str) -> tuple[str, ...]:
     return (*lines[own.start : own.stop], *(("  …",) if begin > own.stop else ()), *lines[begin:])
 
 
-# --- each rank ------------------------------------------------------------------------------------
-
-
 def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[str]:
     """Yield a line for each of the ranks that ended first, before all the one that failed first."""
     ends = evidence.ranks if evidence is not None else ()
-    first = None if reason.family in FROM_OUTSIDE else _began(initiator(ends))
+    first = None if reason.family in FROM_OUTSIDE else _failed_by_itself(initiator(ends))
     ordered = sorted(ends, key=lambda end: (end != first, end.ended_at or "~", end.rank))
     for end in ordered[:RANKS_MAX]:
         began = f", {FAILED_FIRST}," if end == first and len(ordered) > 1 else ""
@@ -126,8 +117,8 @@ def rank_ends(evidence: Evidence | None, reason: TerminationReason) -> Iterator[
         yield f"{len(ordered) - RANKS_MAX} more ranks ended later"
 
 
-def _began(end: RankEnd | None) -> RankEnd | None:
-    """Return the rank if it failed by itself: one that was killed says nothing about who began."""
+def _failed_by_itself(end: RankEnd | None) -> RankEnd | None:
+    """Return the rank if it failed by itself: one that was killed is no sign of who failed first."""
     if end is None or end.exit_code == 0 or end.signal in KILLED:
         return None
     return end if end.has_ended else None
@@ -151,7 +142,7 @@ def _signal(number: int) -> str:
 
 
 def _last_line(end: RankEnd) -> str:
-    """Return the last line of its log, or what its last word says where there is no log."""
+    """Return the last line of its log, or its last word where there is no log."""
     lines = [line for line in end.log_tail.splitlines() if line.strip()]
     if lines:
         return f"; its log ends: {lines[-1].strip()[:LINE_CHARACTERS_MAX]}"
@@ -160,12 +151,12 @@ def _last_line(end: RankEnd) -> str:
 
 
 def _word(word: LastWord) -> str:
-    said = f", {redact(word.message)}" if word.message else ""
-    return f"{word.reason}{said}"[:LINE_CHARACTERS_MAX]
+    message = f", {redact(word.message)}" if word.message else ""
+    return f"{word.reason}{message}"[:LINE_CHARACTERS_MAX]
 
 
-def late_words(store: ObjectStore, run_id: str, attempt: AttemptState) -> Iterator[str]:
-    """Yield what ranks of the attempt's launch said after its end had been recorded: zombies."""
+def late_messages(store: ObjectStore, run_id: str, attempt: AttemptState) -> Iterator[str]:
+    """Yield the messages of ranks (zombies) after the attempt's end had been recorded."""
     if attempt.placed is None or attempt.ended_at is None:
         return
     prefix = f"runs/{run_id}/attempts/{attempt.attempt_id}/{attempt.placed.launch_id}/exit/"
@@ -187,10 +178,6 @@ def _read_word(store: ObjectStore, key: str) -> LastWord | None:
     except (ValueError, TrackBroken):
         return None
 
-
-# --- next action ----------------------------------------------------------------------------------
-#
-# Explain what came after an attempt: who decided what, counting which records, and what to do now.
 
 NOT_KNOWN = "not known"  # what the record breaks before
 
@@ -269,7 +256,7 @@ def _undecided(run: RunReceipts) -> str:
 def _went_on(run: RunReceipts, following_id: int) -> str:
     """Say that the run went on, and what is to be done where it did not get far."""
     state, following = run.state, attempt_key(run.state.run_id, following_id)
-    went_on = f"the run went on; `tracks explain {following}` tells how."
+    went_on = f"the run went on; `tracks explain {following}` shows how."
     newest = state.attempts[-1]
     if state.refusal is None or state.finished is not None or newest.is_open:
         return f"Nothing: {went_on}"

@@ -65,7 +65,7 @@ class CheckpointMade:
 class Ended:
     """Why it ended: the verdict, what decided, and what speaks against it.
 
-    ranks: how each rank ended, the earliest first; late: what ranks said after the end was recorded.
+    ranks: how each rank ended, the earliest first; late: messages of ranks after the end was recorded.
     """
 
     reason: str
@@ -152,7 +152,7 @@ class EvalDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """One attempt of the run's history, or consecutive ones that are told together.
+    """One attempt of the run's history, or consecutive ones in one line.
 
     reason: None while open; "several reasons" where a stretch had to take in different ends.
     from_step: what its first attempt resumed from; to_step: the last step that any of them ran.
@@ -193,8 +193,8 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
-    """What somebody said while the attempt was the newest."""
+class Remark:
+    """A note, stop or alert while the attempt was the newest."""
 
     seq: int
     at: str
@@ -210,9 +210,9 @@ class AttemptExplanation:
     failed_saves: a sentence for each save that failed while training went on. progress: of an attempt
     that has not ended. resumes_from: what the run's next attempt would resume from, whoever made it;
     of a finished run its final weights. rests_on: the same in words, with what became of it.
-    evals_owed: how each required eval of the run stands, a sentence each. history: every attempt of
+    evals_owed: a sentence on the state of each required eval. history: every attempt of
     the run, oldest first. quarantined: a sentence for each source in quarantine that it descends
-    from. broken: where the track stops holding; nothing after it is told. waits_for: what the run waits
+    from. broken: where the track breaks; nothing after it is explained. waits_for: what the run waits
     for that is late or will not come by itself.
     """
 
@@ -238,7 +238,7 @@ class AttemptExplanation:
     evals_owed: tuple[str, ...]
     history: tuple[Stretch, ...]
     quarantined: tuple[str, ...]
-    words: tuple[Words, ...]
+    words: tuple[Remark, ...]
     missing: tuple[str, ...]
     completeness: Completeness
     what_to_do: str
@@ -253,7 +253,7 @@ class RunExplanation:
     """A run and its newest attempts, oldest first. facts: of the run, as `explanation_json` has them.
     promotions: a sentence each.
 
-    history: all of its attempts; left_out: how many older ones are told there only. cost: of all of
+    history: all of its attempts; left_out: how many older ones are only there. cost: of all of
     them, without a debit. waits_for: what is late or will not come by itself.
     """
 
@@ -270,11 +270,11 @@ class RunExplanation:
     waits_for: str | None
 
 
-def explanation_json(told: RunExplanation | AttemptExplanation) -> dict[str, Json]:
+def explanation_json(explanation: RunExplanation | AttemptExplanation) -> dict[str, Json]:
     """Return an explanation as `tracks explain --json` prints it, every fact in its group."""
-    parts = to_json(told)
-    if isinstance(told, RunExplanation):
-        parts["attempts"] = [explanation_json(each) for each in told.attempts]
+    parts = to_json(explanation)
+    if isinstance(explanation, RunExplanation):
+        parts["attempts"] = [explanation_json(each) for each in explanation.attempts]
     parts.pop("view", None)
     for name, value in parts.pop("facts").items():
         if not isinstance(value, dict) or name not in parts:

@@ -1,4 +1,4 @@
-"""The words of explanations: nobody needs to know the project to read one.
+"""The glossary of explanations: a reader needs no knowledge of the project.
 
 Design section 3 says which words are used. A word is explained where the text uses it, with the others
 of its topic, so that all of them take up a few lines.
@@ -20,7 +20,7 @@ BUCKET_WORDS = {
     "inline_eval": "evaluating between two steps",
     "detection": "nothing worked any more, and nobody had noticed or recorded it yet",
     "idle": "between attempts, and while evals ran: backoff, or a person's turn",
-    "unknown": "the record does not tell",
+    "unknown": "not in the record",
 }
 STEPS = ("step_kept", "step_lost")  # said by "kept" and "lost"
 
@@ -41,14 +41,14 @@ TOPICS: tuple[Mapping[str, str], ...] = (
         "launch": "the processes of an attempt, started together",
         "gang": "all of these",
         "rank": "one of them, with one device, rank 0 speaking for all",
-        "detached HEAD": "the code stood at a commit and on no branch",
+        "detached HEAD": "the code was at a commit and on no branch",
     },
     {
         "evidence": "all that was seen of the end, stored before it was judged",
         "rule": "of the classifier, which read the reason from the evidence",
         "confidence": "what that kind of evidence is worth, not a probability",
         "last word": "what a rank wrote down as it ended",
-        "against it": "what the same evidence says for another reason, by a weaker kind of signal",
+        "against it": "what the same evidence shows for another reason, by a weaker kind of signal",
         "fenced": "refused to write, as its attempt had ended or another had taken over",
     },
     {
@@ -72,7 +72,7 @@ TOPICS: tuple[Mapping[str, str], ...] = (
         "manifest": "the list of all that is in it, whose sha256 names it",
         "committed": "whole, one may go on from it",
         "superseded": "whole, but newer ones took its place and its bytes may be removed",
-        "quarantined": "nobody may start from it, a record says why",
+        "quarantined": "no run may start from it; a record says why",
         "deleted": "its bytes are removed, its record stays",
         "interval": "saved because so many steps had passed",
         "time": "saved because so many seconds had passed",

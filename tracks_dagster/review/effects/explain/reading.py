@@ -1,7 +1,7 @@
-"""Read a run's track as far as it holds, and say where and why it stops; show its records as they are.
+"""Reads a run's track up to its first break, for explanations; shows records as they are stored.
 
-Whoever decides must not go on past a break: they use `Tracks`, which raises TrackBroken. Whoever
-explains describes what is before it. A track has no witness for its own last record; a ledger, where
+A decision must not pass a break: it uses `Tracks`, which raises TrackBroken. An explanation describes
+what is before the break. A track has no witness for its own last record; a ledger, where
 there is one, remembers the sha256 of the last record that it took in.
 """
 
@@ -30,7 +30,7 @@ from tracks_dagster.track.track import run_track
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Where a track stops holding. seq: of the first record that cannot be believed.
+    """Where a track breaks. seq: of the first record that cannot be believed.
 
     is_newer: it can be believed, and only a newer version can read it.
     """
@@ -43,7 +43,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """A run as far as its track holds. records: those that `state` is the fold of."""
+    """A run up to the break of its track. records: those that `state` is the fold of."""
 
     state: RunState
     records: Sequence[Record]
@@ -51,7 +51,7 @@ class RunRead:
 
 
 def read_run(tracks: Tracks, run_id: str, *, witness: Ledger | None = None) -> RunRead:
-    """Return the run as its track tells it now, up to the first record that does not hold.
+    """Read the run's track now, up to the first broken record.
 
     witness: what may know of records that were there. Raises UnknownRun, and TrackBroken where not
     even the first record can be read.
@@ -66,12 +66,12 @@ def read_run(tracks: Tracks, run_id: str, *, witness: Ledger | None = None) -> R
         found = list(check_cursor(name, records, cursor))
         at = min(cursor.seq, len(records)) if cursor is not None else 0
         broken, records = _first(found, at=at), records[:at] if found else records
-    state, held, objection = _fold(records)
+    state, good, objection = _fold(records)
     broken = objection or broken
     if state is None:
         why = f"{broken.meaning} {broken.to_do}" if broken else ""
         raise TrackBroken(f"Nothing of {run_id} can be explained: {why}")
-    return RunRead(state=state, records=held, broken=broken)
+    return RunRead(state=state, records=good, broken=broken)
 
 
 def _first(findings: Sequence[Finding], *, at: int) -> Break | None:
@@ -102,9 +102,6 @@ def _fold(records: Sequence[Record]) -> tuple[RunState | None, Sequence[Record],
     return state, records, None
 
 
-# --- as they are ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLine:
     """One record, with its sentence and its body as stored."""
@@ -125,7 +122,7 @@ class RecordLine:
 def record_lines(
     tracks: Tracks, run_id: str, ledger: Ledger | None = None
 ) -> tuple[list[RecordLine], Break | None]:
-    """Return every record that holds, and where they stop holding; raises as `read_run`."""
+    """Return every record before a break, and the break; raises as `read_run`."""
     read = read_run(tracks, run_id, witness=ledger)
     lines = [
         RecordLine(
@@ -163,12 +160,6 @@ def evidence_text(tracks: Tracks, run_id: str, attempt_id: int | None) -> tuple[
         return data.decode("utf-8", errors="replace"), problem
 
 
-# --- random failed --------------------------------------------------------------------------------
-#
-# Pick one failed attempt of the last days at random: the smell test of the record.
-#
-# By two queries of an index on the ledger, however many attempts there are.
-
 _SQL = Path(__file__).parents[1] / "sql"
 COUNT_SQL, PICK_SQL = _SQL / "random_failed_count.sql", _SQL / "random_failed_pick.sql"
 SEED_MAX = 2**32
@@ -186,7 +177,7 @@ class Picked:
 
 
 def pick_failed(ledger: Ledger, *, now: datetime, last_s: float, seed: int) -> Picked | None:
-    """Return one of the attempts that failed in the last `last_s` seconds; None when none did.
+    """Pick one attempt that failed in the last `last_s` seconds; None when none did, by two queries.
 
     Failed: ended for any reason outside the family "ended as meant". Raises LedgerError.
     """
@@ -201,7 +192,7 @@ def pick_failed(ledger: Ledger, *, now: datetime, last_s: float, seed: int) -> P
         return None
     offset = random.Random(seed).randrange(count)
     found = ledger.query(_sql(PICK_SQL), {**inside, "skipped": offset})
-    if not found:  # another process filled the ledger anew meanwhile
+    if not found:  # another process refilled the ledger meanwhile
         return None
     row = found[0]
     return Picked(run_id=row["run_id"], attempt_id=row["attempt_id"], count=count, seed=seed)

@@ -29,13 +29,13 @@ from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.review.completeness import completeness
 from tracks_dagster.review.effects.explain.attempt import (
     evals_owed,
-    explain_began,
     explain_checkpoints,
     explain_cost,
     explain_data,
     explain_evals,
     explain_progress,
     explain_run_cost,
+    explain_start,
     explain_tried,
     missing,
     rests_on,
@@ -43,17 +43,17 @@ from tracks_dagster.review.effects.explain.attempt import (
 from tracks_dagster.review.effects.explain.end import (
     explain_end,
     explain_next,
-    late_words,
+    late_messages,
     what_to_do,
 )
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
     Reference,
+    Remark,
     RunExplanation,
     Stretch,
     UiLink,
     Where,
-    Words,
 )
 from tracks_dagster.review.effects.explain.reading import RunRead, read_run
 from tracks_dagster.review.effects.explain.stretches import stretches
@@ -79,11 +79,11 @@ ATTEMPTS_MAX = 12  # of a run, the newest, each in full; the history names all o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainContext:
-    """What an explanation may draw on beside the store, none of which it needs.
+    """What an explanation may use beside the store; all of it is optional.
 
     rules: a user's own of the classifier, to weigh evidence by. ledger: remembers the end of a track
     and what is in quarantine. ui_url: of Dagster's web server; empty for paths alone. prices: None
-    where no price is known. waits: says what a run waits for that is late or will not come by
+    where no price is known. waits: returns what a run waits for that is late or will not come by
     itself, as the daemon left it; None for a record that no daemon belongs to.
     """
 
@@ -94,7 +94,7 @@ class ExplainContext:
     waits: Callable[[RunState], str | None] | None = None
 
     def waits_for(self, state: RunState) -> str | None:
-        """Return what the run waits for; None where that is nothing, or nobody can tell."""
+        """Return what the run waits for; None for nothing, or where it is not known."""
         return None if self.waits is None else self.waits(state)
 
 
@@ -103,9 +103,11 @@ NO_CONTEXT = ExplainContext()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedRun:
-    """A run as it was read for an explanation: its track, its receipts, its history in short, and the
-    account of its time until `until`: its finish; before that its newest record, and now while an
-    attempt is open."""
+    """A run as read for an explanation: its track, receipts, short history and account of time.
+
+    until: the end of that account: its finish, else now while an attempt is open, else its newest
+    record.
+    """
 
     read: RunRead
     run: RunReceipts
@@ -131,7 +133,7 @@ def load_run(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) 
 
 
 def _spent(store: ObjectStore, state: RunState) -> Mapping[int, tuple[int, TimeSpent]]:
-    """Return what the journal of an open attempt tells of its time; nothing where it tells nothing."""
+    """Return the time that the journal of an open attempt has measured; empty without any."""
     attempt = state.open_attempt
     if attempt is None or attempt.placed is None:
         return {}
@@ -217,7 +219,7 @@ def _explain(
     run, records = loaded.run, list(loaded.read.records)
     state, attempt = run.state, receipt.attempt
     evidence, evidence_problem = read_evidence(store, attempt)
-    late = tuple(late_words(store, state.run_id, attempt))
+    late = tuple(late_messages(store, state.run_id, attempt))
     places = read_places(store, state.run_id, attempt.attempt_id, attempt.placed)
     start = _start(holds, state)
     return AttemptExplanation(
@@ -230,12 +232,12 @@ def _explain(
         data=explain_data(receipt.view),
         code=state.declared.code,
         where=Where(ranks=tuple(places)),
-        resumed=explain_began(attempt, records, receipt.continuity),
+        resumed=explain_start(attempt, records, receipt.continuity),
         checkpoints=explain_checkpoints(state, attempt),
         failed_saves=receipt.failed_saves,
         ended=explain_end(attempt, evidence, context.rules, late),
         progress=explain_progress(
-            receipt, state.run_id, loaded.until, _heard(store, loaded, attempt)
+            receipt, state.run_id, loaded.until, _last_line_at(store, loaded, attempt)
         ),
         cost=explain_cost(
             run, receipt, loaded.time.attempts[attempt.attempt_id - 1], context.prices
@@ -247,7 +249,7 @@ def _explain(
         evals_owed=tuple(evals_owed(state)),
         history=loaded.history,
         quarantined=tuple(_quarantined(holds, state, attempt)),
-        words=_words(state, attempt),
+        words=_remarks(state, attempt),
         missing=tuple(missing(receipt, evidence_problem)),
         completeness=completeness(
             replace(receipt.view, is_evidence_there=evidence_problem is None)
@@ -283,7 +285,7 @@ def _quarantined(holds: Holds, state: RunState, attempt: AttemptState) -> Iterat
         yield f"it {hold.words} It is in quarantine since {hold.at:%Y-%m-%dT%H:%M:%SZ}."
 
 
-def _heard(store: ObjectStore, loaded: LoadedRun, attempt: AttemptState) -> datetime | None:
+def _last_line_at(store: ObjectStore, loaded: LoadedRun, attempt: AttemptState) -> datetime | None:
     """Return when the newest line of an open attempt's journal was written."""
     if not attempt.is_open or attempt.placed is None:
         return None
@@ -301,7 +303,7 @@ def _start(holds: Holds, state: RunState) -> CleanStart:
     return start if may_be_opened else replace(start, words="")
 
 
-def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
+def _remarks(state: RunState, attempt: AttemptState) -> tuple[Remark, ...]:
     """Return the notes of this attempt, those of the run from its opening to the next one's, and the
     stops and alerts of that time."""
     successor = state.attempt(attempt.attempt_id + 1)
@@ -316,15 +318,11 @@ def _words(state: RunState, attempt: AttemptState) -> tuple[Words, ...]:
         if a.body.rule != ALERT_SAVE_FAILED  # is among the checkpoints
     ]
     return tuple(
-        Words(seq=seq, at=format_time(at), by=by, text=text)
+        Remark(seq=seq, at=format_time(at), by=by, text=text)
         for seq, at, by, text in sorted(notes + stops + alerts)
         if seq in own or (attempt.opened_seq < seq < until and seq not in others)
     )
 
-
-# --- links ----------------------------------------------------------------------------------------
-#
-# Where everything that an explanation names can be looked up: commands, and pages of Dagster's UI.
 
 NODES_MAX = 4  # of a gang, that are looked up by name
 

@@ -1,7 +1,7 @@
-"""What each part of an explanation says, line by line: the text and the HTML report tell the same.
+"""The lines of each part of an explanation, shared by the text and the HTML report.
 
 A line is a whole sentence or a list of facts that needs nothing from outside: what it names can be
-looked up by a command of the last section, its words are in the glossary.
+looked up by a command of the last section, its terms are in the glossary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tracks_dagster.track.track import code_diff_key
 
 CHECKPOINTS_MAX = 12  # of one attempt, the newest; `tracks checkpoints list` has all
 RANKS_MAX = 16  # that are listed one by one
-WORDS_MAX = 20  # notes, stops and alerts of one attempt, the newest
+REMARKS_MAX = 20  # notes, stops and alerts of one attempt, the newest
 SECONDS_SHOWN_MIN = 0.05  # what is less is 0.0 in the text
 
 
@@ -57,7 +57,7 @@ def sections(attempt: AttemptExplanation) -> list[Section]:
         "checkpoints": _checkpoints(attempt),
         "evals": _evals(attempt),
         "history": history_lines(attempt.history, attempt.broken),
-        "said": _notes(attempt),
+        "notes": _notes(attempt),
         "missing": attempt.missing,
         "receipt": _receipt(attempt),
         "in Dagster": [f"{link.what}: {link.address}" for link in attempt.links],
@@ -128,7 +128,7 @@ def _why(attempt: AttemptExplanation) -> Iterator[str]:
 
 
 def judgement(attempt: AttemptExplanation, ended: Ended) -> Iterator[str]:
-    """Yield what speaks against the reason, or that nothing does, or that nobody can know."""
+    """Yield what speaks against the reason, or that nothing does, or that it is unknown."""
     if is_evidence_lost(attempt):
         yield "what speaks against it is not known: the stored evidence is gone or was changed"
         return
@@ -144,7 +144,7 @@ def is_evidence_lost(attempt: AttemptExplanation) -> bool:
 
 
 def _closer(attempt: AttemptExplanation, ended: Ended) -> str:
-    """Say who recorded the end: a bare id of a Dagster run tells nobody that its supervisor did."""
+    """Say who recorded the end: a bare id of a Dagster run does not show that its supervisor did."""
     claims = attempt.view.attempt.claims
     is_supervisor = ended.closed_by in {claim.body.dagster_run_id for claim in claims}
     return f"the supervisor of Dagster run {ended.closed_by}" if is_supervisor else ended.closed_by
@@ -236,7 +236,7 @@ def _began(attempt: AttemptExplanation) -> Iterator[str]:
             f"{ref.manifest_sha256}"
         )
     if record.opened.allows_environment_change:
-        yield "allowed to go on with other libraries than those that wrote it"
+        yield "allowed to resume with other libraries than those that wrote it"
     if record.restored is not None and record.restored.fallback_why:
         yield f"a fallback: {record.restored.fallback_why}"
     yield from resumed.passed_over
@@ -280,13 +280,13 @@ def cost_lines(cost: Cost) -> Iterator[str]:
         ]
         if parts:
             yield f"{what}: {', '.join(parts)}"
-    yield money_words(cost.money)
+    yield format_money(cost.money)
     if cost.debit is not None:
         why = f" ({cost.debit.why})" if cost.debit.why else ""
         yield f"opening it spent {cost.debit.amount:g} of the budget for {cost.debit.reason}{why}"
 
 
-def money_words(money: Money) -> str:
+def format_money(money: Money) -> str:
     """Return what it cost in money, or why that is not known."""
     if money.amount is None:
         return f"in money not known: {money.unknown_why}"
@@ -305,7 +305,7 @@ def _evals(attempt: AttemptExplanation) -> Iterator[str]:
 
 
 def eval_lines(evals: Sequence[EvalDone]) -> Iterator[str]:
-    """Yield how each eval went."""
+    """Yield a line for each eval."""
     for done in evals:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
         result = metrics or done.message or "not ended"
@@ -313,13 +313,13 @@ def eval_lines(evals: Sequence[EvalDone]) -> Iterator[str]:
 
 
 def _notes(attempt: AttemptExplanation) -> Iterator[str]:
-    older = len(attempt.words) - WORDS_MAX
+    older = len(attempt.words) - REMARKS_MAX
     if older > 0:
         yield (
             f"{older} older notes are left out: `tracks search WORD --run {attempt.run_id}` finds "
             f"them, `tracks explain {attempt.key} --json` has all"
         )
-    for each in attempt.words[-WORDS_MAX:]:
+    for each in attempt.words[-REMARKS_MAX:]:
         yield one_line(f"{clock_time(each.at)} {each.by}: {each.text}")
 
 

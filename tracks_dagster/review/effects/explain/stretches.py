@@ -1,6 +1,6 @@
-"""The attempts of a run as a short list: neighbours that ended alike stand together when they are many.
+"""The attempts of a run as a short list: neighbours that ended alike are grouped when they are many.
 
-The text, the time line and the picture of a run with 300 attempts all tell these stretches, so that
+The text, the time line and the picture of a run with 300 attempts all show these stretches, so that
 they name the same ones.
 """
 

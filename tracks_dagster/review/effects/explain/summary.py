@@ -23,10 +23,10 @@ from tracks_dagster.review.effects.explain.sections import (
     Section,
     clock_time,
     eval_lines,
+    format_money,
     history_lines,
     is_evidence_lost,
     judgement,
-    money_words,
     span,
 )
 from tracks_dagster.review.effects.explain.text import (
@@ -41,13 +41,13 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.text.safe_text import one_line
 
 LINES_MAX = 25  # a terminal of the usual height shows all of it, with the prompt
-QUOTED_MAX = 2  # lines of what programs said
+QUOTED_MAX = 2  # lines of what programs printed
 CHARACTERS_MAX = 180  # of one quoted line, note or intent
 NODES_MAX = 3
 HISTORY_MAX = 6
 BUCKETS_MAX = 3  # those that took longest
 CUT = " …"
-# Of a decision: what the head and the record say already.
+# Of a decision: what the head and the record already show.
 _ENDED_AS = re.compile(r"^Attempt \d+ ended as \w+ \(record \d+\)( and is not retried)?: ")
 _DECIDED_AS_OF = re.compile(r" Decided as of \S+\.$")
 _LONG_WORD = re.compile(r"[^\s`]{65,}")  # longer than a sha256: it would fill lines by itself
@@ -94,9 +94,6 @@ def run_summary(run: RunExplanation, *, width: int) -> str:
     return _fitted([_run_head(run, newest), *_run_warnings(run)], parts, _more(run.run_id), width)
 
 
-# --- the head -------------------------------------------------------------------------------------
-
-
 def _attempt_head(attempt: AttemptExplanation) -> str:
     return f"{attempt.key}: {end_word(attempt)}. {_end_sentence(attempt)}".rstrip()
 
@@ -125,9 +122,6 @@ def _warnings(attempt: AttemptExplanation) -> list[str]:
 
 def _run_warnings(run: RunExplanation) -> list[str]:
     return [*broken_lines(run.broken, with_to_do=False), *filter(None, [run.waits_for])]
-
-
-# --- the answer -----------------------------------------------------------------------------------
 
 
 def _answer(attempt: AttemptExplanation, cost: Cost) -> Iterator[_Part]:
@@ -190,8 +184,10 @@ def _to_do(attempt: AttemptExplanation) -> str:
 
 def _cost(cost: Cost) -> Iterator[str]:
     seconds = sum(cost.seconds.values())
-    held = sum(cost.device_seconds_by.values())
-    devices = f"{held / 3600:.2f} device hours" if held >= 3600 else f"{held:.0f} device seconds"
+    total_s = sum(cost.device_seconds_by.values())
+    devices = (
+        f"{total_s / 3600:.2f} device hours" if total_s >= 3600 else f"{total_s:.0f} device seconds"
+    )
     kind = f" ({cost.accelerator})" if cost.accelerator else ""
     yield (
         f"{cost.kept_steps} steps kept, {cost.lost_steps} lost; {span(seconds)}, {devices}{kind}"
@@ -201,7 +197,7 @@ def _cost(cost: Cost) -> Iterator[str]:
     if spent:
         yield f"most of the time: {', '.join(spent)}"
     if cost.money.amount is not None:
-        yield money_words(cost.money)
+        yield format_money(cost.money)
 
 
 def _checkpoint(attempt: AttemptExplanation) -> Iterator[str]:
@@ -211,15 +207,12 @@ def _checkpoint(attempt: AttemptExplanation) -> Iterator[str]:
         yield f"saves failed: {len(attempt.failed_saves)}, the last: {newest}"
 
 
-# --- the background -------------------------------------------------------------------------------
-
-
 def _background(attempt: AttemptExplanation) -> Iterator[_Part]:
     """Yield what the attempt was, in the order of its worth at night."""
     if attempt.words:
         newest = attempt.words[-1]
-        said = one_line(f"{clock_time(newest.at)} {newest.by}: {newest.text}")
-        yield _Part("said", (_shortened(said),))
+        note = one_line(f"{clock_time(newest.at)} {newest.by}: {newest.text}")
+        yield _Part("notes", (_shortened(note),))
     if attempt.evals or (attempt.ended is not None and attempt.ended.reason == "completed"):
         yield _Part("evals", (*list(eval_lines(attempt.evals))[-2:], *attempt.evals_owed))
     yield _Part("what it tried", tuple(_tried(attempt)))
@@ -284,9 +277,6 @@ def _more(target: str) -> str:
     return f"everything: `tracks explain {target} --full`; the words: `--words`"
 
 
-# --- fitting --------------------------------------------------------------------------------------
-
-
 def _fitted(head: Iterable[str], parts: Iterable[_Part], more: str, width: int) -> str:
     """Return the text, shortened from its last part up until it has at most LINES_MAX lines."""
     top = [line for each in head for line in wrapped(each, width).splitlines()]
@@ -327,7 +317,7 @@ def _cut(part: _Part | None, lines: list[str], count: int, width: int) -> list[s
 
 
 def _shortened(line: str) -> str:
-    """Return a line of at most CHARACTERS_MAX; a command in it stays whole or goes."""
+    """Return a line of at most CHARACTERS_MAX; a command in it stays whole or is dropped."""
     if len(line) <= CHARACTERS_MAX:
         return line
     kept = line[:CHARACTERS_MAX].rpartition(" ")[0] or line[:CHARACTERS_MAX]

@@ -1,8 +1,8 @@
 """A whole explanation as plain text, and how its lines are labelled and wrapped. Pure.
 
 The same on a terminal, in a pipe and in a mail: no colours. With a width, lines are wrapped below
-themselves; a command in backticks is never broken, so that it can be copied. What each part says is in
-`sections`, the short answer in `summary`, the meaning of the words in `glossary`.
+themselves; a command in backticks is never broken, so that it can be copied. The parts are in
+`sections`, the short answer in `summary`, the meaning of terms in `glossary`.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def attempt_text(attempt: AttemptExplanation, *, width: int | None = None) -> st
     return wrapped(_attempt(attempt, is_alone=True), width)
 
 
-def words_text(text: str, *, width: int | None = None) -> str:
-    """Return what the words mean that `text` uses, a line a topic."""
+def glossary_text(text: str, *, width: int | None = None) -> str:
+    """Return the meaning of the glossary's words in `text`, a line a topic."""
     return wrapped("\n".join(labelled_lines([Section("words", tuple(used_topics(text)))])), width)
 
 
@@ -96,14 +96,14 @@ def headline(attempt: AttemptExplanation) -> str:
 
 
 def end_word(attempt: AttemptExplanation) -> str:
-    """Return why it ended; where the record breaks before its end, nobody knows that it is open."""
+    """Return why it ended; where the record breaks before its end, it may not be open."""
     if attempt.ended is not None:
         return attempt.ended.reason
     return open_word(attempt.broken)
 
 
 def broken_lines(broken: Break | None, *, with_to_do: bool = True) -> list[str]:
-    """Say where the track stops holding; nothing where it holds."""
+    """Yield where the track breaks; nothing where it does not."""
     if broken is None:
         return []
     what = "A NEWER VERSION WROTE" if broken.is_newer else "THE RECORD BREAKS at"
@@ -143,5 +143,5 @@ def labelled_lines(parts: Iterable[Section]) -> list[str]:
 
 
 def label_column(label: str) -> str:
-    """Return what stands before a line: its label, or as much room."""
+    """Return the prefix of a line: its label, or as much room."""
     return f"{MARGIN}{label:<{LABEL_WIDTH}}"

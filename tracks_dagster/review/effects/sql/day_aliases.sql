@@ -14,7 +14,7 @@ with holders as (
     and c.step > coalesce(a.resumed_from_step, 0)
   left join training_runs r on r.run_id = a.run_id
 ),
-held as (
+quarantined_sources as (
   select source, called, quarantined_at from source_quarantines where released_at is null
 ),
 found as (
@@ -22,19 +22,19 @@ found as (
   from holders where status = 'quarantined'
   union
   select o.run_id, o.alias, o.step, o.decided_at, null, h.quarantined_at
-  from holders o join held h on h.source = 'checkpoint:' || o.manifest_sha256
+  from holders o join quarantined_sources h on h.source = 'checkpoint:' || o.manifest_sha256
   union
   select o.run_id, o.alias, o.step, o.decided_at, h.called, h.quarantined_at
-  from holders o join held h on h.source = 'attempt:' || o.partition_key
+  from holders o join quarantined_sources h on h.source = 'attempt:' || o.partition_key
   union
   select o.run_id, o.alias, o.step, o.decided_at, h.called, h.quarantined_at
   from holders o
   join attempt_nodes n on n.run_id = o.run_id and n.attempt_id = o.attempt_id
-  join held h on h.source = 'node:' || n.node
+  join quarantined_sources h on h.source = 'node:' || n.node
   union
   select o.run_id, o.alias, o.step, o.decided_at, h.called, h.quarantined_at
   from holders o
-  join held h on h.source in (
+  join quarantined_sources h on h.source in (
     'code:' || o.git_commit, 'code:' || o.package_version, 'code:' || o.environment_sha256
   )
   union

@@ -12,7 +12,7 @@ with used as (
     and (r.state = 'running'
          or exists (select 1 from promotions p where p.run_id = a.run_id and p.promoted))
 ),
-held as (
+quarantined_sources as (
   select source, called, why from source_quarantines where released_at is null
 ),
 found as (
@@ -26,26 +26,26 @@ found as (
   select u.run_id, h.source, h.called, h.why
   from used u
   join attempt_nodes n on n.run_id = u.run_id and n.attempt_id = u.attempt_id
-  join held h on h.source = 'node:' || n.node
+  join quarantined_sources h on h.source = 'node:' || n.node
   union
   select u.run_id, h.source, h.called, h.why
   from used u
   join attempt_resumes s on s.run_id = u.run_id and s.attempt_id = u.attempt_id
-  join held h on h.source = 'checkpoint:' || s.source_manifest_sha256
+  join quarantined_sources h on h.source = 'checkpoint:' || s.source_manifest_sha256
   union
   select u.run_id, h.source, h.called, h.why
   from used u
   join attempt_resumes s on s.run_id = u.run_id and s.attempt_id = u.attempt_id
   join training_attempts o on o.run_id = s.source_run_id and o.attempt_id = s.source_attempt_id
-  join held h on h.source = 'attempt:' || o.partition_key
+  join quarantined_sources h on h.source = 'attempt:' || o.partition_key
   union
   select u.run_id, h.source, h.called, h.why
   from used u
-  join held h on h.source = 'attempt:' || u.partition_key
+  join quarantined_sources h on h.source = 'attempt:' || u.partition_key
   union
   select u.run_id, h.source, h.called, h.why
   from used u
-  join held h on h.source in (
+  join quarantined_sources h on h.source in (
     'code:' || u.git_commit, 'code:' || u.package_version, 'code:' || u.environment_sha256
   )
 )

@@ -219,7 +219,7 @@ def test_credentials_that_are_not_accepted_are_told(kube: KubeDouble, tmp_path: 
     cluster = ClusterSettings(image="train:1", kubeconfig=str(path))
     words = told(cluster)
     assert f"does not accept the credentials of kubeconfig {path}" in words
-    assert "Log in anew" in words
+    assert "Log in again" in words
 
 
 def test_an_account_without_credentials_is_told(cluster: ClusterSettings) -> None:

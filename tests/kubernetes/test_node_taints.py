@@ -14,7 +14,7 @@ EVICTS = {"key": TAINT_KEY, "value": "us", "effect": "NoExecute"}  # of a person
 
 
 @pytest.mark.parametrize(
-    ("taints", "is_held", "instead"),
+    ("taints", "is_quarantined", "instead"),
     [
         ([], True, [OURS]),
         ([GPU], True, [GPU, OURS]),
@@ -29,6 +29,6 @@ EVICTS = {"key": TAINT_KEY, "value": "us", "effect": "NoExecute"}  # of a person
     ],
 )
 def test_a_node_has_the_taint_while_it_is_held(
-    taints: list[Json], is_held: bool, instead: list[Json] | None
+    taints: list[Json], is_quarantined: bool, instead: list[Json] | None
 ) -> None:
-    assert taints_instead(taints, owner="us", is_held=is_held) == instead
+    assert taints_instead(taints, owner="us", is_quarantined=is_quarantined) == instead

@@ -32,8 +32,8 @@ from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.kubernetes.effects import watched_gang
 from tracks_dagster.kubernetes.effects.gang_files import (
     BEAT_READ_S,
-    HEARD_S,
-    UNHEARD_S_MAX,
+    FRESH_S,
+    SILENT_S_MAX,
 )
 from tracks_dagster.kubernetes.effects.launcher import IDLE_S
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
@@ -178,9 +178,9 @@ def test_ranks_whose_pod_does_not_reach_the_store_are_not_taken_for_standing_sti
             return len(launcher.observe("r-1", 1).beats)
 
         assert beats_after(BEAT_READ_S, at="1") == 4
-        assert beats_after(HEARD_S, at="2") == 4  # a rank that hangs in a pod that is there
+        assert beats_after(FRESH_S, at="2") == 4  # a rank that hangs in a pod that is there
         assert beats_after(BEAT_READ_S, at="3") == 0
-        assert beats_after(UNHEARD_S_MAX, at="4") == 4
+        assert beats_after(SILENT_S_MAX, at="4") == 4
 
 
 # --- how they ended

@@ -136,7 +136,7 @@ def test_what_keeps_a_pod_from_starting_is_told_in_its_own_words(case: str) -> N
     seen, events, expected = PROBLEMS[case]
     found = why_not_started(seen, events)
     assert found is not None
-    assert (found.reason, found.told_as, found.message, found.is_final) == expected
+    assert (found.reason, found.api_reason, found.message, found.is_final) == expected
 
 
 RUNNING = {"running": {"startedAt": "2026-01-31T02:00:00Z"}}

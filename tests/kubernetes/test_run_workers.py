@@ -174,7 +174,7 @@ def test_only_what_takes_a_pod_away_is_a_disruption() -> None:
 
 
 def test_a_worker_that_cannot_start_is_told_in_the_clusters_words() -> None:
-    problem = StartProblem(reason="image", told_as="ErrImagePull", message="x: not found")
+    problem = StartProblem(reason="image", api_reason="ErrImagePull", message="x: not found")
     end = never_started(problem)
     assert end.reason == "image_pull"
     assert end.words == "The run worker cannot start (image_pull): ErrImagePull: x: not found"

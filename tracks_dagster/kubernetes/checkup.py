@@ -1,6 +1,6 @@
 """From what was seen of a cluster to what is missing there before the first run. Pure.
 
-Whoever may not look at something cannot tell that it is missing: that is `UNKNOWN`, and no error.
+What this account may not read is `UNKNOWN`, never missing, and no error.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What the API server answered. None, and what stands in no mapping: it could not be asked.
+    """What the API server answered. None, or a key that is missing: it could not be asked.
 
     account: whose permissions these are. denied: permission → the verbs that it lacks. groups: all API
     groups → the versions they serve. found: whether an object is there. nodes: all of them. priorities:
@@ -103,7 +103,7 @@ def _version(version: str) -> Finding:
     minor = int(match["minor"]) if match else None
     check, supported = "version", f"1.{MINOR_MIN} to 1.{MINOR_KNOWN_MAX}"
     if minor is None:
-        words = f"{version!r} tells no version; supported are {supported}."
+        words = f"{version!r} is no version; supported are {supported}."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     if minor < MINOR_MIN:
         words = f"{version} is too old; supported are {supported}. Upgrade the cluster."
@@ -162,7 +162,7 @@ def _object(ref: ObjectRef, facts: ClusterFacts, cluster: ClusterSettings) -> Fi
     check = f"{_format(ref.resource, ref.group)} {ref.name}"
     found = facts.found.get(ref)
     if found is None:
-        words = f"This account may not look (get {ref.resource}); a pod would tell."
+        words = f"This account may not look (get {ref.resource}); a pod would show it."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     if not found:
         at = f" in namespace {cluster.namespace}" if ref.is_namespaced else ""
@@ -244,7 +244,7 @@ def _lack(
 
 
 def _node_names(facts: ClusterFacts) -> Finding:
-    """Say whether a gang can be kept off a node: that goes by a label, which few clusters rename."""
+    """Check that a gang can be kept off a node: by a label, which few clusters rename."""
     check = "nodes can be left out"
     if facts.nodes is None:
         words = "This account may not list the nodes."
@@ -268,7 +268,7 @@ def _worker_priority(facts: ClusterFacts, cluster: ClusterSettings) -> Finding:
     workers, gangs = worker_priority(cluster), cluster.priority_class
     values = [facts.priorities.get(name or "") for name in (workers, gangs)]
     if None in values:
-        words = "A class that is named is not there, so which one goes first is not known."
+        words = "A named class is not there, so the order of the classes is unknown."
         return Finding(check=check, health=Health.UNKNOWN, words=words)
     own, theirs = (value or 0 for value in values)
     classes = f"{_class_of(workers)} of {own}, gangs {_class_of(gangs)} of {theirs}"

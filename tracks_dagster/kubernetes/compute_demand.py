@@ -1,7 +1,7 @@
 """What a gang asks of the cluster's nodes: how many pods, which devices, how much memory.
 
-The request goes before the settings. Nothing is asked of the cluster: whether a node has it is the
-scheduler's word.
+The request overrides the settings. The cluster is not asked: whether a node has it is the
+scheduler's decision.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 class Demand:
     """The request beside the settings. nodes: how many pods; queue, …: None for none.
 
-    requests: what each pod is given; limits: what it is held to.
+    requests: what each pod is given; limits: what it is limited to.
     """
 
     nodes: int
@@ -151,7 +151,7 @@ def affinity(
 def _without(selector: Mapping[str, Json], nodes: Sequence[str]) -> Json:
     """Return the node selector with the nodes taken out of every one of its terms.
 
-    Any one term that matches is enough for the scheduler, so each of them has to say it; a term
+    Any one term that matches is enough for the scheduler, so each of them needs it; a term
     without a word matches no node, and is left so. The label, not the field metadata.name: Karpenter
     brings no node for a pod with matchFields. A kubelet sets it to its host's name, which is the
     node's name everywhere but where a cloud's controller renames nodes.

@@ -23,7 +23,7 @@ Known = Mapping[str, Json]
 
 
 class GangFold:
-    """Takes lines in any order; `seen` is what they tell together. Not safe from several threads."""
+    """Takes lines in any order; `seen` is what they show together. Not safe from several threads."""
 
     def __init__(self, lines: Iterable[Json] = ()) -> None:
         self._pods: dict[str, _Kept] = {}
@@ -39,7 +39,7 @@ class GangFold:
             self.add(line)
 
     def add(self, line: Json) -> None:
-        """Take one line in; one of an unknown kind, or of another shape, tells nothing."""
+        """Take one line in; one of an unknown kind or shape is ignored."""
         known = mapping(line)
         self._seen = None
         match known.get("kind"), text(known.get("uid")):
@@ -63,7 +63,7 @@ class GangFold:
                 self._problems[about] = max(before, known, key=_problem_order)
 
     def seen(self) -> GangSeen:
-        """Return what all lines so far tell."""
+        """Return what all lines so far show."""
         if self._seen is None:
             pods = sorted((self._pod(uid, kept) for uid, kept in self._pods.items()), key=_by_index)
             jobs = sorted((self._job(uid, k) for uid, k in self._jobs.items()), key=_by_birth)
@@ -158,7 +158,7 @@ class _Kept:
     def add(self, line: Known) -> None:
         self._lines[_order(line)] = line
         if len(self._lines) > FIRST_STATUSES + LAST_STATUSES:
-            # Whatever the order in which they come, what goes is in the middle of all.
+            # What is dropped is in the middle of all, in whatever order they come.
             del self._lines[sorted(self._lines)[FIRST_STATUSES]]
         self.leaves = _earlier(self.leaves, line.get("leaves"))
         if line.get("change") == "DELETED":

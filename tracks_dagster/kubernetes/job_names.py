@@ -1,6 +1,6 @@
 """What the objects of a gang are called, and the labels by which they are found.
 
-Names are derived, never drawn: whoever knows the attempt knows its Job, so a second start meets
+Names are derived, never drawn: an attempt's Job is known from its key, so a second start meets
 AlreadyExists. A Job's name ends up in its pods' host names, a JobSet's in longer ones; all of them
 are labels of DNS, of 63 characters at most.
 """
@@ -34,7 +34,7 @@ _PREFIX = "tracks"  # a Service's name begins with a letter, a run's id need not
 def job_name(run_id: str, attempt_id: int) -> str:
     """Return the name of an attempt's Job (or JobSet), and of its Service.
 
-    A label of DNS of at most 44 characters, begun by a letter: ("gpt-7", 2) →
+    A label of DNS of at most 44 characters, starting with a letter: ("gpt-7", 2) →
     "tracks-gpt-7-a02-<10 hex digits of the pair's sha256>". The readable part has "-" for "." and
     may be cut, the hash is of the exact pair. Raises InvalidInput for what names no attempt.
     """

@@ -1,7 +1,7 @@
 """From one attempt and the cluster's settings to the objects that are its gang. Pure.
 
-Of what several say, the request's word holds, then the settings', then the pod template's, then the
-defaults (`pod_template`). The same attempt and settings make the same bytes.
+The request overrides the settings, the settings the pod template, the template the defaults
+(`pod_template`). The same attempt and settings make the same bytes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _job_spec(wanted: Demand, template: Json) -> dict[str, Json]:
 
     TerminatingOrFailed: a pod counts as failed when its deletion begins, so that its gang learns it at
     once and can save together; with Failed, a Job whose node is lost would wait for a kubelet that
-    never answers. It has no time to live: while it stands, nobody starts the attempt again.
+    never answers. It has no time to live: while it exists, nobody starts the attempt again.
     """
     return {
         "completionMode": "Indexed",

@@ -111,7 +111,7 @@ def worker_priority(cluster: ClusterSettings) -> str | None:
 
 
 def worker_has_memory_limit(cluster: ClusterSettings) -> bool:
-    """Whether run workers are held to some memory; where the settings name no resources, ours do."""
+    """Whether run workers have a memory limit; where the settings name no resources, ours do."""
     resources = cluster.run_worker.get("resources")
     return resources is None or "memory" in mapping(mapping(resources).get("limits"))
 

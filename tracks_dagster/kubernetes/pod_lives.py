@@ -1,7 +1,7 @@
 """Whether the processes of a pod can still live where somebody would see them end. Pure.
 
 A pod that somebody deleted stays as an object until its kubelet says that its processes are gone. The
-kubelet of a lost node says nothing: the processes may run on, and nobody can end them. Such a pod is
+kubelet of a lost node is silent: the processes may run on, and nobody can end them. Such a pod is
 unreachable. The next attempt need not wait for it, because the track fences what it would write.
 """
 
@@ -24,7 +24,7 @@ _FENCED = "its processes may run on; whatever they would still commit is fenced"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodLife:
-    """What tells whether a pod lives. leaves_at: the end of the longest grace that its deletion may
+    """What shows whether a pod lives. leaves_at: the end of the longest grace that its deletion may
     have had, None while nobody deleted it."""
 
     name: str
@@ -64,10 +64,10 @@ def life_in(story: PodStory) -> PodLife:
 def unreachable(
     pod: PodLife, now: datetime, *, node_is_lost: bool = False, is_overdue: bool | None = None
 ) -> Condition | None:
-    """Return why nobody can end or see the end of the pod; None while it lives or goes as it should,
+    """Return why nobody can end or see the end of the pod; None while it lives or ends as it should,
     and when it is over.
 
-    node_is_lost: what its node says of itself, where somebody asked. is_overdue: whether its deletion
+    node_is_lost: by the node's own status, where it was read. is_overdue: whether its deletion
     is, where somebody measured that; else the API server's time is compared with `now`.
     """
     if pod.is_over or pod.leaves_at is None:

@@ -1,4 +1,4 @@
-"""Why a pod does not start, in the words of whoever keeps it from starting. Pure.
+"""Why a pod does not start, by its scheduler, kubelet or quota. Pure.
 
 From the pod as it is now and from events, both as the API's JSON; no field is required. A wait that
 is meant (a scheduling gate, as Kueue sets one, a suspended Job, an image that is being pulled) is no
@@ -64,13 +64,13 @@ _NEVER_ADMITTED = re.compile(r"violates PodSecurity|is invalid:", re.IGNORECASE)
 class StartProblem:
     """What keeps a pod from starting.
 
-    reason: IMAGE, UNSCHEDULABLE, QUOTA, CONFIG or MOUNT. told_as: the API's own word for it, as
+    reason: IMAGE, UNSCHEDULABLE, QUOTA, CONFIG or MOUNT. api_reason: the API's own reason, as
     "ImagePullBackOff". message: the scheduler's, the kubelet's or the Job controller's own.
     is_final: no time will cure it.
     """
 
     reason: str
-    told_as: str
+    api_reason: str
     message: str
     is_final: bool = False
 
@@ -132,7 +132,7 @@ def _has_started(status: Mapping[str, Json]) -> bool:
 def _container(
     status: Mapping[str, Json], events: Sequence[Mapping[str, Json]]
 ) -> StartProblem | None:
-    """Return what the kubelet says of a container that it cannot start."""
+    """Return the kubelet's problem with a container that it cannot start."""
     statuses = (
         *mappings(status.get("initContainerStatuses")),
         *mappings(status.get("containerStatuses")),
@@ -156,7 +156,7 @@ def _container(
 def _scheduling(
     pod: Mapping[str, Json], status: Mapping[str, Json], events: Sequence[Mapping[str, Json]]
 ) -> StartProblem | None:
-    """Return what the scheduler says of a pod without a node; a gate is somebody's decision to wait."""
+    """Return the scheduler's problem with a pod without a node; a gate is a decision to wait."""
     spec = mapping(pod.get("spec"))
     if spec.get("nodeName") or mappings(spec.get("schedulingGates")):
         return None
@@ -173,7 +173,7 @@ def _scheduling(
 
 
 def _mounting(events: Sequence[Mapping[str, Json]]) -> StartProblem | None:
-    """Return what the kubelet said last of volumes and sandbox, unless it has gone on since."""
+    """Return the kubelet's newest problem with volumes and sandbox, unless it was solved since."""
     for each in reversed(events):
         word = text(each.get("reason"))
         if word in _GOES_ON:
@@ -205,6 +205,6 @@ def _newest(events: Sequence[Mapping[str, Json]], word: str) -> str:
     return next((message for message in messages if message), "")
 
 
-def _problem(reason: str, told_as: str, message: str, *, is_final: bool = False) -> StartProblem:
+def _problem(reason: str, api_reason: str, message: str, *, is_final: bool = False) -> StartProblem:
     shown = message.strip()[:MESSAGE_CHARACTERS_MAX]
-    return StartProblem(reason=reason, told_as=told_as, message=shown, is_final=is_final)
+    return StartProblem(reason=reason, api_reason=api_reason, message=shown, is_final=is_final)

@@ -1,9 +1,8 @@
 """The pod of a gang: a person's own template, the settings over it, the request over both.
 
-Of what several say, the request's word holds, then the settings', then the template's, then what is
-set here so that a plain cluster runs it: no root, no account's token. Maps are merged key by key;
-lists of the API that have names (containers, volumes, variables) are merged by them, and lists that
-have none are joined. What makes a gang a gang is nobody's to change (`template_rules`).
+Below the template are defaults that let a plain cluster run it: no root, no account's token. Maps are
+merged key by key; lists of the API that have names (containers, volumes, variables) are merged by
+them, and lists that have none are joined. Nobody overrides what makes a gang a gang (`template_rules`).
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from tracks_dagster.track.records import Json
 # What every pod of ours is denied: as much as any image can do without.
 #
 # The user is the image's own: a number that is set here could not write to the volumes of images
-# that run as another. A template, or `run_worker` of the settings, may say more or less.
+# that run as another. A template, or `run_worker` of the settings, may allow more or less.
 
 POD_SECURITY: Json = {"seccompProfile": {"type": "RuntimeDefault"}}
 CONTAINER_SECURITY: Json = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 MODULE = "tracks_dagster.training.pod"
-WORK = "/var/tracks"  # an emptyDir: what a pod writes there goes with it
+WORK = "/var/tracks"  # an emptyDir: what a pod writes there is deleted with it
 MASTER_PORT = 29500  # torchrun's own default
 
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
@@ -173,8 +172,8 @@ def _resources(wanted: Demand, cluster: ClusterSettings, template: Mapping[str, 
     requests, limits = dict(wanted.requests), dict(wanted.limits)
     if CPUS in limited and CPUS in requests:
         limits[CPUS] = requests[CPUS]
-    is_said = DISK in limited or DISK in (template.get("requests") or {})
-    if not is_said and wanted.queue is None:
+    is_set = DISK in limited or DISK in (template.get("requests") or {})
+    if not is_set and wanted.queue is None:
         requests[DISK] = str(min(DISK_REQUEST_BYTES, cluster.work_storage_bytes))
     return {"requests": requests, **({"limits": limits} if limits else {})}
 

@@ -1,11 +1,11 @@
-"""How the ranks of a gang of N pods × G ranks ended, and what control planes said of it. Pure.
+"""The report of a gang of N pods × G ranks: how its ranks ended, what control planes report. Pure.
 
-A pod shows one end for all its ranks; what its own ranks wrote down (`pod_files`) says more, and comes
+A pod shows one end for all its ranks; what its own ranks wrote (`pod_files`) is more exact and comes
 first. Where an index had several pods (a zombie beside its replacement), the one that ended or was
 disrupted first is the story of its ranks; the conditions of all of them are kept.
 
 Statuses come before events, since an event may be lost, be late, or be about what passed by. An event
-counts where a pod went unseen, where a kubelet waits without saying for what (a mount, a sandbox), and
+counts where a pod went unseen, where a kubelet waits without a reason (a mount, a sandbox), and
 where there is no pod at all to carry a status (a quota).
 """
 
@@ -35,11 +35,11 @@ LOGS_BYTES_MAX = 4 * 1024 * 1024  # of all pods together
 LOG_BYTES_MIN = 4 * 1024  # of each
 ALIKE_MAX = 16  # conditions of one type and reason that are kept: 512 pods wait for the same thing
 
-# Why somebody ended a pod: said once and meant, whatever came of the pod.
+# Why somebody ended a pod: deliberate, whatever came of the pod.
 _DELIBERATE = frozenset(
     {"Preempted", "Evicted", "EvictedDueToPreempted", "Stopped", "NodeShutdown"}
 )
-# What befell its node or itself: passes by, and so counts only where the pod never said how it ended.
+# What happened to it or its node: may pass, and so counts only where the pod left no end.
 _BEFALLEN = frozenset({"TaintManagerEviction", "NodeNotReady", "NodeLost", "OOMKilling"})
 # What keeps it from starting: is over once it runs.
 _STARTING = frozenset(
@@ -58,14 +58,14 @@ _STARTING = frozenset(
 )
 _CREATING = "FailedCreate"  # of a Job: its controller may not make a pod
 _CANCELLED = "Cancelling deletion"  # the taint manager's word that it lets a pod live after all
-# A kubelet's words for a wait that it says no more of.
+# A kubelet's reasons for a wait without a cause.
 _SILENT_WAITS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 def rank_ends(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> tuple[RankEnd, ...]:
     """Return an end for each rank, in order; one of which nothing is known is empty.
 
-    The log of a pod stands at its first rank only. A pod that went without a word has the time of
+    The log of a pod is at its first rank only. A pod that left no end has the time of
     its end and neither exit code nor signal.
     """
     ends: list[RankEnd] = []
@@ -81,7 +81,7 @@ def rank_ends(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> tuple[RankEnd
 
 
 def conditions(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> tuple[Condition, ...]:
-    """Return what control planes said of the gang, by its pods, its Jobs and the events of both.
+    """Return the conditions of the gang's pods and Jobs, and the events of both.
 
     One of a pod names the pod's first rank. Of many that are alike the earliest are kept.
     """
@@ -115,7 +115,7 @@ def _read(pod: PodStory, rank: int) -> PodEvidence:
 
 
 def _trouble_at(pod: PodStory) -> str:
-    """Return when the pod's end began, as far as anything tells; sorts last when nothing does."""
+    """Return when the pod's end began, as far as known; sorts last when unknown."""
     read = _read(pod, 0)
     times = [c.at for c in read.conditions if c.type in DISRUPTIONS]
     times += [read.end.ended_at if read.end else None, pod.leaves_at, pod.gone_at]
@@ -131,7 +131,7 @@ def _pod_conditions(pod: PodStory, ranks_per_pod: int) -> Iterator[Condition]:
 
 
 def _job_conditions(job: JobStory) -> Iterator[Condition]:
-    """Yield what the Job says of itself; for most ends only that it has failed."""
+    """Yield the Job's own conditions; for most ends only that it has failed."""
     for each in job.conditions:
         yield Condition(
             type=f"Job{text(each.get('type'))}",
@@ -175,7 +175,7 @@ def event_conditions(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> Iterat
 
 
 def _adds(event: EventSeen, pod: PodStory) -> bool:
-    """Whether it tells of a pod what its statuses do not."""
+    """Whether it adds to what the pod's statuses show."""
     if event.reason in _STARTING:
         return not pod.has_run and _waits_silently(pod)
     if not _ends(event) or _was_disrupted(pod):
@@ -184,7 +184,7 @@ def _adds(event: EventSeen, pod: PodStory) -> bool:
 
 
 def _adds_of_job(event: EventSeen, lacks_pods: bool) -> bool:
-    """Whether it tells of a Job what its pods cannot: that it may make none, or that it was stopped."""
+    """Whether it adds to what the Job's pods show: that it may make none, or that it was stopped."""
     return _ends(event) or (event.reason == _CREATING and lacks_pods)
 
 
@@ -195,7 +195,7 @@ def _ends(event: EventSeen) -> bool:
 
 
 def _was_disrupted(pod: PodStory) -> bool:
-    """Whether a status says that a control plane or its kubelet ended it."""
+    """Whether a status shows that a control plane or its kubelet ended it."""
     for status in pod.history:
         if status.get("reason"):
             return True
@@ -206,7 +206,7 @@ def _was_disrupted(pod: PodStory) -> bool:
 
 
 def _has_ended(pod: PodStory) -> bool:
-    """Whether a status says how a container of it ended."""
+    """Whether a status shows how a container of it ended."""
     containers = mappings(pod.status.get("containerStatuses"))
     return any(mapping(mapping(c.get("state")).get("terminated")) for c in containers)
 
@@ -248,32 +248,28 @@ def _condition(event: EventSeen, rank: int | None) -> Condition:
     )
 
 
-# --- report ---------------------------------------------------------------------------------------
-#
-# What is known of a gang, put together for its supervisor. Pure.
-#
-# A watcher saw the pods from outside; the pods wrote down what only they know: which of their ranks
-# ended how. Where both speak of a rank the pod's word goes before, since a container has one exit code
-# for all of them; what is missing in it (the pod was killed) comes from outside.
+# A watcher sees pods from outside; a pod writes down how each of its ranks ended. The pod's own record
+# is preferred, since a container has one exit code for all ranks; what it lacks (the pod was killed)
+# comes from outside.
 
 KERNEL_LINES_MAX = 200  # of all pods together
-POD_PROBLEM = "PodProblem"  # the type of the condition that says what a pod wrote of itself
+POD_PROBLEM = "PodProblem"  # the type of the condition of a pod's own problem
 NOT_STARTED = "RanksNotStarted"
-UNWATCHED = "Unwatched"  # the type of the condition that says what could not be seen
+UNWATCHED = "Unwatched"  # the type of the condition of what could not be seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """All that a report is made of. beats, ends: by pod uid; unheard: pods whose beats are old; said:
-    the launcher's own conditions; boot_ids: what nodes say now, of those that were asked."""
+    """All that a report is made of. beats, ends: by pod uid; silent: pods whose beats are old;
+    launcher_conditions: its own; boot_ids: of the nodes that were asked, as they are now."""
 
     nodes: int
     ranks_per_node: int
     seen: GangSeen
     beats: Mapping[str, PodBeat]
     ends: Mapping[str, PodEnd]
-    unheard: frozenset[str] = frozenset()
-    said: Sequence[Condition] = ()
+    silent: frozenset[str] = frozenset()
+    launcher_conditions: Sequence[Condition] = ()
     boot_ids: Mapping[str, str]
 
 
@@ -286,8 +282,8 @@ def report(known: Known, phase: GangPhase, *, where: str) -> GangReport:
     counts = {"pods": known.nodes, "ranks_per_pod": known.ranks_per_node}
     found = (
         *conditions(known.seen, **counts),
-        *(condition for end in ends for condition in _told_by(end, known.ranks_per_node)),
-        *known.said,
+        *(condition for end in ends for condition in _own_conditions(end, known.ranks_per_node)),
+        *known.launcher_conditions,
         *(_unwatched(problem) for problem in known.seen.problems),
     )
     return GangReport(
@@ -340,8 +336,8 @@ def _merged(written: RankEnd | None, outside: RankEnd) -> RankEnd:
     )
 
 
-def _told_by(end: PodEnd, ranks_per_node: int) -> Iterable[Condition]:
-    """Yield what a pod says of itself: a drill's conditions, and why it started no ranks."""
+def _own_conditions(end: PodEnd, ranks_per_node: int) -> Iterable[Condition]:
+    """Yield what a pod wrote of itself: a drill's conditions, and why it started no ranks."""
     yield from end.conditions
     if end.problem:
         yield Condition(
@@ -355,7 +351,7 @@ def _told_by(end: PodEnd, ranks_per_node: int) -> Iterable[Condition]:
 
 
 def _unwatched(problem: str) -> Condition:
-    """What is not seen is missing in the evidence, and whoever reads it has to know."""
+    """Name what was not seen: the evidence lacks it."""
     return Condition(type=UNWATCHED, reason="", message=problem, at=None, source="supervisor")
 
 
@@ -366,7 +362,7 @@ def _boot_ids(known: Known) -> dict[str, str]:
 
 
 def _beats(known: Known) -> tuple[Beat, ...]:
-    """Return where each rank stood last; none while a pod has not begun, or is not heard of.
+    """Return the newest beat of each rank; none while a pod has not started or is silent.
 
     A gang that waits for a node or for a queue waits as long as these want
     (`start_budget`); it does not hang. Once all pods run, a rank that has written
@@ -377,7 +373,7 @@ def _beats(known: Known) -> tuple[Beat, ...]:
     if not begun.issuperset(range(known.nodes)):
         return ()
     deciding = [deciding_pod(known.seen, index) for index in range(known.nodes)]
-    if any(story is not None and story.uid in known.unheard for story in deciding):
+    if any(story is not None and story.uid in known.silent for story in deciding):
         return ()
     found = {
         beat.rank: beat

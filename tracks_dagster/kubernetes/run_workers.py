@@ -1,8 +1,8 @@
 """What Kubernetes shows of a Dagster run's worker: whether it lives, and why it ended. Pure.
 
 A run worker is one pod of one Job. Its end is judged by `classify` like a rank's, on what the control
-plane said of the pod and how its container ended. A worker that ends is no attempt's end: the gang
-goes on and is adopted.
+plane reports of the pod and how its container ended. A worker that ends is no attempt's end: the gang
+continues and is adopted.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LOST_AFTER_S = 30.0
 LINES_MAX = 8  # of the pod, in a message
 _PODS_END = frozenset({"Succeeded", "Failed"})
 _JOBS_END = frozenset({"Complete", "Failed"})
-# Events that say why a pod went, for those whose condition nobody saw. A taint manager that changes
-# its mind says so too, with "Cancelling deletion".
+# Events with the reason why a pod ended, for those whose condition nobody saw. A taint manager that
+# changes its mind writes one too, with "Cancelling deletion".
 _EVENTS = frozenset({"Preempted", "Evicted", "TaintManagerEviction", "OOMKilling", "NodeShutdown"})
 _TAKEN_BACK = "Cancelling deletion"
 _NODE_LOST = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
@@ -50,7 +50,7 @@ _START_REASONS = {
 
 
 class Standing(Enum):
-    """Where a run worker stands."""
+    """The state of a run worker."""
 
     WAITS = auto()  # no container of it has run
     RUNS = auto()
@@ -68,7 +68,7 @@ class WorkerEnd:
 
 
 def standing(job: Json, pods: Sequence[Json], now: datetime) -> Standing:
-    """Return where the worker stands; job: {} or None where there is none; pods: as they are."""
+    """Return the worker's state; job: {} or None where there is none; pods: as they are."""
     found = [_standing(mapping(pod), now) for pod in pods]
     for each in (Standing.RUNS, Standing.WAITS, Standing.ENDING, Standing.ENDED):
         if each in found:
@@ -110,7 +110,7 @@ def worker_end(history: Sequence[Json], events: Sequence[Json], log_tail: str = 
 
 
 def has_disruption(history: Sequence[Json]) -> bool:
-    """Whether a control plane has said that the pod goes, or its container was OOM-killed."""
+    """Whether a control plane ends the pod, or its container was OOM-killed."""
     seen = read_pod(history, rank=0)
     if seen.end is not None and seen.end.oom_killed:
         return True
@@ -122,7 +122,7 @@ def has_disruption(history: Sequence[Json]) -> bool:
 def never_started(problem: StartProblem) -> WorkerEnd:
     """Return the end of a worker that is given up before it began."""
     reason = _START_REASONS[problem.reason].value
-    words = f"The run worker cannot start ({reason}): {problem.told_as}: {problem.message}"
+    words = f"The run worker cannot start ({reason}): {problem.api_reason}: {problem.message}"
     return WorkerEnd(reason=reason, words=words)
 
 
@@ -146,7 +146,7 @@ def _standing(pod: Json, now: datetime) -> Standing:
 
 
 def _conditions(events: Sequence[Json]) -> list[Condition]:
-    """Return what events say of why a pod went."""
+    """Return the reasons of a pod's end by its events."""
     return [
         Condition(
             type="Event",

@@ -105,7 +105,7 @@ class ClusterSettings:
                 raise ValueError(f"{name} has to be more than 0 s.")
 
 
-# Whether pods can reach the object store, as far as settings tell. Pods see what their volumes mount,
+# Whether pods can reach the object store, as far as settings show. Pods see what their volumes mount,
 # never the folders of the machine that declares a run.
 
 
@@ -116,8 +116,10 @@ _READ_ONLY = ("configMap", "secret", "downwardAPI", "projected", "image")
 
 
 def why_unreachable(store_url: str, cluster: ClusterSettings) -> str | None:
-    """Return in words why the gang's pods cannot write to the store; None when nothing speaks
-    against it. Networks and credentials are not looked at."""
+    """Return why the gang's pods cannot write to the store; None when the settings allow it.
+
+    Networks and credentials are not checked.
+    """
     path = local_path(store_url)
     return _endpoint_problem(cluster) if path is None else _folder_problem(path, cluster)
 

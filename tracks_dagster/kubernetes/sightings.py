@@ -23,7 +23,7 @@ CONDITIONS_MAX = 32  # of one object
 MISSED_NAMED_MAX = 16  # of the objects that a gap hid
 INDEX = "batch.kubernetes.io/job-completion-index"
 _DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-# True while a pod runs well: they tell something only when they are not.
+# True while a pod runs well: only False means something.
 _PROGRESS = frozenset(
     {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"}
 )
@@ -93,14 +93,14 @@ class JobStory:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it says that it is complete or has failed; its pods may then still be ending."""
+        """Whether it is complete or has failed; its pods may then still be ending."""
         now = mappings(self.status.get("conditions"))
         return any(c.get("type") in FINAL_CONDITIONS and c.get("status") == "True" for c in now)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventSeen:
-    """One event, the newest state of it. about_*: the pod or Job that it speaks of."""
+    """One event, the newest state of it. about_*: the pod or Job that it is about."""
 
     uid: str
     about_kind: str
@@ -222,7 +222,7 @@ def gap_line(resource: str, *, since: str, at: str, why: str, missed: Iterable[s
 
 
 def problem_line(about: str, message: str, *, at: str) -> Line:
-    """Return why something cannot be watched; an empty message says that it can again."""
+    """Return why something cannot be watched; an empty message: it can again."""
     words = message[:MESSAGE_CHARACTERS_MAX]
     return {"kind": "problem", "at": at, "about": about, "message": words}
 
@@ -244,13 +244,13 @@ def has_ended(pod: Mapping[str, Json]) -> bool:
 
 
 def is_disrupted(pod: Mapping[str, Json]) -> bool:
-    """Whether somebody has deleted a pod, or says that it is about to go."""
+    """Whether a pod was deleted, or is about to be."""
     conditions = mappings(mapping(pod.get("status")).get("conditions"))
     return pod["leaves"] is not None or any(c.get("type") in DISRUPTIONS for c in conditions)
 
 
 def same_sight(line: Mapping[str, Json], before: Mapping[str, Json] | None) -> bool:
-    """Whether a line tells nothing that the one before of that object did not."""
+    """Whether a line adds nothing to the one before of that object."""
     if before is None or line.get("change") == "DELETED":
         return False
     return _content(line) == _content(before)

@@ -19,7 +19,7 @@ from tracks_dagster.reasons.evidence import CANNOT_START, Condition
 from tracks_dagster.reasons.kube_json import mapping, mappings, time_text
 from tracks_dagster.track.records import Json, format_time, parse_time
 
-TIMED_OUT = "StartTimeout"  # its reason where nothing says why
+TIMED_OUT = "StartTimeout"  # its reason where none is known
 SCALE_UP = "TriggeredScaleUp"  # the cluster autoscaler's event on a pod that it adds a node for
 
 _NO_IMAGE = "Failed to pull image"  # the classifier's words, whatever the kubelet calls it
@@ -49,7 +49,7 @@ def cannot_start(
     """Return why a gang of `pods` pods is given up at `now`; None while it may still begin, once it
     has, and while nothing of it was seen.
 
-    more: returns all events of a pod, in order; asked for once, where what was seen says nothing.
+    more: returns all events of a pod, in order; asked for once, where what was seen has no reason.
     """
     job = next((job for job in reversed(seen.jobs) if job.gone_at is None), None)
     if job is None or job.suspended or job.is_finished:
@@ -75,12 +75,12 @@ def cannot_start(
         return found
     if missing or any(pod.node is None for pod in waiting):
         return _unplaced(start, begun, budget, now)
-    # A pod that nobody tells the time of had its node by the end of the first budget at the latest.
+    # A pod whose time is unknown had its node by the end of the first budget at the latest.
     latest = begun + timedelta(seconds=budget.scheduling_s)
     placed = max(begun, *(_placed(pod) or latest for pod in waiting))
     if (now - placed).total_seconds() < budget.start_s:
         return None
-    pod = _telling(waiting, start.problems)
+    pod = _pod_to_name(waiting, start.problems)
     return _not_begun(pod, start.problems[pod.uid], budget, now, more)
 
 
@@ -115,25 +115,25 @@ def _unplaced(
     start: _Start, begun: datetime, budget: StartBudget, now: datetime
 ) -> Condition | None:
     """Return why not every pod has a node, once a budget for it is over."""
-    held_s = _held_s(start, now)
+    waited_s = _partial_s(start, now)
     if (now - begun).total_seconds() >= budget.scheduling_s:
         took = f"{budget.scheduling_s:g} s"
-    elif held_s >= budget.partial_s and not start.grows:
+    elif waited_s >= budget.partial_s and not start.grows:
         without = start.missing + sum(pod.node is None for pod in start.waiting)
-        held = f"{len(start.placed)} of {len(start.placed) + without} pods held theirs"
-        took = f"{budget.partial_s:g} s in which {held}, which are given back"
+        placed = f"{len(start.placed)} of {len(start.placed) + without} pods held theirs"
+        took = f"{budget.partial_s:g} s in which {placed}, which are given back"
     else:
         return None
     unplaced = [pod for pod in start.waiting if pod.node is None]
     if not unplaced:
         what = f"Job {start.job.name} lacked {start.missing} of its pods for {took}"
         return _given_up(what, start.refused, now)
-    pod = _telling(unplaced, start.problems)
+    pod = _pod_to_name(unplaced, start.problems)
     what = f"Pod {pod.name} got no node within {took}"
     return _given_up(what, start.problems[pod.uid], now, otherwise="Unschedulable")
 
 
-def _held_s(start: _Start, now: datetime) -> float:
+def _partial_s(start: _Start, now: datetime) -> float:
     """Return for how long the first of the pods that have a node has had it; 0 where none has."""
     since = [found for pod in start.placed if (found := _scheduled(pod)) is not None]
     return max((now - min(since)).total_seconds(), 0.0) if since else 0.0
@@ -144,7 +144,7 @@ def _adds_node(event: EventSeen, waiting: Sequence[PodStory]) -> bool:
 
 
 def _scheduled(pod: PodStory) -> datetime | None:
-    """Return when the scheduler gave the pod its node; its birth, where nobody says."""
+    """Return when the scheduler gave the pod its node; its birth, where that is unknown."""
     for each in mappings(pod.status.get("conditions")):
         if each.get("type") == "PodScheduled" and each.get("status") == "True":
             return _time(each.get("lastTransitionTime")) or _time(pod.born_at)
@@ -178,14 +178,14 @@ def _given_up(
         words = f"{_NO_IMAGE}: {words}"
     return Condition(
         type=CANNOT_START,
-        reason=otherwise if problem is None else problem.told_as,
+        reason=otherwise if problem is None else problem.api_reason,
         message=f"{what}: {words}" if words else f"{what}.",
         at=format_time(now),
         source="supervisor",
     )
 
 
-def _telling(pods: Sequence[PodStory], problems: Mapping[str, StartProblem | None]) -> PodStory:
+def _pod_to_name(pods: Sequence[PodStory], problems: Mapping[str, StartProblem | None]) -> PodStory:
     """Return the pod of which most is known."""
     return next((pod for pod in pods if problems[pod.uid] is not None), pods[0])
 
@@ -202,7 +202,7 @@ def _begun(job: JobStory) -> datetime | None:
 
 
 def _placed(pod: PodStory) -> datetime | None:
-    """Return when the pod had its node: its kubelet then says that its containers are not ready."""
+    """Return when the pod had its node: its kubelet then reports containers that are not ready."""
     for each in mappings(pod.status.get("conditions")):
         if each.get("type") in ("Ready", "ContainersReady"):
             return _time(each.get("lastTransitionTime"))

@@ -1,6 +1,6 @@
-"""What a pod template of a person's own may say: everything but what makes a gang a gang.
+"""The rules of a person's own pod template: it may set everything but what makes a gang a gang.
 
-A template that says more is refused, never quietly overruled: whoever wrote it meant it.
+A template that sets more is refused, never quietly overruled: its author meant it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TemplateParts:
 
 
 def read_template(template: Mapping[str, Json], problems: list[str]) -> TemplateParts:
-    """Return the parts of a PodTemplateSpec; adds to `problems` whatever it may not say."""
+    """Return the parts of a PodTemplateSpec; adds to `problems` what it may not set."""
     problems += _strangers(template, ("metadata", "spec"), _WHERE, "a PodTemplateSpec has")
     meta = _map(template.get("metadata"), f"{_WHERE}.metadata", problems)
     kept = ("labels", "annotations")
@@ -108,7 +108,7 @@ def _trainer(container: Json, where: str, problems: list[str]) -> Mapping[str, J
 
 
 def _check_shapes(spec: Mapping[str, Json], where: str, problems: list[str]) -> None:
-    """Look at what others say something about too, and which has to be joined with theirs."""
+    """Check fields that others set too, and which are joined with theirs."""
     for field in ("tolerations", "imagePullSecrets"):
         _maps(spec.get(field), f"{where}.{field}", problems)
     _map(spec.get("nodeSelector"), f"{where}.nodeSelector", problems)

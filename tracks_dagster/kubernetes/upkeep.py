@@ -27,7 +27,7 @@ class StandingGang:
     """One object of a gang, as the cluster has it.
 
     kind: "Job", "JobSet" or SERVICE. uid: of that very object. store_url: where its pods write, empty
-    where it does not say.
+    where that is unknown.
     """
 
     run_id: str
@@ -46,7 +46,7 @@ class StandingGang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """What the track says of an attempt. is_known: it was opened; ended_at: None while it is open."""
+    """The attempt by its track. is_known: it was opened; ended_at: None while it is open."""
 
     is_known: bool
     ended_at: datetime | None = None
@@ -63,7 +63,7 @@ class Orphan:
 
 @runtime_checkable
 class StandingGangs(Protocol):
-    """What of ours stands on a cluster. Both may raise GangError."""
+    """Our objects on a cluster. Both may raise GangError."""
 
     def standing(self) -> Sequence[StandingGang]:
         """Return every Job (or JobSet) and Service that is marked as a gang's."""
@@ -84,7 +84,7 @@ def orphans(
     for gang in gangs:
         fate = fates.get(gang.key)
         if fate is None or (gang.kind == SERVICE and gang.key in with_job):
-            continue  # a Service goes with its Job
+            continue  # a Service is deleted with its Job
         why = _why(gang, fate, store_url, now)
         if why:
             found.append(Orphan(gang=gang, is_known=fate.is_known, why=why))
@@ -116,7 +116,7 @@ def _minutes(age: timedelta) -> str:
 
 KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects; PreferNoSchedule keeps nobody off
 TAINT_KEY = "tracks/quarantine"
-TAINT_EFFECT = "NoSchedule"  # what runs there goes on
+TAINT_EFFECT = "NoSchedule"  # what runs there continues
 
 
 def repelling(
@@ -167,17 +167,17 @@ class NodeTaints(Protocol):
 
 
 def taints_instead(
-    taints: Sequence[Mapping[str, Json]], *, owner: str, is_held: bool
+    taints: Sequence[Mapping[str, Json]], *, owner: str, is_quarantined: bool
 ) -> list[Mapping[str, Json]] | None:
     """Return the taints that a node should have; None where they are right.
 
     owner: this home's mark, the taint's value. A node has one taint of a key and effect, so where
-    another home's stands, it does for both.
+    another home's taint is there, it does for both.
     """
     ours = [taint for taint in taints if _is_quarantine(taint)]
-    if is_held and not ours:
+    if is_quarantined and not ours:
         return [*taints, {"key": TAINT_KEY, "value": owner, "effect": TAINT_EFFECT}]
-    if not is_held and any(taint.get("value") == owner for taint in ours):
+    if not is_quarantined and any(taint.get("value") == owner for taint in ours):
         return [t for t in taints if not (_is_quarantine(t) and t.get("value") == owner)]
     return None
 

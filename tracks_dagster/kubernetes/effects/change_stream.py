@@ -1,6 +1,6 @@
 """One resource's changes without a gap: LIST, WATCH from there, and again whenever that breaks.
 
-A watch that ends, in order or not, goes on from the last version that it got; a version that is too
+A watch that ends, in order or not, resumes from the last version that it got; a version that is too
 old (410) means a new LIST, and what changed meanwhile is reported as a gap. Never ends by itself.
 """
 
@@ -24,7 +24,7 @@ WATCH_S_MIN, WATCH_S_MAX = 180, 240  # below the five minutes that a version is 
 # A server that sends bookmarks does so every minute; a half-open connection is found by silence.
 SILENCE_S = 90.0
 SETTLED_S = 30.0  # a watch that lasted so long has shown everything up to its start
-QUICK_S = 1.0  # a watch that ends sooner is a server that goes away
+QUICK_S = 1.0  # a watch that ends sooner is a server that is going down
 REFUSED = (401, 403, 404)  # a person has to change something
 FAILURES_TOLD = 5  # in a row: by then it is more than a restart
 
@@ -98,7 +98,7 @@ class Sink(Protocol):
 class ChangeStream:
     """Runs on a thread of its own until `stop` is set.
 
-    has_bookmarks: whether the server says how far it is in a quiet time. It does not for events, which
+    has_bookmarks: whether the server sends its version in a quiet time. It does not for events, which
     it does not cache.
     """
 

@@ -1,8 +1,8 @@
 """The connection to a cluster's API server, and its errors in words.
 
 The client never repeats a request by itself: a creation that was sent twice would answer about the
-second sending, and whoever waits says how often. Every request is bounded in time. Every error that
-leaves the client is one of CLIENT_ERRORS; `explain` tells it.
+second sending, and callers that wait decide how often. Every request is bounded in time. Every error
+that leaves the client is one of CLIENT_ERRORS; `explain` describes it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class NoObject(urllib3.exceptions.HTTPError):
 def connect(cluster: ClusterSettings) -> ApiClient:
     """Return a client; asks the API server nothing.
 
-    A kubeconfig or a context that the settings name is taken as it stands; without them a pod takes
+    A kubeconfig or a context that the settings name is taken as it is; without them a pod takes
     its own account, anything else the user's default kubeconfig. Raises SettingsError for one that
     cannot be used.
     """
@@ -66,7 +66,7 @@ class BoundedClient(ApiClient):  # type: ignore[misc]  # the library ships no ty
     """The library's client, with limits of time, and without the errors that hide its errors."""
 
     def request(self, method: str, url: str, **options: Any) -> Any:
-        """Send one request; a caller's own `_request_timeout` goes before the limits here."""
+        """Send one request; a caller's own `_request_timeout` overrides the limits here."""
         if not options.get("_request_timeout"):
             streams = options.get("_preload_content") is False
             options["_request_timeout"] = (
@@ -145,7 +145,7 @@ def _load_kubeconfig(cluster: ClusterSettings, settings: Configuration) -> None:
     if not any(Path(each).is_file() for each in paths):
         raise SettingsError(
             f"There is no kubeconfig {' or '.join(paths)}; name one in the cluster's settings "
-            "(`kubeconfig: /path`), or fetch one as your cluster's provider says."
+            "(`kubeconfig: /path`), or fetch one as your cluster's provider describes."
         )
     try:
         _check_context(":".join(paths), cluster.context)
@@ -158,7 +158,7 @@ def _load_kubeconfig(cluster: ClusterSettings, settings: Configuration) -> None:
         # Without the original: its words may repeat a part of the file that holds a token.
         raise SettingsError(
             f"The kubeconfig {path} is not one: its context, or the cluster and user that this "
-            "names, cannot be read. `kubectl config view` tells what it holds."
+            "names, cannot be read. `kubectl config view` shows what is in it."
         ) from None
 
 
@@ -184,7 +184,7 @@ def _why(error: Exception, cluster: ClusterSettings) -> str:
     words = " ".join(str(getattr(found, "reason", None) or found).split())[:WORDS_CHARACTERS_MAX]
     at = f"the API server of {where(cluster)}"
     match found:
-        case ApiException():  # status 0: the library's way to tell of TLS
+        case ApiException():  # status 0: the library's sign of a TLS error
             why = f"{at} cannot be trusted ({words}); check certificate-authority and server there."
         case urllib3.exceptions.NameResolutionError():
             why = f"{at} has a name that cannot be resolved ({words})."
@@ -222,7 +222,7 @@ def _refused(error: ApiException, cluster: ClusterSettings) -> str:
         case 401:
             return (
                 f"the API server does not accept the credentials of {where(cluster)}; they are wrong "
-                "or have expired. Log in anew."
+                "or have expired. Log in again."
             )
         case 403:
             return _forbidden(reason, cluster)
@@ -238,7 +238,7 @@ def _refused(error: ApiException, cluster: ClusterSettings) -> str:
         case 413 | 422 | 400:
             return f"the API server refuses what was sent: {reason}. Check the cluster's settings."
         case 410:
-            return f"what was seen last is too old to go on from ({reason}); list anew."
+            return f"what was seen last is too old to resume from ({reason}); list again."
         case 429:
             return f"the API server has too much to do ({reason}); it is asked again later."
     return f"the API server is in trouble ({error.status}: {reason}); it is asked again later."
@@ -257,7 +257,7 @@ def _forbidden(reason: str, cluster: ClusterSettings) -> str:
     if denied["user"] == _ANONYMOUS:
         return (
             f"the API server saw no credentials ({reason}); {where(cluster)} gives none that it knows. "
-            "Log in anew."
+            "Log in again."
         )
     at, kind = "at the cluster's scope", "ClusterRole"
     if denied["namespace"]:
@@ -270,7 +270,7 @@ def _forbidden(reason: str, cluster: ClusterSettings) -> str:
     return (
         f"account {denied['user']} may not {denied['verb']} {denied['resource']} (API group {group}) "
         f"{at}. Add the rule {rule} to a {kind} that is bound to it; `tracks doctor --kubernetes` "
-        "lists all that are missing. (Of a namespace that does not exist it is told the same.)"
+        "lists all that are missing. (A namespace that does not exist gives the same answer.)"
     )
 
 

@@ -48,7 +48,7 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _IMAGE = re.compile(r"[A-Za-z0-9][\w.:/@-]{0,1023}", re.ASCII)
 _RESOURCE = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9][\w.-]{0,62}", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_OURS = "TRACKS_"  # what a gang is told by its launcher
+_OURS = "TRACKS_"  # what the launcher passes to a gang
 _SOURCES = ("configMapRef", "secretRef")
 _SECRET = (
     "it looks like a secret, which everybody who may read Jobs would see; put it into a Secret and "
@@ -134,7 +134,7 @@ def _secrets_below(value: Json, loc: Loc) -> Iterator[Loc]:
 
 
 def _is_secret(name: str, value: str) -> bool:
-    """Whether the name says so, or a password stands in the URL."""
+    """Whether the name is a secret's, or the URL has a password."""
     return bool(value) and (is_secret_name(name) or bool(secrets_of({name: value})))
 
 

@@ -92,7 +92,7 @@ class _Reader:
         return None if found is None else dict(map(_group, mappings(found.get("groups"))))
 
     def account(self) -> str | None:
-        """Return who is asking, None where the API server does not tell."""
+        """Return this account's name, None where the API server does not give it."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         found = self._ask("POST", path, "ask who this is", body=body)

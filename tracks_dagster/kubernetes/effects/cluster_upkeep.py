@@ -1,9 +1,9 @@
-"""Keeps a cluster as the tracks say: sweeps what outlived its attempt, and taints quarantined nodes.
+"""Keeps a cluster as its tracks require: sweeps what outlived an attempt, taints quarantined nodes.
 
 Which objects are swept is planned by `kubernetes.upkeep`. The ledger names the attempts that
 are open, and their gangs are left alone; of every other the track itself is asked before anything is
-deleted. No single decision moves a taint: whatever put a node into quarantine, released it, or let its
-time run out, the next round finds the difference. So a taint follows within a minute, and a lost write
+deleted. No single decision moves a taint: the next round finds the difference, whether a node was
+quarantined, released or its time ran out. So a taint follows within a minute, and a lost write
 is made good.
 """
 
@@ -45,7 +45,7 @@ def sweep(
 ) -> Tick[None]:
     """Sweep for a few seconds; say what was swept and what could not be.
 
-    Safe from two processes: a deletion is repeated without harm, and the note then stands twice.
+    Safe from two processes: a deletion is repeated without harm, and the note is then there twice.
     """
     now = tracks.now()
     try:
@@ -89,7 +89,7 @@ def _not_open(ledger: Ledger, standing: Sequence[StandingGang]) -> list[Standing
 
 
 def _fates(tracks: Tracks, gangs: Iterable[StandingGang]) -> tuple[dict[str, Fate], list[str]]:
-    """Return what the tracks say, and of which runs they could not be asked."""
+    """Return the attempts' fates by their tracks, and the runs whose tracks could not be read."""
     fates: dict[str, Fate] = {}
     problems = []
     wanted = sorted({(gang.run_id, gang.attempt_id) for gang in gangs})[:LOOKED_AT_MAX]
@@ -107,7 +107,7 @@ def _fates(tracks: Tracks, gangs: Iterable[StandingGang]) -> tuple[dict[str, Fat
 
 
 def _note_sweep(tracks: Tracks, orphan: Orphan) -> str:
-    """Say what was swept: in the run's track where there is one, and to whoever asked."""
+    """Note what was swept in the run's track, where there is one, and return it."""
     gang = orphan.gang
     text = f"Deleted {gang.kind} {gang.name}: {orphan.why}."
     if orphan.is_known and gang.kind != SERVICE:
@@ -125,12 +125,12 @@ def keep_taints(tracks: Tracks, ledger: Ledger, cluster: NodeTaints) -> tuple[st
     if not cluster.taints_nodes:
         return ()
     now = tracks.now()
-    held: set[str] = set()
+    quarantined: set[str] = set()
     try:
         for row in ledger.query("select distinct pool from node_quarantines order by pool"):
             state = tracks.find_pool(row["pool"])
             if state is not None:
-                held |= {quarantine.body.node for quarantine in state.quarantined_at(now)}
-        return tuple(cluster.taint(held))
+                quarantined |= {quarantine.body.node for quarantine in state.quarantined_at(now)}
+        return tuple(cluster.taint(quarantined))
     except TracksError as error:
         return (f"the nodes' taints were left as they are: {error}",)

@@ -46,7 +46,7 @@ class GangApi:
         )
 
     def own_service(self, job: Object, *, doing: str) -> None:
-        """Let the Service go when its Job (or JobSet) goes."""
+        """Make the Service's Job (or JobSet) its owner, so that both are deleted together."""
         meta = mapping(job.get("metadata"))
         owner = {
             "apiVersion": job["apiVersion"],
@@ -96,7 +96,7 @@ class GangApi:
     def delete_pods(self, run_id: str, attempt_id: int, *, grace_s: int) -> None:
         """Let the kubelets end all pods of a gang: SIGTERM, and SIGKILL `grace_s` (1 or more) later.
 
-        One request. A pod that goes already keeps its end where that is nearer. 0 would only make the
+        One request. A pod that is ending keeps its earlier end. 0 would only make the
         API server forget pods whose processes live.
         """
         body = {**_DELETE, "gracePeriodSeconds": grace_s}
@@ -112,7 +112,7 @@ class GangApi:
         """Return the newest events of one object, of the last page only; at most EVENTS_MAX."""
         chosen = [("fieldSelector", f"involvedObject.uid={uid}")]
         found = self._requests.list_all(self._core("events"), chosen, doing="read events")
-        return sorted(found, key=_told_at)[-EVENTS_MAX:]
+        return sorted(found, key=_event_at)[-EVENTS_MAX:]
 
     def node(self, name: str) -> Object | None:
         """Return a node; None when there is none of that name."""
@@ -158,6 +158,6 @@ def _of(run_id: str, attempt_id: int) -> list[tuple[str, str]]:
     return [("labelSelector", ",".join(f"{key}={value}" for key, value in labels.items()))]
 
 
-def _told_at(event: Object) -> str:
+def _event_at(event: Object) -> str:
     newest: Json = event.get("lastTimestamp") or event.get("eventTime")
     return text(newest or mapping(event.get("metadata")).get("creationTimestamp"))

@@ -44,8 +44,8 @@ from tracks_dagster.track.records import canonical_json
 from tracks_dagster.track.text.redact import Redact
 
 BEAT_READ_S = 5.0  # as often as pods write them
-HEARD_S = 45.0  # beyond that a pod, which puts a beat every ALIVE_EVERY_S, may not reach the store
-UNHEARD_S_MAX = 300.0  # and beyond that it counts as one that stands still
+FRESH_S = 45.0  # beyond that a pod, which puts a beat every ALIVE_EVERY_S, may not reach the store
+SILENT_S_MAX = 300.0  # and beyond that it counts as one that makes no progress
 READERS_MAX = 8  # objects read at once
 _STARTED = "started.json"
 # Pods look every ASK_EVERY_S, dump within 5 s, and put what they have.
@@ -59,7 +59,7 @@ class Started:
     """What a launcher leaves of a start. kind: of the object that was made; at: text time; server: the
     API server's address.
 
-    It outlives the Job: while it stands there, the attempt has had its gang.
+    It outlives the Job: while it is there, the attempt has had its gang.
     """
 
     kind: str
@@ -90,7 +90,7 @@ class GangFiles:
         self._run_id, self._attempt_id = run_id, attempt_id
         self._lock = threading.Lock()
         self._beats: dict[str, PodBeat] = {}
-        self._heard: dict[
+        self._newest_beat: dict[
             str, tuple[str, float]
         ] = {}  # by uid: its newest `at`, and when that was new
         self._ends: dict[str, PodEnd] = {}
@@ -143,8 +143,8 @@ class GangFiles:
             for uid, key in beats.items():
                 if (beat := decode_beat(found.get(key))) is not None:
                     self._beats[uid] = beat
-                    if beat.at and self._heard.get(uid, ("", 0.0))[0] != beat.at:
-                        self._heard[uid] = (beat.at, now_s)
+                    if beat.at and self._newest_beat.get(uid, ("", 0.0))[0] != beat.at:
+                        self._newest_beat[uid] = (beat.at, now_s)
             for uid, key in ends.items():
                 if (end := decode_end(found.get(key))) is not None:
                     self._ends[uid] = end
@@ -156,17 +156,17 @@ class GangFiles:
 
     @property
     def beats(self) -> dict[str, PodBeat]:
-        """Pod uid → where its ranks stood at the last reading."""
+        """Pod uid → its newest beat read."""
         with self._lock:
             return dict(self._beats)
 
     @property
-    def unheard(self) -> frozenset[str]:
-        """The uids of pods of which it is not known where their ranks stand now."""
+    def silent(self) -> frozenset[str]:
+        """The uids of pods whose beats have stopped arriving."""
         with self._lock:
             now_s = self._seconds()
-            silent_s = {uid: now_s - heard_s for uid, (_, heard_s) in self._heard.items()}
-        return frozenset(uid for uid, s in silent_s.items() if HEARD_S < s <= UNHEARD_S_MAX)
+            silent_s = {uid: now_s - new_s for uid, (_, new_s) in self._newest_beat.items()}
+        return frozenset(uid for uid, s in silent_s.items() if FRESH_S < s <= SILENT_S_MAX)
 
     @property
     def ends(self) -> dict[str, PodEnd]:
@@ -203,7 +203,7 @@ def ask_to_save(
     sleep: Callable[[float], None] = time.sleep,
     seconds: Callable[[], float] = time.monotonic,
 ) -> SaveAnswer | None:
-    """Ask for a save, and return what the pod that holds rank 0 says to it; None when it said nothing
+    """Ask for a save, and return the answer of the pod of rank 0; None when there was none
     within SAVE_S_MAX: it may still find the wish."""
     ask = Ask(uid=uuid.uuid4().hex, what=SAVE)
     store.put(ask_key(run_id, attempt_id), encode_ask(ask))

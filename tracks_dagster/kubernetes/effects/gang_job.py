@@ -65,7 +65,7 @@ class JobBoard:
         self._failure: tuple[GangError, float] | None = None  # and when it was met
 
     def look(self, run_id: str, attempt_id: int) -> JobState:
-        """Return how the gang's Job stood at most `BOARD_S` ago.
+        """Return the state of the gang's Job, at most `BOARD_S` old.
 
         Raises GangError; so long after it the same one at once: of many gangs only one waits for a
         server that cannot be reached.
@@ -76,7 +76,7 @@ class JobBoard:
             return self._states.get(attempt_key(run_id, attempt_id), JobState.ABSENT)
 
     def forget(self) -> None:
-        """List anew at the next look: this process has just started or ended a gang."""
+        """List again at the next look: this process has just started or ended a gang."""
         with self._lock:
             self._read_at_s = None
             self._failure = None
@@ -133,13 +133,13 @@ class GangJob:
 
     @property
     def kind(self) -> str:
-        """What holds the pods, a Job or a JobSet: as it was started, whatever the settings say now."""
+        """What holds the pods, a Job or a JobSet: as it was started, whatever the settings are now."""
         return self._configured if self.started is None else self.started.kind
 
     def state(self, watched: Sequence[JobStory], *, is_ended: bool = False) -> JobState:
-        """Return how the Job stands: by the watch, else as it was at most JOB_LOOK_S ago.
+        """Return the Job's state: by the watch, else at most JOB_LOOK_S old.
 
-        is_ended: this process has just ended it, where it stood.
+        is_ended: this process has just ended it.
 
         That there is none is never an old answer: it is asked for after the mark was read, so a gang
         that another process started meanwhile does not look gone. Raises GangError.
@@ -232,7 +232,7 @@ class Glances:
         return GangReport(phase=phase, where=self._where, sees_all_nodes=True)
 
     def forget(self, run_id: str, attempt_id: int) -> None:
-        """Look anew: this process has just started or ended that gang."""
+        """Look again: this process has just started or ended that gang."""
         self._board.forget()
         with self._lock:
             self._known.pop((run_id, attempt_id), None)

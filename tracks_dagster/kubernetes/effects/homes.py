@@ -31,7 +31,7 @@ class Home:
 
     @property
     def id(self) -> str:
-        """The store's own id; its address where it does not say one."""
+        """The store's own id; its address where it has none."""
         if self._id is None:
             self._id = _id_in(self._store.get(FORMAT_KEY)) or self._store.url
         return self._id
@@ -43,7 +43,7 @@ class Home:
                 metadata.setdefault("annotations", {})[ANNOTATION_STORE] = self.id
 
     def owns(self, found: Object) -> bool:
-        """Whether an object is this home's; one that says nothing of a store may be."""
+        """Whether an object is this home's; one without a store's name may be."""
         marked = _mark_of(found)
         if marked:
             return marked == self.id
@@ -114,7 +114,7 @@ class Place:
             return
         raise GangError(
             f"Cannot look at the gang of {key}: it was started in namespace {started.namespace}, and "
-            f"the settings say {self.namespace} now. Name that one until it has ended."
+            f"the settings name {self.namespace} now. Name that one until it has ended."
         )
 
     def check_absent(
@@ -126,7 +126,7 @@ class Place:
         if files.started() is None:  # a person has taken the mark away since
             return
         raise GangError(
-            f"Cannot tell how {key} stands: its gang was started through the API server "
+            f"Cannot read the state of {key}: its gang was started through the API server "
             f"{started.server}; {self.server} has no Job of it, and nobody saw it end. If that is "
             "another cluster, name the right one (`context` in kubernetes.yaml). If somebody deleted "
             f"the Job, delete {files.started_key} from the store: the attempt is then closed."

@@ -1,7 +1,7 @@
 """Gangs on a Kubernetes cluster: an Indexed Job (or JobSet) for each attempt, and a headless Service.
 
 Whoever starts a gang need not live on: the Job's name is derived from run and attempt, so that a second
-start meets the first one's, and a mark in the store outlives the Job. What the pods tell they put into
+start meets the first one's, and a mark in the store outlives the Job. Pods put their reports into
 the store; what happens to them is watched and stored as it happens (`pod_watch`).
 
 Requests to the API server, for N pods of a gang:
@@ -52,7 +52,7 @@ from tracks_dagster.track.text.redact import Redact
 DRAIN_AGAIN_S = (
     10.0  # a drain is asked for every second; pods that were being made may have missed it
 )
-GANGS_MAX = 4096  # remembered by this process; the one looked at longest ago goes first
+GANGS_MAX = 4096  # remembered by this process; the one looked at longest ago is dropped first
 IDLE_S = 600.0  # without a look: then it is watched no more, until the next one
 
 
@@ -140,8 +140,8 @@ class KubernetesLauncher:
             self._ending.drain(run_id, attempt_id, gang.kind, grace_s=grace_s)
 
     def kill(self, run_id: str, attempt_id: int) -> None:
-        """Delete the Job and its pods, once what they can tell was read, and see the pods gone. A pod
-        whose node is lost counts as unreachable, and stands in the reports."""
+        """Delete the Job and its pods, once their files were read, and see the pods gone. A pod
+        whose node is lost counts as unreachable, and is in the reports."""
         with _Translated(f"end {attempt_key(run_id, attempt_id)}"):
             gang = self._gang(run_id, attempt_id)
             gang.check_place()
@@ -157,8 +157,8 @@ class KubernetesLauncher:
 
     def ask_to_save(self, run_id: str, attempt_id: int, place: RankPlace) -> bool:
         """Leave the wish in the store, if the rank's pod runs, and wait for the pod's word: it looks
-        every few seconds, and asks the rank only if that listens. A pod that says nothing is an error:
-        the rank may still be asked."""
+        every few seconds, and asks the rank only if that listens. No answer is an error: the rank
+        may still be asked."""
         with _Translated(f"ask {attempt_key(run_id, attempt_id)} to save"):
             gang = self._gang(run_id, attempt_id)
             if gang.report().phase is not GangPhase.ALIVE:
@@ -198,7 +198,7 @@ class KubernetesLauncher:
             return found
 
     def standing(self) -> Sequence[StandingGang]:
-        """Return what of ours stands in the namespace."""
+        """Return our objects in the namespace."""
         return self._sweeping.standing()
 
     def sweep(self, gang: StandingGang) -> None:

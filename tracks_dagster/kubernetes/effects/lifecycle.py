@@ -28,7 +28,7 @@ from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.track.names import ENV_STORE, attempt_key
 from tracks_dagster.track.ports import Clock
 
-CREATE_TRIES_MAX = 5  # a quota that many write, or a Job that goes while it is looked at
+CREATE_TRIES_MAX = 5  # a quota that many write, or a Job that is deleted while it is looked at
 CREATE_AGAIN_S = 1.0
 KILL_S_MAX = 40.0  # more than OVERDUE_S: a pod that does not go by then is unreachable
 KILL_GRACE_S = 1  # the shortest that still waits for the kubelet's word
@@ -38,7 +38,7 @@ POLL_S = 1.0
 
 
 def start_gang(tools: Tools, gang: WatchedGang, spec: GangSpec) -> bool:
-    """Start the gang; False when exactly this attempt's stands there already.
+    """Start the gang; False when exactly this attempt's is there already.
 
     Raises GangError naming everything that is wrong with the request, or whose Job it is.
     """
@@ -77,7 +77,7 @@ def _check_owner(job: Object, spec: GangSpec, tools: Tools, doing: str) -> None:
             "needs it, or let this run have another id or namespace."
         )
     if not tools.api.home.owns(job):
-        store_url = variables_of(job).get(ENV_STORE, "it does not say which")
+        store_url = variables_of(job).get(ENV_STORE, "unnamed")
         raise GangError(
             f"Cannot {doing}: {place} is there already, and its pods write to another store "
             f"({tools.clean(store_url)}). Two homes share this namespace: give each its own."
@@ -85,7 +85,7 @@ def _check_owner(job: Object, spec: GangSpec, tools: Tools, doing: str) -> None:
 
 
 class Ending:
-    """Ends gangs through the API server. now: for what it says; seconds: a steady clock.
+    """Ends gangs through the API server. now: for its messages; seconds: a steady clock.
 
     A gang that is another home's, by its Job or its pods, is left alone.
     """
@@ -101,7 +101,7 @@ class Ending:
         self._api, self._now, self._sleep, self._seconds = api, now, sleep, seconds
 
     def drain(self, run_id: str, attempt_id: int, kind: str, *, grace_s: float) -> None:
-        """Ask the pods to end within `grace_s`; a Job that has none has nothing to save, and goes."""
+        """Ask the pods to end within `grace_s`; delete a Job without pods: it has nothing to save."""
         if self._api.pods(run_id, attempt_id):
             self._api.delete_pods(run_id, attempt_id, grace_s=max(1, math.ceil(grace_s)))
             return
@@ -187,5 +187,5 @@ def _still_alive(run_id: str, attempt_id: int, pods: Sequence[PodLife]) -> str:
     return (
         f"Cannot end the gang of {attempt_key(run_id, attempt_id)}: {named}{more} still live "
         f"{KILL_S_MAX:g} s after their deletion was asked for. The attempt stays open; `kubectl get "
-        "pods` says what holds them."
+        "pods` shows why."
     )

@@ -1,11 +1,11 @@
-"""The newest lines of every pod's log, read often enough that a pod which goes at once leaves some.
+"""The newest lines of every pod's log, read often enough that a pod which ends at once leaves some.
 
 A log is read at once when its pod is disrupted, deleted or ended, and in turns before that. Not
 followed: 64 pods × 500 gangs would be 32 000 open streams through the API server, all their life. In
 turns at LOG_READS_PER_S a gang costs 2 requests a second however large it is; of 64 pods each is then
 read every 32 s, of up to 10 every 5 s.
 
-A kubelet that cannot read a log says so in its place, with status 200. Its words have no time, so
+A kubelet that cannot read a log sends a message instead, with status 200. It has no time, so
 every line without one is reported as trouble, and none is kept as the container's.
 """
 
@@ -37,7 +37,7 @@ KEPT_BYTES_MAX = 4 * LOG_TAIL_BYTES_MAX  # of one read
 WORKERS = 4
 LAST_READS_MAX = 3  # tries of the read that comes after the end
 PODS_MAX = 2048
-SAID_BYTES_MAX = 500  # of a kubelet's words in the place of a log
+REFUSAL_BYTES_MAX = 500  # of a kubelet's words in the place of a log
 NOT_THERE, NOT_YET = 404, 400
 # RFC 3339; a kubelet writes its node's zone, which is not the same all year.
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
@@ -183,9 +183,9 @@ class LogTails:
             at_once, pod.at_once, ended = pod.at_once, False, pod.ended
         over = ended
         try:
-            grew, said = self._grow(pod)
-            self._troubled(LOGS, said)
-            if said and ended:
+            grew, refusal = self._grow(pod)
+            self._troubled(LOGS, refusal)
+            if refusal and ended:
                 pod.tries += 1
                 over = pod.tries >= LAST_READS_MAX
             if grew or at_once or (over and ended):
@@ -214,16 +214,16 @@ class LogTails:
 
     def _grow(self, pod: _Pod) -> tuple[bool, str]:
         """Add the lines after the last known one; return whether there were any, and what the kubelet
-        said in the place of the log."""
+        refusal in the place of the log."""
         since = f"{pod.until[:19]}Z" if pod.until else ""
         lines = self._reads.log(pod.name, pod.container, lines=LINES_MAX, since=since)
-        fresh, until, said = _newest(lines, after=pod.until)
+        fresh, until, refusal = _newest(lines, after=pod.until)
         if fresh:
             pod.tail = tail(pod.tail + self._clean(fresh), LOG_TAIL_BYTES_MAX)
             pod.until = until
-        if said:
-            said = f"The log of pod {pod.name} cannot be read now; its kubelet says: {said}"
-        return bool(fresh), said
+        if refusal:
+            refusal = f"The log of pod {pod.name} cannot be read now; its kubelet says: {refusal}"
+        return bool(fresh), refusal
 
 
 def split_line(line: bytes) -> tuple[str, bytes]:
@@ -246,11 +246,11 @@ def _newest(lines: Iterable[bytes], *, after: str) -> tuple[str, str, str]:
     """Return the last of the lines later than `after`, without their times; the last's time; and the
     first line without a time, "" for none."""
     kept: deque[bytes] = deque()
-    size, until, said = 0, after, ""
+    size, until, refusal = 0, after, ""
     for line in lines:
         at, words = split_line(line)
         if not at:
-            said = said or words[:SAID_BYTES_MAX].decode("utf-8", "replace").strip()
+            refusal = refusal or words[:REFUSAL_BYTES_MAX].decode("utf-8", "replace").strip()
             continue
         if at <= after:
             continue
@@ -262,7 +262,7 @@ def _newest(lines: Iterable[bytes], *, after: str) -> tuple[str, str, str]:
         while size > KEPT_BYTES_MAX:
             size -= len(kept.popleft())
     text = b"".join(line + b"\n" for line in kept).decode("utf-8", "replace")
-    return text, until, said
+    return text, until, refusal
 
 
 def _end_of(words: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""A watcher's evidence in the object store: written as it happens, and read back by whoever judges.
+"""A watcher's evidence in the object store: written as it happens, and read back to judge.
 
 `<prefix>/pods/<watcher uid>/<segment:06d>.jsonl` holds lines as `sightings` makes them, and is
 never rewritten. `tails.json` beside it is: the newest log lines of the pods that run, which as segments
@@ -34,7 +34,7 @@ TAILS_BYTES_MAX = 1024 * 1024  # of all pods together
 def read_evidence(store: ObjectStore, prefix: str) -> GangSeen:
     """Return what all watchers of an attempt stored; prefix: the attempt's folder.
 
-    Raises StoreUnavailable. A line that cannot be read tells nothing.
+    Raises StoreUnavailable. A line that cannot be read is skipped.
     """
     return GangFold(read_lines(store, prefix)).seen()
 
@@ -115,7 +115,7 @@ class EvidenceWriter:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything added so far stands in the store; False when it does not by then."""
+        """Wait until everything added so far is in the store; False when it does not by then."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._has_lines(), timeout_s)
 
@@ -134,7 +134,7 @@ class EvidenceWriter:
     def _put_batch(self) -> bool:
         """Put one segment if there are lines; False when the store did not take it."""
         with self._changed:
-            # One that was begun may stand there already, and so stays as it is.
+            # One that was started may be there already, and stays as it is.
             batch = self._batch = self._batch or self._taken()
         if not batch:
             return True

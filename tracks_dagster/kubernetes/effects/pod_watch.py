@@ -3,8 +3,8 @@
 Three streams a gang: its pods and its Jobs by their labels, and the events of the namespace. Events
 cannot be selected by a set of names, and they lie in no cache of the API server: a LIST reads all of
 them, one watch a pod would be 64 a gang. So it is one watch a gang, from which the server leaves out
-what nodes say and the routine of every pod's start before it is sent. A LIST of events is needed at the
-begin and after a 410 only.
+what nodes report and the routine of every pod's start before it is sent. A LIST of events is only
+needed at the start and after a 410.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ WATCHER = "watcher"  # whose trouble is this process's own
 STORED = "stored"  # what earlier watchers put into the store
 _log = logging.getLogger(__name__)
 EVENTS_WAITING_MAX = 256  # about what is not known yet: an event may come before its pod does
-# What every start says and statuses tell as well.
+# What every start reports and statuses show as well.
 _ROUTINE = (
     "Scheduled",
     "Pulling",
@@ -155,7 +155,7 @@ class PodWatch:
             return self._fold.seen()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until everything seen so far stands in the store."""
+        """Wait until everything seen so far is in the store."""
         return self._writer.flush(timeout_s)
 
     def stop(self) -> None:
@@ -167,7 +167,7 @@ class PodWatch:
         self._threads.join(STOP_S_MAX)
 
     def listed(self, resource: str, listed: Listed, gap: str) -> None:
-        """Take everything there is, on the stream's thread; after a gap say what went unseen."""
+        """Take everything there is, on the stream's thread; after a gap note what went unseen."""
         uids = {text(mapping(item.get("metadata")).get("uid")) for item in listed.items}
         with self._lock:
             self._resources[resource].present = uids
@@ -216,7 +216,7 @@ class PodWatch:
             self._take(problem_line(resource, self._clean(message), at=self._at()))
 
     def _broke(self, words: str) -> None:
-        """Keep an error that nobody foresaw: its thread goes on, and a person should know."""
+        """Keep an unexpected error: its thread continues, and a person should know."""
         self.troubled(WATCHER, f"Cannot take in what happens to the gang: {words}")
 
     def _recall(self) -> None:
@@ -247,7 +247,7 @@ class PodWatch:
     def _miss(self, resource: str, gap: str) -> None:
         """Say what of the known is not there any more, though nobody saw it go.
 
-        What another watcher saw after that LIST is not missed: the stream here has yet to tell of it.
+        What another watcher saw after that LIST is not missed: the stream here has yet to send it.
         """
         seen = self._fold.seen()
         known: Sequence[PodStory | JobStory] = ()

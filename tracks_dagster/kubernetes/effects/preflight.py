@@ -1,4 +1,4 @@
-"""Whether a gang could be started on the cluster, as far as settings tell: nothing is asked of it.
+"""Whether a gang could be started on the cluster, as far as settings show; the cluster is not asked.
 
 A kubeconfig that is not there, a store that pods do not reach, a request that makes no manifest.
 

@@ -164,7 +164,7 @@ class Reads:
     def _response(
         self, path: str, query: Mapping[str, str], read_s: float, doing: str
     ) -> Iterator[BaseHTTPResponse]:
-        """Ask, and translate what goes wrong, also while the body is read."""
+        """Ask, and translate errors, also while the body is read."""
         response: BaseHTTPResponse | None = None
         try:
             response = self._ask(path, query, read_s, doing)
@@ -239,7 +239,7 @@ def _event(line: bytes) -> Mapping[str, Json]:
 
 
 def _refused_within(event: Mapping[str, Json], names: str) -> ReadFailed:
-    """Return the refusal that an ERROR event tells: a Status with a code and words."""
+    """Return the refusal in an ERROR event: a Status with a code and words."""
     status = mapping(event.get("object"))
     code = status.get("code")
     words = f"Cannot go on watching {names}: {code} {text(status.get('message'))[:WORDS_MAX]}"

@@ -34,11 +34,11 @@ RUN_WORKERS = "app.kubernetes.io/component=run_worker"
 LABEL_DAGSTER_RUN = "dagster/run-id"
 LOG_LINES, LOG_BYTES_MAX = 100, 64 * 1024
 CONNECT_S_MAX = 10.0
-ANSWER_S_SLACK = 30.0  # beyond what the API server was told to keep a watch open
+ANSWER_S_SLACK = 30.0  # beyond the time for which the API server keeps a watch open
 
 WINDOW_S = 10  # of one watch; then `between` is called and the watch resumes without a gap
-CHANGES_MAX = 50  # kept of one run's pods: the oldest goes
-RUNS_MAX = 1000  # whose pods are remembered: the one that changed longest ago goes
+CHANGES_MAX = 50  # kept of one run's pods: the oldest is dropped
+RUNS_MAX = 1000  # whose pods are remembered: the one that changed longest ago is dropped
 BACKOFF_S = (1.0, 2.0, 5.0, 15.0, 60.0)  # after an error; the last one is repeated
 
 Seen = Callable[[str, Sequence[Json]], None]  # dagster_run_id, what its pods went through
@@ -91,7 +91,7 @@ class RunWorkerWatch:
                 _log.warning("Cannot watch the run workers; again in %g s: %s", wait_s, error)
                 self._over.wait(wait_s)
             if not self._over.is_set():
-                self._tell(self._between)
+                self._notify(self._between)
 
     def _list(self) -> str:
         """Take in the pods as they are; return from where to watch."""
@@ -101,7 +101,7 @@ class RunWorkerWatch:
         return listed.version
 
     def _window(self, version: str) -> str:
-        """Watch for a while; return from where to go on, "" to list anew."""
+        """Watch for a while; return the version to resume from, "" to list again."""
         for event in self._api.changes(version, seconds=WINDOW_S):
             if self._over.is_set():
                 break
@@ -114,7 +114,7 @@ class RunWorkerWatch:
         return version
 
     def _take(self, pod: Json) -> None:
-        """Remember how a pod is, unless that was known, and tell it."""
+        """Remember how a pod is, unless that was known, and report it."""
         brief = _brief(pod)
         run_id = text(mapping(mapping(brief["metadata"]).get("labels")).get(LABEL_DAGSTER_RUN))
         if not run_id:
@@ -128,12 +128,12 @@ class RunWorkerWatch:
             self._histories.move_to_end(run_id)
             while len(self._histories) > RUNS_MAX:
                 self._histories.popitem(last=False)
-        self._tell(partial(self._seen, run_id, self.history(run_id)))
+        self._notify(partial(self._seen, run_id, self.history(run_id)))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _notify(self, what: Callable[[], None]) -> None:
         try:
             what()
-        except Exception:  # noqa: BLE001 - whatever Dagster's storage raises, the watch goes on
+        except Exception:  # noqa: BLE001 - whatever Dagster's storage raises, the watch continues
             _log.exception(
                 "Cannot act on what was seen of the run workers; at the next change again"
             )
@@ -151,7 +151,7 @@ def _uid(pod: Json) -> str:
 
 
 def _brief(pod: Json) -> dict[str, Json]:
-    """Return the part of a pod that tells how it is: the rest of it is large and never changes."""
+    """Return the part of a pod that shows its state: the rest of it is large and never changes."""
     found = mapping(pod)
     meta, spec = mapping(found.get("metadata")), mapping(found.get("spec"))
     kept = ("name", "uid", "labels", "creationTimestamp", "deletionTimestamp")
@@ -212,7 +212,7 @@ class RunWorkerApi:
     def log(self, pod: str) -> str:
         """Return the end of a pod's log, "" where there is none to be had.
 
-        With times, for what a kubelet says in the place of a log has none and is left out.
+        With times, for a kubelet's message in the place of a log has none and is left out.
         """
         query = [
             *(("tailLines", str(LOG_LINES)), ("limitBytes", str(LOG_BYTES_MAX))),

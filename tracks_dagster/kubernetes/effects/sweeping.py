@@ -1,4 +1,4 @@
-"""What of ours is in a namespace and its deletion, and the taints that we put on nodes.
+"""Lists and deletes our objects in a namespace, and sets our taints on nodes.
 
 Implements `upkeep.StandingGangs`: two lists a call; a deletion is two requests. What carries our label
 but no attempt that can be read, or another name than this attempt's, was not made by us and is left
@@ -24,7 +24,7 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import parse_attempt_key
 from tracks_dagster.track.records import parse_time, sha256_hex
 
-CHANGES_MAX = 100  # of one call; the next one goes on
+CHANGES_MAX = 100  # of one call; the next one continues
 OWNER_CHARACTERS = 16  # a taint's value has at most 63
 
 
@@ -40,8 +40,8 @@ class Sweeping:
         return list(found.values())
 
     def sweep(self, gang: StandingGang) -> None:
-        """Delete a Job and its pods with their grace; its Service, which it owns, goes after it. What
-        was made anew since it was listed stays."""
+        """Delete a Job and its pods with their grace; its Service, which it owns, follows. What
+        was made again since it was listed stays."""
         doing = f"sweep {gang.key}"
         if gang.kind == SERVICE:
             self._api.delete_service(gang.name, uid=gang.uid, doing=doing)
@@ -95,12 +95,12 @@ class NodeTainting:
         for node in self._requests.list_all("/api/v1/nodes", (), doing="list the nodes"):
             name = text(mapping(node.get("metadata")).get("name"))
             taints = mappings(mapping(node.get("spec")).get("taints"))
-            is_held = name in nodes
-            wanted = taints_instead(taints, owner=owner, is_held=is_held)
+            is_quarantined = name in nodes
+            wanted = taints_instead(taints, owner=owner, is_quarantined=is_quarantined)
             if wanted is None or len(changed) >= CHANGES_MAX:
                 continue
             if self._put(node, name, [dict(taint) for taint in wanted]):
-                done = "has the taint of its quarantine" if is_held else "has it no longer"
+                done = "has the taint of its quarantine" if is_quarantined else "has it no longer"
                 changed.append(f"node {name} {done}")
         return changed
 

@@ -35,7 +35,7 @@ from tracks_dagster.track.text.redact import Redact
 
 CAUGHT_UP_S_MAX = 15.0  # for the watch to have read what there is, logs too
 STORED_S_MAX = 30.0  # for the store to have what was seen, before it is let go here
-NODES_ASKED_MAX = 8  # of the pods that left no word: whether they were booted anew
+NODES_ASKED_MAX = 8  # of pods without a last record: whether they were rebooted
 POLL_S = 0.1
 
 
@@ -143,7 +143,7 @@ class WatchedGang:
         """Return when the watch has seen the end of what was just killed; bounded the same way."""
         self._wait_until(lambda seen: not any(self._lives(pod) for pod in seen.pods))
 
-    def say(self, conditions: Iterable[Condition]) -> None:
+    def add_conditions(self, conditions: Iterable[Condition]) -> None:
         """Keep what the launcher found, for every report from now on."""
         with self._lock:
             known = {(each.type, each.message) for each in self._found}
@@ -155,7 +155,7 @@ class WatchedGang:
             self._lost.update(lost)
             self._job.forget()
             self._is_ended = True
-        self.say(lost.values())
+        self.add_conditions(lost.values())
 
     def living(self) -> dict[str, tuple[int, str]]:
         """Return the pods that run, uid → (index, name)."""
@@ -227,7 +227,7 @@ class WatchedGang:
         """Return ALIVE while a pod can live that somebody would see end, or is still to be made."""
         left = [pod for pod in seen.pods if not pod.is_over]
         why = [found for pod in left if (found := self._unreachable(pod)) is not None]
-        self.say(why)
+        self.add_conditions(why)
         if len(why) < len(left):
             return GangPhase.ALIVE
         waits = state is JobState.STANDING and not left and not self._is_ended
@@ -251,7 +251,7 @@ class WatchedGang:
         alive = [pod.uid for pod in seen.pods if pod.has_run and not pod.is_over]
         self._files.read(alive, ending)
         self._give_up_if_late(seen)
-        known = replace(self._known(seen, {}), unheard=self._files.unheard)
+        known = replace(self._known(seen, {}), silent=self._files.silent)
         return report(known, GangPhase.ALIVE, where=self._where)
 
     def _give_up_if_late(self, seen: GangSeen) -> None:
@@ -262,7 +262,7 @@ class WatchedGang:
             return
         nodes, now = self._known(seen, {}).nodes, self._tools.now()
         found = cannot_start(seen, nodes, self._tools.budget, now, more=self._events_of)
-        self.say([] if found is None else [found])
+        self.add_conditions([] if found is None else [found])
 
     def _gone(self) -> GangReport:
         """Stop watching, and report what every watcher and every pod left."""
@@ -271,7 +271,7 @@ class WatchedGang:
         if self._watch is not None and not self._watch.flush(STORED_S_MAX):
             raise GangError(
                 f"Cannot keep how {key} ended: the object store has not taken it for "
-                f"{STORED_S_MAX:g} s. It is held here, and the next look tries again."
+                f"{STORED_S_MAX:g} s. It is kept here, and the next look tries again."
             )
         self.close()
         self._is_over = True
@@ -300,7 +300,7 @@ class WatchedGang:
             seen=seen,
             beats=self._files.beats,
             ends=self._files.ends,
-            said=tuple(self._found),
+            launcher_conditions=tuple(self._found),
             boot_ids=boot_ids,
         )
 

@@ -6,15 +6,10 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from tracks_dagster.attempts.effects.verdicts import (
-    Reread,
-    give_verdict,
-    reclassify,
-    reclassify_all,
-)
 from tracks_dagster.cli import BAD_NEWS, WRONG_USE
 from tracks_dagster.cli.common import (
     as_json,
@@ -27,8 +22,6 @@ from tracks_dagster.cli.common import (
     recorded,
     seq_of,
 )
-from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reading import open_dry_run, open_store_to_read
 from tracks_dagster.reasons.cases import evidence_of
 from tracks_dagster.reasons.classify import classify
 from tracks_dagster.reasons.effects.case_file import ReadCase, read_cases
@@ -38,6 +31,10 @@ from tracks_dagster.settings import Settings, read_rules
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.safe_text import check_words
+
+if TYPE_CHECKING:  # `classify` opens no store and pays for none
+    from tracks_dagster.attempts.effects.verdicts import Reread
+    from tracks_dagster.ledger.effects.tracks import Tracks
 
 LINE_CHARACTERS_SHOWN = 100  # of the first line that decided, in the table
 
@@ -133,6 +130,8 @@ def reclassify_command(
     that a person gave with --as stays as it is. Exit with 1 when some evidence cannot be read.
     """
     check_words({"why": why, "by": by})
+    from tracks_dagster.attempts.effects.verdicts import reclassify, reclassify_all
+
     if reason is not None:
         _give_verdict(target, reason, by=by, why=why, dry_run=dry_run, as_json=as_json)
         return
@@ -154,6 +153,9 @@ def _give_verdict(
     target: str | None, reason: str, *, by: str, why: str, dry_run: bool, as_json: bool
 ) -> None:
     """Record a person's verdict on one attempt."""
+    from tracks_dagster.attempts.effects.verdicts import give_verdict
+    from tracks_dagster.reading import open_store_to_read
+
     run_id, attempt_id = parse_target(target) if target else (None, None)
     if run_id is None or attempt_id is None or dry_run:
         raise InvalidInput("--as is a verdict on one attempt: name RUN/aNN, without --dry-run.")
@@ -168,6 +170,8 @@ def _give_verdict(
 
 
 def _open_tracks(settings: Settings, *, dry_run: bool) -> Tracks:
+    from tracks_dagster.reading import open_dry_run, open_store_to_read
+
     if dry_run:
         return open_dry_run(settings)[0]
     open_store_to_read(settings)  # an empty home is an error, it is not made

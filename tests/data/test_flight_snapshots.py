@@ -8,7 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracks_dagster.data.effects.datasets import flights, open_datasets, row_checks
+from tracks_dagster.data.effects.datasets import flights, row_checks
+from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.states.dataset_state import PreparedSnapshot, manifest
 
@@ -38,7 +39,7 @@ def csv(path: Path, *rows: dict[str, object], leave_out: str | None = None) -> P
 
 
 def prepared(tmp_path: Path, source: Path) -> tuple[PreparedSnapshot, pl.DataFrame]:
-    with open_datasets(tmp_path / "work").prepare("flights", source) as found:
+    with ShippedDatasets(tmp_path / "work").prepare("flights", source) as found:
         return found, pl.concat([pl.read_parquet(shard.path) for shard in found.shards])
 
 
@@ -200,7 +201,7 @@ def test_large_tables_are_cut_into_shards_and_keep_their_order(
 
 
 def test_the_installed_table_is_split_by_month_and_gives_the_same_id_twice(tmp_path: Path) -> None:
-    datasets = open_datasets(tmp_path)
+    datasets = ShippedDatasets(tmp_path)
     manifests = []
     for _ in range(2):
         with datasets.prepare("flights-heldout") as found:

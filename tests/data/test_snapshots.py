@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import DatasetHistory
-from tracks_dagster.data.effects.datasets import open_datasets
+from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 from tracks_dagster.data.effects.snapshots import find_snapshot, make_snapshot, validate
 from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -21,7 +21,7 @@ from tracks_dagster.training.data import load_snapshot
 
 @pytest.fixture
 def datasets(tmp_path: Path) -> Datasets:
-    return open_datasets(tmp_path / "work")
+    return ShippedDatasets(tmp_path / "work")
 
 
 def text(folder: Path, **files: str) -> Path:

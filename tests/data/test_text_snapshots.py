@@ -7,8 +7,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from tracks_dagster.data.effects.datasets import aws_docs, open_datasets, text, text_files
-from tracks_dagster.data.effects.datasets.documents import Document
+from tracks_dagster.data.effects.datasets import aws_docs, text
+from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
+from tracks_dagster.data.effects.datasets.text import Document
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
 from tracks_dagster.track.states.dataset_state import PreparedSnapshot, manifest, snapshot_id
 
@@ -79,37 +80,37 @@ def test_bad_documents_are_named_with_row_and_column(tmp_path: Path) -> None:
 def test_a_text_file_that_is_no_utf8_is_refused_with_file_and_offset(tmp_path: Path) -> None:
     path = write(tmp_path, {"latin1.txt": b"caf\xe9 au lait"}) / "latin1.txt"
     with pytest.raises(InvalidInput, match=r"latin1\.txt is no UTF-8: byte 3 is 0xe9"):
-        list(text_files.read_documents(path))
+        list(text.read_documents(path))
 
 
 def test_an_empty_text_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, {"empty.txt": b" \n"}) / "empty.txt"
     with pytest.raises(InvalidInput, match=r"empty\.txt holds no text"):
-        list(text_files.read_documents(path))
+        list(text.read_documents(path))
 
 
-def test_a_folder_without_text_files_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"holds no \.txt file"):
-        text_files.read_documents(write(tmp_path, {"table.csv": b"a,b"}))
+        text.read_documents(write(tmp_path, {"table.csv": b"a,b"}))
 
 
 def test_a_source_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="There is no file or folder"):
-        text_files.read_documents(tmp_path / "nowhere")
+        text.read_documents(tmp_path / "nowhere")
 
 
 def test_a_document_that_is_too_large_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_files, "DOCUMENT_BYTES_MAX", 3)
+    monkeypatch.setattr(text, "DOCUMENT_BYTES_MAX", 3)
     path = write(tmp_path, {"large.txt": b"four"}) / "large.txt"
     with pytest.raises(InvalidInput, match="a document at most 3"):
-        list(text_files.read_documents(path))
+        list(text.read_documents(path))
 
 
-def test_a_folder_of_text_files_is_read_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_a_folder_of_text_is_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     folder = write(tmp_path / "in", {"b.txt": b"B", "a/z.txt": b"A", "skipped.md": b"no"})
-    with open_datasets(tmp_path / "work").prepare("aws-docs", folder) as found:
+    with ShippedDatasets(tmp_path / "work").prepare("aws-docs", folder) as found:
         rows = pl.read_parquet(found.shards[0].path)
     assert rows["document"].to_list() == ["a/z.txt", "b.txt"]
     assert found.source == "own text"
@@ -117,11 +118,11 @@ def test_a_folder_of_text_files_is_read_in_the_order_of_their_names(tmp_path: Pa
 
 def test_an_unknown_dataset_is_refused_with_those_that_exist(tmp_path: Path) -> None:
     with pytest.raises(UnknownRun, match="aws-docs, aws-docs-heldout, flights, flights-heldout"):
-        open_datasets(tmp_path).describe("imagenet")
+        ShippedDatasets(tmp_path).describe("imagenet")
 
 
 def test_no_folder_is_left_behind_after_a_snapshot_was_prepared(tmp_path: Path) -> None:
-    with open_datasets(tmp_path).prepare("aws-docs", write(tmp_path / "in", {"a.txt": b"A"})):
+    with ShippedDatasets(tmp_path).prepare("aws-docs", write(tmp_path / "in", {"a.txt": b"A"})):
         assert list(tmp_path.glob("snapshot-*"))
     assert not list(tmp_path.glob("snapshot-*"))
 

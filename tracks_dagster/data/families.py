@@ -11,15 +11,91 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tracks_dagster.data.config_keys import ChoiceKey, ConfigKey, NumberKey, SwitchKey, WindowsKey
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json
-from tracks_dagster.track.samples import SKIP_WINDOWS
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 
 REPORTED = ("loss", "lr", "gradient_norm")  # what the families that ship report of each step
+FAMILY_TRAINER = "family"
+TRAINER_BYTES_MAX = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberKey:
+    """A number of the default's type, in a range that includes both ends."""
+
+    default: int | float
+    low: float
+    high: float
+    meaning: str
+
+    def check(self, name: str, value: Json) -> Json:
+        """Return the value as it stands in a config; raises InvalidInput."""
+        kind = type(self.default)
+        number = float(value) if kind is float and type(value) is int else value
+        if type(number) is not kind:
+            raise InvalidInput(
+                f"{name} = {value!r} is no {kind.__name__}; it means: {self.meaning}."
+            )
+        if not self.low <= number <= self.high:
+            raise InvalidInput(
+                f"{name} = {value!r} is out of range: {self.low:g} to {self.high:g}."
+            )
+        return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwitchKey:
+    """True or false."""
+
+    default: bool
+    meaning: str
+
+    def check(self, name: str, value: Json) -> Json:
+        """Return the value as it stands in a config; raises InvalidInput."""
+        if type(value) is not bool:
+            raise InvalidInput(f"{name} = {value!r} is neither true nor false: {self.meaning}.")
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChoiceKey:
+    """One of a few words."""
+
+    default: str
+    choices: tuple[str, ...]
+    meaning: str
+
+    def check(self, name: str, value: Json) -> Json:
+        """Return the value as it stands in a config; raises InvalidInput."""
+        if value not in self.choices:
+            raise InvalidInput(
+                f"{name} = {value!r} is no choice; use one of: {', '.join(self.choices)}. It means: "
+                f"{self.meaning}."
+            )
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowsKey:
+    """A list of windows of steps, as `track.skip_windows` reads it."""
+
+    meaning: str
+
+    @property
+    def default(self) -> Json:
+        """No window."""
+        return []
+
+    def check(self, name: str, value: Json) -> Json:
+        """Return the value as it stands in a config; raises InvalidInput."""
+        return check_windows(value)
+
+
+ConfigKey = NumberKey | SwitchKey | ChoiceKey | WindowsKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,3 +254,24 @@ def resolve_config(family: Family, given: Mapping[str, Json], *, ranks: int) -> 
 
 def _names(known: Mapping[str, object]) -> str:
     return ", ".join(sorted(known))
+
+
+def trainer_name(run_id: str, source: bytes | None) -> str:
+    """Return "family", or the key under which the script of one's own is stored.
+
+    Raises InvalidInput for one that is too large or no Python.
+    """
+    if source is None:
+        return FAMILY_TRAINER
+    if len(source) > TRAINER_BYTES_MAX:
+        raise InvalidInput(
+            f"The trainer has {len(source)} bytes; a script of at most {TRAINER_BYTES_MAX} is "
+            "stored with the run, the rest belongs in an installed package."
+        )
+    try:
+        compile(source, "trainer", "exec")
+    except (SyntaxError, ValueError) as error:
+        raise InvalidInput(f"The trainer is no Python that runs here: {error}.") from error
+    except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
+        raise InvalidInput("The trainer is nested too deeply for Python to read.") from error
+    return f"runs/{run_id}/trainer/{sha256_hex(source)}.py"

@@ -22,9 +22,8 @@ from tracks_dagster.attempts.run_config import (
     check_ranks,
     checked_cadence,
 )
-from tracks_dagster.data.effects.own_trainer import FAMILY, trainer_name
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import FAMILIES, resolve_config
+from tracks_dagster.data.families import FAMILIES, FAMILY_TRAINER, resolve_config, trainer_name
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
@@ -207,10 +206,14 @@ def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee
     if last.reason not in SAME_AGAIN or last.ended is None or last.ended.last_step is not None:
         return
     script = trainer_of(state, last)
-    if script == FAMILY and not _is_same_code(last, foresee):
+    if script == FAMILY_TRAINER and not _is_same_code(last, foresee):
         return
-    what = "its training code" if script == FAMILY else f"the script ({script})"
-    change = "correct it first" if script == FAMILY else "give the corrected one: --trainer FILE.py"
+    what = "its training code" if script == FAMILY_TRAINER else f"the script ({script})"
+    change = (
+        "correct it first"
+        if script == FAMILY_TRAINER
+        else "give the corrected one: --trainer FILE.py"
+    )
     raise InvalidInput(
         f"Attempt {last.attempt_id} of {state.run_id} ended as {last.reason} before its first step, "
         f"and neither {what} nor anything else has changed: the next attempt would end the same. "
@@ -308,7 +311,7 @@ def _config(
     if not given and ranks == last.opened.compute.ranks:
         return before
     unknown = sorted(set(given) - set(before))
-    if unknown and state.declared.trainer == FAMILY:
+    if unknown and state.declared.trainer == FAMILY_TRAINER:
         raise InvalidInput(
             f"The config of {state.run_id} has no key {unknown[0]!r}; it has: "
             f"{', '.join(sorted(before))}."
@@ -350,7 +353,7 @@ def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> Sn
 def _trainer(state: RunState, last: AttemptState, changes: AttemptChanges) -> str | None:
     if changes.trainer_source is None:
         return last.opened.trainer
-    if trainer_of(state, last) == FAMILY:
+    if trainer_of(state, last) == FAMILY_TRAINER:
         raise InvalidInput(
             f"Training run {state.run_id} trains a family that ships, whose evals cannot read another "
             "trainer's weights; `tracks run --from RUN@STEP --trainer FILE.py` resumes from one of its "

@@ -15,14 +15,14 @@ from functools import partial
 
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.launch import next_sensor
-from tracks_dagster.checkpoints.effects.proving import (
+from tracks_dagster.checkpoints.effects.retention import collect
+from tracks_dagster.checkpoints.effects.verification import (
     READ_BYTES_MAX,
     Unread,
     read_proof,
     refusal_of,
     without_proof,
 )
-from tracks_dagster.checkpoints.effects.retention import collect
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.quarantines import consumers, quarantine_snapshot, short_id
 from tracks_dagster.ledger.deciding import Answer, Append, First, Wait

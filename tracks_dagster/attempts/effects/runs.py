@@ -22,9 +22,8 @@ from tracks_dagster.attempts.run_config import (
 )
 from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
-from tracks_dagster.data.effects.own_trainer import trainer_name
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import Family, find_family
+from tracks_dagster.data.families import Family, find_family, trainer_name
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
 from tracks_dagster.holds.hold import stop_of

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.data.effects.datasets import open_datasets
+from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
 from tracks_dagster.home.dagster_home import DagsterHome
@@ -37,7 +37,7 @@ def check_source(family: str, source: Path) -> str:
     dataset = find_family(family).dataset
     with (
         tempfile.TemporaryDirectory() as folder,
-        open_datasets(Path(folder)).prepare(dataset, source) as prepared,
+        ShippedDatasets(Path(folder)).prepare(dataset, source) as prepared,
     ):
         return snapshot_id(manifest(dataset, prepared))
 

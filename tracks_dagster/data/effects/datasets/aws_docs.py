@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from tracks_dagster.data.effects.datasets.documents import Document
+from tracks_dagster.data.effects.datasets.text import Document
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 

@@ -46,10 +46,10 @@ class ShippedDatasets:
 
 def _aws_docs(folder: Path, dataset: str, source: Path | None) -> PreparedSnapshot:
     # Loaded here, with DuckDB, polars and pandera behind them (3 s), not when the daemon starts.
-    from tracks_dagster.data.effects.datasets import aws_docs, text, text_files
+    from tracks_dagster.data.effects.datasets import aws_docs, text
 
     if source is not None:
-        documents, origin = text_files.read_documents(source), text_files.ORIGIN
+        documents, origin = text.read_documents(source), text.ORIGIN_OWN
     elif dataset == "aws-docs":
         documents, origin = aws_docs.training_documents(), aws_docs.origin()
     else:

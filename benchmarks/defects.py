@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from tracks_dagster.simulation.histories import CONFIG, interruptions_of, spans_of
 from tracks_dagster.simulation.play import Scenario
-from tracks_dagster.simulation.traces import CONFIG, interruptions_of, spans_of
 from tracks_dagster.simulation.tracks import Job
 from tracks_dagster.simulation.world import Costs, Defect, InterruptedWorld, Interruption
 from tracks_dagster.track.reasons import TerminationReason

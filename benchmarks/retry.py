@@ -21,11 +21,8 @@ from benchmarks import retry_kill
 from benchmarks.defects import Case, drawn_trace, fleet
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.policy import HOUR_S
-from tracks_dagster.simulation.compare import best_ettr, best_kept_s
-from tracks_dagster.simulation.outcome import FIRST_START, Outcome, added
-from tracks_dagster.simulation.play import Decider, simulate
-from tracks_dagster.simulation.policies import advised, fixed_retries, ours
-from tracks_dagster.simulation.traces import (
+from tracks_dagster.simulation.compare import advised, best_ettr, best_kept_s, fixed_retries, ours
+from tracks_dagster.simulation.histories import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,
     LLAMA3_STEP_S,
@@ -34,6 +31,8 @@ from tracks_dagster.simulation.traces import (
     read_traces,
     spot,
 )
+from tracks_dagster.simulation.outcome import FIRST_START, Outcome, added
+from tracks_dagster.simulation.play import Decider, simulate
 from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
 

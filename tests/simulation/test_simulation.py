@@ -13,12 +13,18 @@ from tracks_dagster.retry.decision import Retry
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.simulation import play as simulation
 from tracks_dagster.simulation import tracks as simulation_run
-from tracks_dagster.simulation.attempt import play
-from tracks_dagster.simulation.compare import best_ettr, best_kept_s
-from tracks_dagster.simulation.outcome import Outcome
+from tracks_dagster.simulation.compare import (
+    NEVER,
+    advised,
+    always,
+    best_ettr,
+    best_kept_s,
+    fixed_retries,
+    ours,
+)
+from tracks_dagster.simulation.histories import CONFIG, llama3, spot
+from tracks_dagster.simulation.outcome import Outcome, play
 from tracks_dagster.simulation.play import Decider, Pacer, Scenario, simulate
-from tracks_dagster.simulation.policies import NEVER, advised, always, fixed_retries, ours
-from tracks_dagster.simulation.traces import CONFIG, llama3, spot
 from tracks_dagster.simulation.tracks import Job, SimulatedRun, at
 from tracks_dagster.simulation.world import (
     Costs,

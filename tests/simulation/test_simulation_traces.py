@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.defects import drawn_trace, fleet
-from tracks_dagster.simulation.traces import (
+from tracks_dagster.simulation.histories import (
     LLAMA3_CAUSES,
     LLAMA3_INTERRUPTIONS,
     interruptions_of,

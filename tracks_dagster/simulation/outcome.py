@@ -9,11 +9,13 @@ Llama 3 report (arXiv 2407.21783, section 3.3.4) calls the same ratio effective 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracks_dagster.simulation.attempt import Played
+from tracks_dagster.simulation.world import Costs, End, Launch
+from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.accounting import StepAccount
 
@@ -150,3 +152,153 @@ def added(name: str, outcomes: Iterable[Outcome]) -> Outcome:
         complete=sum(o.complete for o in each),
         runs=sum(o.runs for o in each),
     )
+
+
+# --- one attempt ----------------------------------------------------------------------------------
+#
+# Its steps and saves up to what ends it, in simulated time: pure arithmetic, no clock.
+# A save is tried as in `training.triggers`: after the step that the cadence's count divides,
+# or at the end of the first step that comes its seconds after the save before.
+
+SAVES_MAX = 1_000_000  # of one attempt: a day of one save a step of 0.1 s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """How an attempt went. Seconds from its launch on; they add up to `until_s - launch.at_s`.
+
+    end: what ended it, None where the simulated time was over first. last_step: the last that it
+    finished, None when there is none. commits: (step, when), oldest first. cut_s: of a step or save
+    that did not come to its end, or between the save on a notice and the end itself.
+    """
+
+    end: End | None
+    until_s: float
+    last_step: int | None
+    commits: tuple[tuple[int, float], ...]
+    restart_s: float
+    restored: bool
+    stepped_s: float
+    saving_s: float
+    cut_s: float
+
+
+def play(
+    launch: Launch,
+    resumed_step: int,
+    cadence: CheckpointCadence,
+    costs: Costs,
+    ends: Sequence[End],
+    *,
+    steps: int | None,
+    horizon_s: float,
+) -> Played:
+    """Return what the attempt does from its launch until the first of `ends`, or all `steps`.
+
+    One that has all its steps saves and completes. horizon_s: when the simulated time is over.
+    """
+    timed = min((e for e in ends if e.at_s is not None), key=_time_of, default=None)
+    stepped = min((e for e in ends if e.step is not None), key=_step_of, default=None)
+    stop_s = min(horizon_s, math.inf if timed is None else _time_of(timed))
+    is_cut = timed is not None and _time_of(timed) <= horizon_s
+    attempt = _Attempt(launch, resumed_step, costs, stop_s)
+    is_noticed = is_cut and timed is not None and timed.grace_s > 0
+    notice_s = stop_s - timed.grace_s if timed is not None and is_noticed else math.inf
+    fails_after = _FOREVER if stepped is None else _step_of(stepped) - 1
+    all_steps = _FOREVER if steps is None else steps
+    for _ in range(SAVES_MAX):
+        due = next_save(attempt.step, cadence, costs)
+        attempt.walk(min(due, fails_after, all_steps), notice_s)
+        has_notice = attempt.at_s >= notice_s
+        if has_notice or attempt.step in (due, all_steps):
+            attempt.save()
+        if attempt.is_over or has_notice:
+            return attempt.played(timed if is_cut else None, until_s=stop_s)
+        if attempt.step == all_steps:
+            return attempt.played(_completed(attempt.at_s), until_s=attempt.at_s)
+        if attempt.step == fails_after:
+            return attempt.played(stepped, until_s=attempt.at_s)
+    raise AssertionError(f"An attempt saved {SAVES_MAX} times and did not end: {cadence}.")
+
+
+def next_save(step: int, cadence: CheckpointCadence, costs: Costs) -> int:
+    """Return the step after which the next save is due, when one was just tried after `step`."""
+    due = [step + _FOREVER]
+    if cadence.every_s is not None:
+        due.append(step + max(1, math.ceil(cadence.every_s / costs.step_s)))
+    if cadence.every_steps is not None:
+        due.append((step // cadence.every_steps + 1) * cadence.every_steps)
+    return min(due)
+
+
+_FOREVER = 10**12  # steps; a run of one step a millisecond takes 30 years for them
+
+
+class _Attempt:
+    """The place of an attempt in time and steps while it is played."""
+
+    def __init__(self, launch: Launch, resumed_step: int, costs: Costs, stop_s: float) -> None:
+        self.step = resumed_step
+        self._from = resumed_step
+        self._costs = costs
+        self._stop_s = stop_s
+        self._commits: list[tuple[int, float]] = []
+        self._saving_s = 0.0
+        self._restart_s = min(launch.restart_s, max(0.0, stop_s - launch.at_s))
+        self.at_s = launch.at_s + self._restart_s
+        self._restored = self._restart_s >= launch.restart_s and self.at_s < stop_s
+        self.is_over = not self._restored
+
+    def walk(self, target: int, notice_s: float) -> None:
+        """Go on to step `target`, or as far as there is time; when told, to the end of the step."""
+        if self.is_over:
+            return
+        step_s = self._costs.step_s
+        count = max(0, target - self.step)
+        if notice_s < self.at_s + count * step_s:
+            count = min(count, max(0, math.ceil((notice_s - self.at_s) / step_s)))
+        room_s = min(self._stop_s - self.at_s, (count + 1) * step_s)  # which may be for ever
+        fitting = math.floor(room_s / step_s + _ROUNDING)
+        self.is_over = fitting < count
+        count = min(count, fitting)
+        self.step += count
+        self.at_s += count * step_s
+
+    def save(self) -> None:
+        """Save the step that it is at; what is not done in time is no checkpoint."""
+        done_s = self.at_s + self._costs.blocking_s
+        if self.is_over or done_s > self._stop_s:
+            self.is_over = True
+            return
+        self.at_s = done_s
+        self._saving_s += self._costs.blocking_s
+        self._commits.append((self.step, done_s))
+
+    def played(self, end: End | None, *, until_s: float) -> Played:
+        """Return how it went; it keeps its machines until `until_s`."""
+        return Played(
+            end=end,
+            until_s=until_s,
+            last_step=self.step if self.step > self._from else None,
+            commits=tuple(self._commits),
+            restart_s=self._restart_s,
+            restored=self._restored,
+            stepped_s=(self.step - self._from) * self._costs.step_s,
+            saving_s=self._saving_s,
+            cut_s=max(0.0, until_s - self.at_s),
+        )
+
+
+_ROUNDING = 1e-9  # a span of exactly n steps holds n of them
+
+
+def _time_of(end: End) -> float:
+    return math.inf if end.at_s is None else end.at_s
+
+
+def _step_of(end: End) -> int:
+    return _FOREVER if end.step is None else end.step
+
+
+def _completed(at_s: float) -> End:
+    return End(reason=TerminationReason.COMPLETED, message="", at_s=at_s)

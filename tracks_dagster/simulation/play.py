@@ -16,8 +16,7 @@ from datetime import datetime
 from tracks_dagster.checkpoints.cadence import Exposure
 from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decision import Decision, Refuse, Retry
-from tracks_dagster.simulation.attempt import Played, play
-from tracks_dagster.simulation.outcome import DONE, Outcome, Toll, outcome
+from tracks_dagster.simulation.outcome import DONE, Outcome, Played, Toll, outcome, play
 from tracks_dagster.simulation.tracks import (
     BY,
     COMMITS_RECORDED_MAX,

@@ -24,8 +24,7 @@ from tracks_dagster.simulation.compare import (
     row_json,
 )
 from tracks_dagster.simulation.effects.simulate import ASSUMPTIONS, Replayed, replay
-from tracks_dagster.simulation.play import Scenario
-from tracks_dagster.simulation.traces import (
+from tracks_dagster.simulation.histories import (
     LLAMA3_MEAN_TIME_S,
     LLAMA3_PERSON_AFTER_S,
     LLAMA3_STEP_S,
@@ -34,6 +33,7 @@ from tracks_dagster.simulation.traces import (
     read_traces,
     spot,
 )
+from tracks_dagster.simulation.play import Scenario
 from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, format_time

@@ -15,18 +15,20 @@ from statistics import median, median_low
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
-from tracks_dagster.simulation.compare import ADVISED, OURS, Row
-from tracks_dagster.simulation.history import PastAttempt, PastRun, as_it_was, dead_retries
-from tracks_dagster.simulation.outcome import DONE, added
-from tracks_dagster.simulation.play import Pacer, simulate
-from tracks_dagster.simulation.policies import (
+from tracks_dagster.simulation.compare import (
+    ADVISED,
     FIXED_RETRIES,
+    OURS,
+    Row,
     advised,
     always,
     fixed_retries,
     ours,
     retries_name,
 )
+from tracks_dagster.simulation.histories import PastAttempt, PastRun, as_it_was, dead_retries
+from tracks_dagster.simulation.outcome import DONE, added
+from tracks_dagster.simulation.play import Pacer, simulate
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason

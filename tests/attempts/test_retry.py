@@ -13,7 +13,7 @@ from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
-from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX
+from tracks_dagster.checkpoints.effects.verification import READ_BYTES_MAX
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.hold import Hold
 from tracks_dagster.holds.storm import PoolEnd, PoolView, find_storm

@@ -10,7 +10,7 @@ import pytest
 
 from tests.bodies import ended
 from tracks_dagster.checkpoints import retention
-from tracks_dagster.checkpoints.effects import deletion, leftovers, pins
+from tracks_dagster.checkpoints.effects import deletion, pins
 from tracks_dagster.checkpoints.effects import retention as service
 from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, Judged
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -126,7 +126,7 @@ def bytes_go_before_the_record(patch: pytest.MonkeyPatch) -> None:
 def leftovers_of_open_attempts_go(patch: pytest.MonkeyPatch) -> None:
     """A save that is under way loses its chunks before its commit."""
 
-    real = leftovers.leftover_keys
+    real = deletion.leftover_keys
 
     def keys(store: ObjectStore, state: RunState) -> list[str]:
         closed = tuple(replace(a, ended=a.ended or ended("preempted")) for a in state.attempts)
@@ -139,7 +139,7 @@ def leftovers_of_deleted_checkpoints_go_whoever_needs_them(patch: pytest.MonkeyP
     """Chunks under the prefix of a deleted checkpoint go although a later one names them."""
 
     def remove(this: service._Pass, manifests: object) -> int:
-        keys = leftovers.leftover_keys(this.tracks.store, this.state)
+        keys = deletion.leftover_keys(this.tracks.store, this.state)
         for key in keys:
             this.tracks.store.delete(key)
         return len(keys)

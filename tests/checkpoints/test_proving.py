@@ -10,7 +10,7 @@ from tests.attempts.test_retry import CONFIG, settled, spent_and_progressed
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.checkpoints.effects.collection import read_what_decides
-from tracks_dagster.checkpoints.effects.proving import READ_BYTES_MAX, UNREAD_S_MAX
+from tracks_dagster.checkpoints.effects.verification import READ_BYTES_MAX, UNREAD_S_MAX
 from tracks_dagster.ledger.effects.ticks import Tick
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger

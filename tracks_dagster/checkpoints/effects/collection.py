@@ -12,9 +12,14 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from tracks_dagster.checkpoints.effects.pins import branch_of
-from tracks_dagster.checkpoints.effects.proving import refusal_of, unreadable, without_proof
 from tracks_dagster.checkpoints.effects.retention import Collected, collect
-from tracks_dagster.checkpoints.effects.verification import Verified, verify
+from tracks_dagster.checkpoints.effects.verification import (
+    Verified,
+    refusal_of,
+    unreadable,
+    verify,
+    without_proof,
+)
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Wait

@@ -7,13 +7,15 @@ goes on. Everything is idempotent, so two collectors and a crash between any two
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
+from tracks_dagster.checkpoints.effects.verification import Verified, quarantine
+from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, still_asked_for
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
-from tracks_dagster.track.errors import CheckpointCorrupt
+from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import manifest_key
@@ -138,3 +140,96 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
             "it is restored."
         )
     return tuple(json.loads(data))
+
+
+# --- leftovers ------------------------------------------------------------------------------------
+#
+# Bytes under an ended attempt that no checkpoint needs: of saves that were never committed, of fenced
+# launches, and of deleted checkpoints (a chunk that came back after a power loss, or all of one whose
+# list of chunks was lost). No other prefix can hold any: a chunk lies under the prefix of the
+# checkpoint that first named it. They are removed without a record, because no record names them.
+# For that reason listing is allowed here: it decides nothing about a committed checkpoint.
+
+ATTEMPTS_MAX = 50  # newest ended attempts that are looked through in one pass
+KEYS_MAX = 10_000  # removed in one pass; the next one goes on
+
+
+def leftover_keys(store: ObjectStore, state: RunState) -> list[str]:
+    """Return keys below the step folders of ended attempts that no committed checkpoint owns.
+
+    An ended attempt commits nothing more, so what stands in `state` is all that it ever committed.
+    The caller leaves out what a manifest names: a checkpoint may name chunks under the prefix of a
+    deleted one.
+    """
+    kept = {c.ref.object_prefix for c in state.checkpoints if not c.deleted}
+    found: list[str] = []
+    ended = [a.attempt_id for a in state.attempts if not a.is_open][-ATTEMPTS_MAX:]
+    for attempt_id in ended:
+        for prefix in _step_prefixes(store, f"runs/{state.run_id}/attempts/{attempt_id}/"):
+            if prefix in kept:
+                continue
+            for key in store.list(prefix):
+                if len(found) == KEYS_MAX:
+                    return found
+                found.append(key)
+    return found
+
+
+def _step_prefixes(store: ObjectStore, attempt_prefix: str) -> Iterator[str]:
+    """Yield `<launch>/step-<step>/` prefixes; journals and evidence lie beside them and stay."""
+    for launch_id in list(store.folders(attempt_prefix)):
+        for folder in list(store.folders(f"{attempt_prefix}{launch_id}/")):
+            if folder.startswith("step-"):
+                yield f"{attempt_prefix}{launch_id}/{folder}/"
+
+
+# --- manifests ------------------------------------------------------------------------------------
+
+ROUNDS_MAX = 8  # of reading what was committed while the others were read
+
+
+class Manifests:
+    """Reads each manifest of a run once in a pass; a corrupt one quarantines its checkpoint, loudly."""
+
+    def __init__(self, tracks: Tracks, reader: CheckpointReader, *, by: str) -> None:
+        self._tracks = tracks
+        self._reader = reader
+        self._by = by
+        self._named: dict[str, ChunkSizes] = {}
+        self._unreadable: set[str] = set()
+        self.corrupt: list[Verified] = []
+
+    def read(self, run_id: str) -> tuple[RunState, dict[str, ChunkSizes]]:
+        """Return the run's state, and manifest sha256 → the chunks it names, of all not deleted.
+
+        Missing are those that cannot be read: corrupt, or of another format. The state was read
+        after every manifest: one that was deleted meanwhile is not missing, and one that was
+        committed meanwhile was read too, unless more came than the bound allows for. Raises
+        StoreUnavailable.
+        """
+        for _ in range(ROUNDS_MAX):
+            state = self._tracks.run(run_id)
+            unknown = [c for c in state.checkpoints if not c.deleted and not self._is_known(c)]
+            if not unknown:
+                break
+            for checkpoint in unknown:
+                self._read(checkpoint)
+        there = (c.ref.manifest_sha256 for c in state.checkpoints if not c.deleted)
+        return state, {sha256: self._named[sha256] for sha256 in there if sha256 in self._named}
+
+    def _is_known(self, checkpoint: CheckpointState) -> bool:
+        sha256 = checkpoint.ref.manifest_sha256
+        return sha256 in self._named or sha256 in self._unreadable
+
+    def _read(self, checkpoint: CheckpointState) -> None:
+        ref = checkpoint.ref
+        try:
+            self._named[ref.manifest_sha256] = self._reader.chunk_sizes(ref)
+        except CheckpointMismatch:
+            self._unreadable.add(ref.manifest_sha256)
+        except CheckpointCorrupt as error:
+            self._unreadable.add(ref.manifest_sha256)
+            if checkpoint.is_resumable:
+                told = quarantine(self._tracks, ref, str(error), by=self._by)
+                if told.seq is not None:
+                    self.corrupt.append(told)

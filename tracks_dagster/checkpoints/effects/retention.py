@@ -13,12 +13,12 @@ from functools import partial
 
 from tracks_dagster.checkpoints.effects.deletion import (
     FINISHED_AGAIN_MAX,
+    Manifests,
     decide_deletion,
     finish_deletions,
+    leftover_keys,
     unnamed_lists,
 )
-from tracks_dagster.checkpoints.effects.leftovers import leftover_keys
-from tracks_dagster.checkpoints.effects.manifests import Manifests
 from tracks_dagster.checkpoints.effects.pins import release_branches
 from tracks_dagster.checkpoints.effects.verification import Verified, verify
 from tracks_dagster.checkpoints.ports import CheckpointReader

@@ -31,7 +31,7 @@ from tracks_dagster.simulation.histories import (
     read_traces,
     spot,
 )
-from tracks_dagster.simulation.outcome import FIRST_START, Outcome, added
+from tracks_dagster.simulation.outcome import FIRST_START, Outcome, sum_outcomes
 from tracks_dagster.simulation.play import Decider, simulate
 from tracks_dagster.simulation.world import Costs
 from tracks_dagster.track.errors import InvalidInput
@@ -105,7 +105,7 @@ def llama3_figures() -> Figures:
             ),
             f"{name}, closed-form best": closed,
         }
-        _say_where_it_went(name, added(name, outcomes))
+        _say_where_it_went(name, sum_outcomes(name, outcomes))
     _say(
         f"llama3: seeds {SEED} to {SEED + LLAMA3_SEEDS - 1}; a refusal is answered after "
         f"{LLAMA3_PERSON_AFTER_S / 60:g} min, from the newest checkpoint; "
@@ -224,13 +224,13 @@ def _treated(cases: Sequence[Case], decider: Decider) -> list[Outcome]:
 
 def _on_defects_h(outcomes: Sequence[Outcome]) -> float:
     """Return the device-hours that are owed to what was injected: preemptions apart."""
-    wasted = added("all", outcomes).wasted
+    wasted = sum_outcomes("all", outcomes).wasted
     apart = ("preempted", "completed", FIRST_START)
     return sum(seconds for reason, seconds in wasted.items() if reason not in apart) / HOUR_S
 
 
 def _all_h(outcomes: Sequence[Outcome]) -> float:
-    return added("all", outcomes).wasted_device_s / HOUR_S
+    return sum_outcomes("all", outcomes).wasted_device_s / HOUR_S
 
 
 def _unfinished_h(outcomes: Sequence[Outcome]) -> float:

@@ -19,9 +19,9 @@ from tracks_dagster.checkpoints.effects.collection import (
     due_runs,
 )
 from tracks_dagster.checkpoints.effects.pins import (
-    find_held,
-    hold_of,
+    find_pinned,
     pin,
+    pin_of_person,
     pin_source,
     release_branches,
     unpin,
@@ -287,11 +287,11 @@ def test_a_pinned_checkpoint_stays_until_it_is_unpinned(
     run: Story, tracks: Tracks, clock: FakeClock
 ) -> None:
     first = tracks.run(RUN_ID).checkpoints[0].ref
-    holder = hold_of("ann")
+    holder = pin_of_person("ann")
     assert pin(tracks, first, holder=holder, by="ann", why="for a paper") is not None
     assert pin(tracks, first, holder=holder, by="ann", why="for a paper") is None
     assert steps(collected(tracks).superseded) == [20]
-    assert find_held(tracks.run(RUN_ID), 10, holder=holder) == first
+    assert find_pinned(tracks.run(RUN_ID), 10, holder=holder) == first
     with pytest.raises(InvalidInput, match="hold:bob does not hold step 10"):
         unpin(tracks, first, holder="hold:bob", by="bob", why="x")
     unpin(tracks, first, holder=holder, by="ann", why="published")
@@ -386,7 +386,7 @@ def test_a_quarantined_checkpoint_cannot_be_pinned(run: Story, tracks: Tracks) -
     first = tracks.run(RUN_ID).checkpoints[0].ref
     quarantine(tracks, first, "rot", by="tests")
     with pytest.raises(InvalidInput, match="was quarantined and cannot be branched from or pinned"):
-        pin(tracks, first, holder=hold_of("ann"), by="ann", why="for a paper")
+        pin(tracks, first, holder=pin_of_person("ann"), by="ann", why="for a paper")
 
 
 def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(
@@ -421,7 +421,7 @@ def test_where_space_is_needed_pins_and_quarantines_hold_all_the_same(
     run: Story, tracks: Tracks
 ) -> None:
     pinned, quarantined = (tracks.run(RUN_ID).checkpoints[i].ref for i in (0, 3))
-    pin(tracks, pinned, holder=hold_of("ann"), by="ann", why="to compare")
+    pin(tracks, pinned, holder=pin_of_person("ann"), by="ann", why="to compare")
     body = CheckpointDecision(
         manifest_sha256=quarantined.manifest_sha256, by="tests", why="a rollback passed over it"
     )

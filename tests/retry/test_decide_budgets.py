@@ -87,7 +87,9 @@ def test_a_script_of_ones_own_is_given_anew() -> None:
     history = failed(begun(trainer="runs/r-1/trainer/a.py"), "code_error", last_step=None)
     refusal = answer(history)
     assert isinstance(refusal, Refuse)
-    assert 'Then `tracks retry r-1 --why "…" --trainer FILE.py` goes on.' in refusal.what_to_do
+    assert (
+        'Then `tracks retry r-1 --why "…" --trainer FILE.py` resumes the run.' in refusal.what_to_do
+    )
 
 
 # --- refunds ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from tracks_dagster.retry.environments import (
     Difference,
     EnvironmentRule,
     differences,
-    joined,
+    format_differences,
     judge,
 )
 from tracks_dagster.track.records import Json
@@ -51,7 +51,7 @@ def test_a_difference_in_what_decides_the_sums_is_refused_and_any_other_said(
     assert different == (Difference(key=key, saved=SAVED[key], found=found),)
     judgement = judge(different, DEFAULT_POLICY.environment)
     assert judgement.is_allowed is is_allowed
-    assert (judgement.said if is_allowed else judgement.refused) == different
+    assert (judgement.reported if is_allowed else judgement.refused) == different
 
 
 def test_equal_environments_do_not_differ() -> None:
@@ -67,14 +67,14 @@ def test_what_one_of_the_two_does_not_tell_is_not_compared() -> None:
 def test_refused_and_said_are_told_apart_and_named_with_both_values() -> None:
     different = differences(SAVED, {**SAVED, "torch": "2.13.0+cpu", "code_sha256": "f" * 64})
     judgement = judge(different, DEFAULT_POLICY.environment)
-    assert joined(judgement.refused) == "torch 2.12.0+cpu → 2.13.0+cpu"
-    assert joined(judgement.said) == "code_sha256 000000000000 → ffffffffffff"
+    assert format_differences(judgement.refused) == "torch 2.12.0+cpu → 2.13.0+cpu"
+    assert format_differences(judgement.reported) == "code_sha256 000000000000 → ffffffffffff"
     assert Difference(key="cuda", saved=None, found="13.0").words == "cuda none → 13.0"
 
 
 def test_without_rules_everything_is_only_said() -> None:
     different = differences(SAVED, {**SAVED, "torch": "1"})
-    assert judge(different, ()).said == different
+    assert judge(different, ()).reported == different
 
 
 @pytest.mark.parametrize(("key", "parts"), [("torch", 0), ("torch", -1), ("", None)])

@@ -1,8 +1,8 @@
-"""Which checkpoints of a run may go, which must stay, and why, in words. Pure.
+"""Which checkpoints of a run may go, which must stay, and why. Pure.
 
-A checkpoint is superseded when the run's `RetentionRule` lets go of it and nothing holds it, and it is
-deleted once the rule's grace is over. What no rule may break is `protection`'s; how bytes are read and
-removed is `checkpoints.effects.retention`'s work.
+A checkpoint is superseded when the run's `RetentionRule` lets go of it and nothing holds it. It is
+deleted once the rule's grace is over. `protection` has what no rule may break;
+`checkpoints.effects.retention` reads and removes bytes.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ def check_rule(rule: RetentionRule) -> RetentionRule:
 def judge(state: RunState, now: datetime, *, ignores_grace: bool = False) -> tuple[Judged, ...]:
     """Return the fate of every checkpoint that is not deleted, oldest first.
 
-    ignores_grace: a superseded one may go at once, because the space is needed; what a quarantine
-    says may still be looked into, so that its grace holds.
+    ignores_grace: a superseded one may go at once, because the space is needed; a quarantine may
+    still be investigated, so its grace stays.
     """
     wanted = wanted_by_rule(state)
     return tuple(
@@ -144,7 +144,7 @@ def wanted_by_rule(state: RunState) -> dict[str, tuple[str, ...]]:
 def plan_deletions(
     state: RunState, now: datetime, named: Mapping[str, ChunkSizes], *, ignores_grace: bool = False
 ) -> tuple[Deletion | str, ...]:
-    """Return every deletion that is due, oldest first, or in words why it cannot be told yet.
+    """Return every deletion that is due, oldest first, or why it is not known yet.
 
     Each is planned as it is once those before it are done: of two that share a chunk, the second
     removes it.
@@ -168,7 +168,7 @@ def plan_deletions(
         if judged.checkpoint.quarantined and ref.manifest_sha256 in unread:
             del unread[ref.manifest_sha256]
         elif unread:
-            plans.append(_why_untold(unread.values()))
+            plans.append(_why_unknown(unread.values()))
             continue
         chunks = {
             key: size
@@ -200,9 +200,9 @@ def still_asked_for(
     return not deletion.chunks or there == named.keys()
 
 
-def _why_untold(unread: Iterable[CheckpointRef]) -> str:
+def _why_unknown(unread: Iterable[CheckpointRef]) -> str:
     steps = ", ".join(f"step {ref.step} of attempt {ref.attempt_id}" for ref in unread)
-    return f"it cannot be told which chunks others need: the manifest of {steps} cannot be read"
+    return f"it is not known which chunks others need: the manifest of {steps} cannot be read"
 
 
 def _judge(
@@ -219,7 +219,7 @@ def _judge(
         return Judged(checkpoint=checkpoint, fate=Fate.SUPERSEDE, why=(_why_superseded(state),))
     # A quarantine of newer ones can bring a superseded checkpoint back among the last or the best.
     against = (*wanted, *against_deleting(state, checkpoint))
-    # A later quarantine begins the grace anew: what it says may still be looked into.
+    # A later quarantine begins the grace anew: it may still be investigated.
     let_go_at = checkpoint.quarantined_at or checkpoint.superseded_at or now
     until = let_go_at + timedelta(seconds=state.declared.retention.delete_after_s)
     is_waived = ignores_grace and not checkpoint.quarantined

@@ -1,7 +1,7 @@
 """The model families that ship: their config keys, data, eval and promotion rule, as data.
 
 The code that builds and trains them is `training.families`. A config is flat: JSON scalars, and the
-list of `skip_windows`; `resolve_config` is the only way to one, so that what stands in a track was
+list of `skip_windows`. `resolve_config` is the only way to one, so that every config in a track was
 checked.
 """
 
@@ -33,7 +33,7 @@ class NumberKey:
     meaning: str
 
     def check(self, name: str, value: Json) -> Json:
-        """Return the value as it stands in a config; raises InvalidInput."""
+        """Return the value for a config; raises InvalidInput."""
         kind = type(self.default)
         number = float(value) if kind is float and type(value) is int else value
         if type(number) is not kind:
@@ -55,7 +55,7 @@ class SwitchKey:
     meaning: str
 
     def check(self, name: str, value: Json) -> Json:
-        """Return the value as it stands in a config; raises InvalidInput."""
+        """Return the value for a config; raises InvalidInput."""
         if type(value) is not bool:
             raise InvalidInput(f"{name} = {value!r} is neither true nor false: {self.meaning}.")
         return value
@@ -70,7 +70,7 @@ class ChoiceKey:
     meaning: str
 
     def check(self, name: str, value: Json) -> Json:
-        """Return the value as it stands in a config; raises InvalidInput."""
+        """Return the value for a config; raises InvalidInput."""
         if value not in self.choices:
             raise InvalidInput(
                 f"{name} = {value!r} is no choice; use one of: {', '.join(self.choices)}. It means: "
@@ -91,7 +91,7 @@ class WindowsKey:
         return []
 
     def check(self, name: str, value: Json) -> Json:
-        """Return the value as it stands in a config; raises InvalidInput."""
+        """Return the value for a config; raises InvalidInput."""
         return check_windows(value)
 
 
@@ -114,7 +114,7 @@ class Family:
     keys: Mapping[str, ConfigKey]
 
 
-# What gpu_oom's remedies change stands in the configs from the start: only such keys are changed.
+# What gpu_oom's remedies change is in the configs from the start: only such keys are changed.
 _COMMON: dict[str, ConfigKey] = {
     "steps": NumberKey(default=40, low=1, high=10_000_000, meaning="optimizer steps to run"),
     "seed": NumberKey(default=7, low=0, high=2**31 - 1, meaning="of weights, order and dropout"),
@@ -257,7 +257,7 @@ def _names(known: Mapping[str, object]) -> str:
 
 
 def trainer_name(run_id: str, source: bytes | None) -> str:
-    """Return "family", or the key under which the script of one's own is stored.
+    """Return "family", or the key under which a person's own training script is stored.
 
     Raises InvalidInput for one that is too large or no Python.
     """

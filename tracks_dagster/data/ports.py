@@ -63,7 +63,7 @@ class EvalOutcome:
 
     @property
     def succeeded(self) -> bool:
-        """Whether the result stands in the store."""
+        """Whether the result is in the store."""
         return self.exit_code == 0
 
 

@@ -34,7 +34,7 @@ def own_compute(opened: AttemptOpened) -> ComputeRequest:
 
 
 def avoid(opening: Opening, holds: Sequence[Hold]) -> Opening:
-    """Return `opening` with the nodes that are on hold excluded as well, and a sentence that says so.
+    """Return `opening` with the nodes on hold excluded as well, and a sentence about them.
 
     opening: its compute with the run's own exclusions alone; holds: on nodes, of its pool and of
     sources, as many as a record can name. A local gang has one machine and stays on it.
@@ -42,7 +42,7 @@ def avoid(opening: Opening, holds: Sequence[Hold]) -> Opening:
     compute = opening.compute
     new = [hold for hold in holds if hold.name not in compute.excluded_nodes]
     in_pool = [hold for hold in new if hold.until is not None]
-    for_a_while = _fitting(in_pool)
+    for_a_while = _as_many_as_fit(in_pool)
     sources = {
         hold.name: hold.why[:WHY_CHARACTERS_MAX]
         for hold in new
@@ -56,10 +56,10 @@ def avoid(opening: Opening, holds: Sequence[Hold]) -> Opening:
     if for_a_while:
         left_out = len(in_pool) - len(for_a_while)
         rest = f" {left_out} more are in quarantine than the record can name." if left_out else ""
-        whys = _whys(for_a_while, len(for_a_while))
+        whys = _format_reasons(for_a_while, len(for_a_while))
         words.append(f"In quarantine in pool {pool_of(compute)}, and avoided: {whys}.{rest}")
     if from_sources:
-        whys = _whys(from_sources, len(sources))
+        whys = _format_reasons(from_sources, len(sources))
         words.append(f"What ran on them is in quarantine, so avoided: {whys}.")
     return replace(
         opening,
@@ -70,7 +70,7 @@ def avoid(opening: Opening, holds: Sequence[Hold]) -> Opening:
 
 
 def no_node_left(compute: ComputeRequest, known_nodes: Collection[str]) -> Alert | None:
-    """Return what to tell a person when every node that the pool is known to have is excluded.
+    """Return the alert for a pool of which every known node is excluded, or None.
 
     The attempt is opened all the same: there may be nodes on which nothing has run yet. Where there
     are none it ends as scheduling_timeout, whose budget of time bounds how often that is tried.
@@ -80,13 +80,14 @@ def no_node_left(compute: ComputeRequest, known_nodes: Collection[str]) -> Alert
     pool = pool_of(compute)
     text = (
         f"Every node that pool {pool} is known to have is excluded or in quarantine "
-        f"({_listed(sorted(known_nodes))}); the attempt waits for one that nothing has run on yet. "
-        f'`tracks pool {pool}` says why, `tracks pool release {pool} NODE --why "…"` lets one back.'
+        f"({_format_nodes(sorted(known_nodes))}); the attempt waits for one that nothing has run "
+        f"on yet. `tracks pool {pool}` shows why, "
+        f'`tracks pool release {pool} NODE --why "…"` lets one back.'
     )
     return Alert(rule=ALERT_NO_NODE_LEFT, text=text, data={"pool": pool})
 
 
-def _fitting(holds: Sequence[Hold]) -> dict[str, str]:
+def _as_many_as_fit(holds: Sequence[Hold]) -> dict[str, str]:
     """Return node → reason, as many as a record can name."""
     found: dict[str, str] = {}
     size_bytes = 0
@@ -100,12 +101,12 @@ def _fitting(holds: Sequence[Hold]) -> dict[str, str]:
     return found
 
 
-def _whys(nodes: Mapping[str, str], count: int) -> str:
+def _format_reasons(nodes: Mapping[str, str], count: int) -> str:
     named = [f"{node} ({why})" for node, why in nodes.items()][:NAMED_MAX]
     return "; ".join(named) + _more(count - len(named))
 
 
-def _listed(nodes: Sequence[str]) -> str:
+def _format_nodes(nodes: Sequence[str]) -> str:
     return ", ".join(nodes[:NAMED_MAX]) + _more(len(nodes) - NAMED_MAX)
 
 

@@ -1,7 +1,7 @@
 """What follows on the state of a run: a retry, a wait, a refusal or the end. Pure.
 
 `decide(state, policy, now, holds)` gives the same answer for the same history and holds. The answer
-says in words what it counted and names the records; `attempts.effects.retry` appends it. More
+describes what it counted and names the records; `attempts.effects.retry` appends it. More
 debits never turn a refusal into a retry, and more progress never a retry into a refusal.
 """
 
@@ -34,10 +34,10 @@ from tracks_dagster.retry.decision import (
     Finish,
     Refuse,
     Retry,
+    describe_plan,
     ended_as,
-    joined,
-    on_hold,
-    plan_words,
+    format_limits,
+    refuse_for_hold,
     seqs_of,
     what_to_do,
 )
@@ -104,7 +104,7 @@ def decide(
     lost = loss_of_source(state, holds)
     if lost is not None and not state.resumable:
         why = f"the run has no checkpoint of its own, and {lost.sentence}"
-        return on_hold(state, failed, BRANCH_LIMIT, why)
+        return refuse_for_hold(state, failed, BRANCH_LIMIT, why)
     failure = _Failure(state=state, failed=failed, policy=policy, now=now, holds=holds)
     decision = _after_failure(failure)
     if isinstance(decision, Refuse) and decision.limit != QUARANTINE_LIMIT:
@@ -114,7 +114,7 @@ def decide(
         (QUARANTINE_LIMIT, key_of_run(state.run_id)),
     ):
         if (hold := find_hold(holds, HoldAct.QUARANTINE, what)) is not None:
-            return on_hold(state, failed, limit, hold.sentence)
+            return refuse_for_hold(state, failed, limit, hold.sentence)
     return decision
 
 
@@ -144,18 +144,18 @@ def _finish(state: RunState, last: AttemptState, policy: RetryPolicy) -> Wait | 
 
 
 def _waits_for_a_person(state: RunState, failed: AttemptState) -> Wait | None:
-    """Return the wait for a person, who ended the attempt or whom a refusal waits for."""
-    go_on = f'`tracks retry {state.run_id} --why "…"` goes on'
+    """Return the wait for a person, who ended the attempt or has to answer a refusal."""
+    resume = f'`tracks retry {state.run_id} --why "…"` resumes the run'
     stop = None if state.is_moved(failed) else state.stop_for(failed)
     if stop is None and (refused := _refused_at_the_start(failed)) is not None:
         return Wait(
-            why=f"Attempt {failed.attempt_id} (record {failed.ended_seq}): {refused} {go_on}."
+            why=f"Attempt {failed.attempt_id} (record {failed.ended_seq}): {refused} {resume}."
         )
     if stop is not None or failed.reason is _R.USER_CANCELLED:
         by = f"{stop.body.by} (record {stop.seq}: {stop.body.why})" if stop else "A person"
-        return Wait(why=f"{by} ended attempt {failed.attempt_id}; {go_on}.")
+        return Wait(why=f"{by} ended attempt {failed.attempt_id}; {resume}.")
     if state.refusal is not None:
-        return Wait(why=f"A retry was refused (record {state.refusal.seq}); {go_on}.")
+        return Wait(why=f"A retry was refused (record {state.refusal.seq}); {resume}.")
     return None
 
 
@@ -218,8 +218,8 @@ def _after_failure(this: _Failure) -> Retry | Wait | Refuse:
 
 
 def _over_the_limits(this: _Failure, counted: Sequence[Limit]) -> Wait | Refuse | None:
-    """Return the refusal by the limits that are exhausted, or the wait for a checkpoint to be read that
-    may give some of it back; None within all of them."""
+    """Return the refusal by exhausted limits, or the wait for the read of a checkpoint that may give
+    some of it back; None within all limits."""
     exhausted = [limit for limit in counted if limit.is_exhausted]
     if this.failed.reason is _R.BUDGET_EXHAUSTED:
         exhausted = [limit for limit in counted if limit.name == "device_hours"]
@@ -227,19 +227,19 @@ def _over_the_limits(this: _Failure, counted: Sequence[Limit]) -> Wait | Refuse 
         proof = unproven(this.counted, this.failed, this.rule, this.policy, this.now)
         if proof is not None:
             why = (
-                f"{ended_as(this.failed)}; {joined(exhausted)}. The checkpoint of step "
+                f"{ended_as(this.failed)}; {format_limits(exhausted)}. The checkpoint of step "
                 f"{proof.ref.step} (record {proof.seq}) is progress that gives some of it back once "
                 "its bytes were read."
             )
             return Wait(why=why, verify=proof.ref)
     if not exhausted:
         return None
-    return _refusal(this, exhausted[0].name, joined(exhausted, named=True), exhausted)
+    return _refusal(this, exhausted[0].name, format_limits(exhausted, named=True), exhausted)
 
 
 def _plan(this: _Failure, counted: Sequence[Limit]) -> _Plan | Refuse:
-    """Return how far back the next attempt begins where its rule says so, at which checkpoint, and what
-    it runs with; a refusal where nothing is left to begin at or to change."""
+    """Return where the next attempt begins and what it runs with; a refusal where nothing is left to
+    begin at or to change."""
     state, failed, rule = this.state, this.failed, this.rule
     rollback: Rollback | None = None
     asked = state.resumes_from
@@ -252,7 +252,7 @@ def _plan(this: _Failure, counted: Sequence[Limit]) -> _Plan | Refuse:
     given_up = [each.ref for each in rollback.passed_over] if rollback is not None else []
     start = clean_start(state, asked, this.holds, given_up=given_up)
     if start.hold is not None:
-        return on_hold(state, failed, QUARANTINE_LIMIT, start.words)
+        return refuse_for_hold(state, failed, QUARANTINE_LIMIT, start.words)
     if rollback is not None:
         rollback = replace(rollback, resume=start.resume)
     remedied = remedy(state, failed, rule, this.policy, this.now, rollback)
@@ -262,7 +262,7 @@ def _plan(this: _Failure, counted: Sequence[Limit]) -> _Plan | Refuse:
 
 
 def _pause(this: _Failure, plan: _Plan) -> Wait | None:
-    """Return the wait for a storm in the pool that the plan stays in, or for the backoff."""
+    """Return the wait for a storm in the plan's pool, or for the backoff."""
     state, failed, pool = this.state, this.failed, pool_of(plan.remedied.tried.compute)
     storm = find_hold(this.holds, HoldAct.STORM, key_of_pool(pool))
     pause = weathering(state, failed, this.policy, storm, this.now) if storm is not None else None
@@ -275,8 +275,13 @@ def _pause(this: _Failure, plan: _Plan) -> Wait | None:
 def _retry(this: _Failure, plan: _Plan, counted: Sequence[Limit]) -> Retry:
     state, failed, opened = this.state, this.failed, this.failed.opened
     rollback, resume, tried = plan.rollback, plan.start.resume, plan.remedied.tried
-    words = plan_words(state, plan.remedied, failed, resume, rollback)
-    sentences = (f"{ended_as(failed)}: {joined(counted)}.", plan.start.words, words, this.as_of)
+    words = describe_plan(state, plan.remedied, failed, resume, rollback)
+    sentences = (
+        f"{ended_as(failed)}: {format_limits(counted)}.",
+        plan.start.words,
+        words,
+        this.as_of,
+    )
     return Retry(
         decision=" ".join(filter(None, sentences)),
         debit=_debit(failed, this.rule),
@@ -292,7 +297,7 @@ def _retry(this: _Failure, plan: _Plan, counted: Sequence[Limit]) -> Retry:
             quarantines(failed, rollback.onset, resume, rollback.passed_over) if rollback else ()
         ),
         collects_first=this.rule.remedy is Remedy.COLLECT_CHECKPOINTS,
-        # What a person let pass holds for that checkpoint, until the run has one of its own after it.
+        # A person's permission covers that checkpoint, until the run has one of its own after it.
         allows_environment_change=opened.allows_environment_change and opened.resume == resume,
     )
 
@@ -340,7 +345,7 @@ def remedy(
     now: datetime,
     rollback: Rollback | None,
 ) -> Remedied | NothingToChange:
-    """Return what the next attempt runs with; what other parts do (adopt, collect) changes nothing."""
+    """Return what the next attempt runs with; adopting and collecting change nothing of it."""
     tried = tried_by(failed)
     match rule.remedy:
         case Remedy.SMALLER_MICRO_BATCH:
@@ -375,7 +380,7 @@ def remedy(
 
 
 def tried_by(attempt: AttemptState) -> Tried:
-    """Return what an attempt ran with, the nodes apart that it avoided only for a while."""
+    """Return what an attempt ran with, without the nodes that it avoided only for a while."""
     opened = attempt.opened
     return Tried(config=opened.config, compute=own_compute(opened), cadence=opened.cadence)
 

@@ -35,7 +35,7 @@ _R = TerminationReason
 class Retry:
     """Open the next attempt; everything that its `attempt_opened` holds, and what comes before it.
 
-    quarantine: a record each, in this order; what stands in the track already is not named again.
+    quarantine: a record each, in this order, without those that are in the track already.
     collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
     avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer: likewise.
     """
@@ -121,13 +121,13 @@ class Finish:
 Decision = Retry | Wait | Refuse | Finish
 
 
-# --- what a decision says -------------------------------------------------------------------------
+# --- the text of a decision -----------------------------------------------------------------------
 
 COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
 NAMED_SEQS_MAX = 10  # in its words
 
 
-def plan_words(
+def describe_plan(
     state: RunState,
     remedied: Remedied,
     failed: AttemptState,
@@ -153,7 +153,7 @@ def _why_afresh(state: RunState) -> str:
     return f"none of its {len(state.checkpoints)} checkpoints may be resumed from any more"
 
 
-def joined(counted: Sequence[Limit], *, named: bool = False) -> str:
+def format_limits(counted: Sequence[Limit], *, named: bool = False) -> str:
     """Return the limits in words. named: each with the records that it counted."""
     return "; ".join(
         f"{limit.words}{_records(limit.seqs)}" if named else limit.words for limit in counted
@@ -192,24 +192,24 @@ BRANCH_LIMIT, SNAPSHOT_LIMIT, QUARANTINE_LIMIT = "branch", "snapshot", "quaranti
 
 _UNTIL = {  # what a person does about each of these limits
     BRANCH_LIMIT: (
-        "Declare another branch (`tracks run --from RUN@STEP`): this one goes on from that checkpoint "
-        "or not at all."
+        "Declare another branch (`tracks run --from RUN@STEP`): this one can resume "
+        "only from that checkpoint."
     ),
     SNAPSHOT_LIMIT: (
-        "Give it another snapshot: `{retry_on}`; or release this one, then `{retry}` goes on."
+        "Give it another snapshot: `{retry_on}`; or release this one and resume with `{retry}`."
     ),
     QUARANTINE_LIMIT: (
-        "Declare a run that does not rest on it, or release it, and then `{retry}` goes on."
+        "Declare a run that does not rest on it, or release it and resume with `{retry}`."
     ),
 }
 
 
 def ended_as(failed: AttemptState) -> str:
-    """Return how an attempt ended, and which record says so."""
+    """Return how an attempt ended, with the number of the record."""
     return f"Attempt {failed.attempt_id} ended as {failed.reason} (record {failed.ended_seq})"
 
 
-def on_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refuse:
+def refuse_for_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refuse:
     """Refuse what a hold forbids; limit: one of the three above; why: the hold as a sentence."""
     to_do = _UNTIL[limit].format(
         retry=retry_command(state.run_id),
@@ -224,7 +224,7 @@ def on_hold(state: RunState, failed: AttemptState, limit: str, why: str) -> Refu
     )
 
 
-def too_large(
+def refuse_too_large(
     state: RunState, decision: Retry | Refuse, draft: Draft, error: RecordTooLarge
 ) -> Refuse:
     """Refuse in place of a decision whose record is too large to be stored: tried again, it would fail
@@ -242,8 +242,8 @@ def too_large(
         ),
         what_to_do=(
             f'Make {largest} smaller: `tracks retry {state.run_id} --why "…" --set KEY=VALUE` '
-            f"changes the config; `tracks run --from {state.run_id}@STEP` goes on in a new run, which "
-            "has none of what was added to this one."
+            f"changes the config; `tracks run --from {state.run_id}@STEP` continues in a new run, "
+            "which has none of what was added to this one."
         ),
         counted_seqs=decision.counted_seqs,
     )
@@ -251,9 +251,9 @@ def too_large(
 
 # --- advice ---------------------------------------------------------------------------------------
 #
-# What a person does about a refused retry: what to change, and the command that goes on with it.
+# What a person does about a refused retry: what to change, and the command that then resumes the run.
 #
-# Every command can be given as it stands, but for what nobody else can know: `…`, KEY=VALUE, SIZE,
+# Every command can be run as it is, but for what nobody else can know: `…`, KEY=VALUE, SIZE,
 # CLASS, FILE.py and SNAPSHOT. A test runs each of them.
 
 MIB = 1024**2
@@ -261,7 +261,7 @@ MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """words: what to do first, as a sentence or more; options: of the `tracks retry` that goes on."""
+    """words: what to do first, as a sentence or more; options: of the `tracks retry` that follows."""
 
     words: str
     options: str = ""
@@ -271,7 +271,7 @@ _Case = Callable[[RunState, AttemptState], Advice]
 
 
 def what_to_do(state: RunState, failed: AttemptState) -> str:
-    """Return what to change after `failed`, and the command that goes on."""
+    """Return what to change after `failed`, and the command that then resumes the run."""
     reason = failed.reason or _R.UNKNOWN
     root = _last_line(failed.ended.root_message if failed.ended else "")
     end = "" if root.endswith((".", "!", "?", "…")) else "."
@@ -279,7 +279,7 @@ def what_to_do(state: RunState, failed: AttemptState) -> str:
     found = ADVICE.get(reason, _ANYTHING)
     advice = found if isinstance(found, Advice) else found(state, failed)
     words = advice.words.replace("{run_id}", state.run_id)
-    return f"{met}{words} Then `{retry_command(state.run_id, advice.options)}` goes on."
+    return f"{met}{words} Then `{retry_command(state.run_id, advice.options)}` resumes the run."
 
 
 def retry_command(run_id: str, options: str = "") -> str:

@@ -1,6 +1,6 @@
 """The default retry policy: the table of design section 7, one row a reason.
 
-To give a reason another budget, change its row; what the fields mean stands in `policy.RetryRule`.
+To give a reason another budget, change its row; `policy.RetryRule` explains the fields.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ DEFAULT_POLICY = RetryPolicy(
         RetryRule(reason=_R.EVALUATOR_ERROR, remedy=Remedy.RETRY_EVAL, count=3),
     ),
     # What sums in another order, or draws other random numbers, makes no exact resume. Another
-    # platform, thread count or training code is said, and whoever compares losses will know why.
+    # platform, thread count or training code is reported, for whoever compares losses.
     environment=(
         EnvironmentRule(key="torch"),
         EnvironmentRule(key="cuda"),

@@ -1,8 +1,8 @@
 """Whether an attempt may resume with other libraries or code than those that wrote its checkpoint.
 
-Asked before a gang starts, so that no step is spent on a resume that could not be exact. Pure: what
-the gang will find is told by the launcher's machine, what it was by `attempt_placed`, and what matters
-by the rules of the retry policy.
+Asked before a gang starts, so that no step is spent on a resume that could not be exact. Pure: the
+launcher's machine reports what the gang will find, `attempt_placed` what it was, and the rules of the
+retry policy decide what matters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class EnvironmentRule:
     """One key of an environment whose difference refuses a resume.
 
     parts: how many leading parts of a version must be the same, None for the whole value. With 2,
-    3.11.4 → 3.12.0 is refused and 3.11.4 → 3.11.9 only said, as every key without a rule is.
+    3.11.4 → 3.12.0 is refused and 3.11.4 → 3.11.9 only reported, as every key without a rule is.
     """
 
     key: str
@@ -48,10 +48,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """refused: the differences that a rule forbids; said: those that are only told."""
+    """refused: the differences that a rule forbids; reported: those that are only shown."""
 
     refused: tuple[Difference, ...]
-    said: tuple[Difference, ...]
+    reported: tuple[Difference, ...]
 
     @property
     def is_allowed(self) -> bool:
@@ -60,7 +60,7 @@ class Judgement:
 
 
 def differences(saved: Mapping[str, Json], found: Mapping[str, Json]) -> tuple[Difference, ...]:
-    """Return what differs, by key. A key that one of the two does not tell is not compared."""
+    """Return what differs, by key. A key that one of the two lacks is not compared."""
     return tuple(
         Difference(key=key, saved=saved[key], found=found[key])
         for key in sorted(saved.keys() & found.keys())
@@ -69,16 +69,16 @@ def differences(saved: Mapping[str, Json], found: Mapping[str, Json]) -> tuple[D
 
 
 def judge(found: Sequence[Difference], rules: Sequence[EnvironmentRule]) -> Judgement:
-    """Divide differences into those that `rules` refuse and those that are only said."""
+    """Divide differences into those that `rules` refuse and those that are only reported."""
     by_key = {rule.key: rule for rule in rules}
     refused = [each for each in found if _is_refused(each, by_key.get(each.key))]
     return Judgement(
-        refused=tuple(refused), said=tuple(each for each in found if each not in refused)
+        refused=tuple(refused), reported=tuple(each for each in found if each not in refused)
     )
 
 
-def joined(found: Sequence[Difference]) -> str:
-    """Return differences in words, as one list."""
+def format_differences(found: Sequence[Difference]) -> str:
+    """Return differences as one list, separated by commas."""
     return ", ".join(each.words for each in found)
 
 

@@ -19,10 +19,10 @@ from tracks_dagster.track.states.run_state import AttemptState, CheckpointState,
 
 # --- progress -------------------------------------------------------------------------------------
 #
-# What counts as progress of a run: what refunds a debit, and begins a row of failures anew. Pure.
+# What counts as progress of a run: it refunds a debit, and ends a row of failures. Pure.
 #
 # A checkpoint is progress after a record when it was committed after it, is trusted, and is further
-# than every one that stood then. Which one is trusted is the caller's question: `is_verified`, or
+# than every one that was there then. Which one is trusted is the caller's question: `is_verified`, or
 # `may_prove_right` to see what a read would change.
 
 Trust = Callable[[CheckpointState], bool]
@@ -51,7 +51,7 @@ class Progress:
         """Whether there was progress after record `seq`.
 
         What was quarantined before `seq` sets no mark: a run that was rolled back makes progress from
-        where it went on. What was quarantined after it does: to go the same way twice is none.
+        where it resumed. What was quarantined after it does: the same way twice is no progress.
         """
         at = bisect_left(self._marks, (seq, 0))
         mark = self._marks[at - 1][1] if at else 0
@@ -64,7 +64,7 @@ class Progress:
 
 
 def _marks(checkpoints: Sequence[CheckpointState]) -> Iterator[tuple[int, int]]:
-    """Yield (seq, the greatest step that stands after that record), for each record that changes it."""
+    """Yield (seq, the greatest step after that record), for each record that changes it."""
     commits = [(c.seq, c.ref.step, True) for c in checkpoints]
     ends = [(c.quarantined_seq, c.ref.step, False) for c in checkpoints if c.quarantined_seq]
     standing: list[int] = []
@@ -88,9 +88,9 @@ def _suffix_maxima(steps: Sequence[int]) -> list[int]:
 #
 # What a run has spent on retries: debits as they count now, and which of them progress gave back.
 #
-# A debit stands in the `attempt_opened` that it paid for and is charged to the newest reading of why
-# the attempt before it ended, so that a reclassification moves it. Whether that is too much is for
-# `limits` to say.
+# A debit is in the `attempt_opened` that it paid for and is charged to the newest reading of why
+# the attempt before it ended, so that a reclassification moves it. `limits` decides whether
+# that is too much.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ DOUBLINGS_MAX = 30  # of a backoff: a second becomes 34 years
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """One limit as it stands before the next retry.
+    """One limit before the next retry.
 
     name: as `retry_refused` names it; words: what is used of it; seqs: the records counted.
     """
@@ -208,7 +208,7 @@ def limits(
 ) -> tuple[Limit, ...]:
     """Return the limits that hold for a retry after `failed`, the most particular first.
 
-    trust: which checkpoints count as progress. now: by the clock of whoever decides; one that stands
+    trust: which checkpoints count as progress. now: by the clock of whoever decides; one that is
     before the newest record lets no debit leave its window.
     """
     spent = spendings(state, policy)
@@ -270,7 +270,7 @@ def _count(
     elif count == 0:
         words = f"{rule.reason}{where} is not retried: the same attempt would end the same"
     else:
-        words = f"{used:g} of {count} retries for {rule.budget}{where} used{_window_words(rule)}"
+        words = f"{used:g} of {count} retries for {rule.budget}{where} used{_describe_window(rule)}"
     exhausted = count is not None and used + 1 > count
     return Limit(name="reason", is_exhausted=exhausted, words=words, seqs=seqs)
 
@@ -370,7 +370,7 @@ def _in_window(spent: Spent, failed: AttemptState, rule: RetryRule, now: datetim
     return abs(_last_step(failed) - _last_step(spent.failed)) <= rule.window_steps
 
 
-def _window_words(rule: RetryRule) -> str:
+def _describe_window(rule: RetryRule) -> str:
     if rule.window_s is not None:
         return f" in {rule.window_s / HOUR_S:g} hours"
     return f" in {rule.window_steps} steps" if rule.window_steps is not None else ""

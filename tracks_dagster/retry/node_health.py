@@ -77,7 +77,7 @@ UNSEEN_STRIKES = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """How one node stands at a time. strikes: those that count; others_strikes: of the other nodes.
+    """The health of one node at a time. strikes: those that count; others_strikes: of the other nodes.
 
     expected: how many strikes the node would have at the rate of the others. is_due: it is to be
     quarantined; why: that, or why not. spared_by: what keeps a node that is due out of quarantine.
@@ -126,8 +126,8 @@ def due_quarantine(state: PoolState, rule: NodeRule, now: datetime) -> DueQuaran
 
 
 def healths(state: PoolState, rule: NodeRule, now: datetime) -> list[Health]:
-    """Return how every node that a record names stands, the one struck or named first first."""
-    spared_by = _held_by(state, rule, now)
+    """Return the health of every node that a record names, in the order of their first record."""
+    spared_by = _why_spared(state, rule, now)
     counted = [_counted(node, rule, now) for node in state.nodes]
     total = sum(len(strikes) for strikes in counted)
     return [
@@ -165,8 +165,8 @@ def _health(
     exposure_s = counted[-1].body.exposure_s if counted else 0.0
     expected = _expected(counted[-1], others) if counted else 0.0
     due = _why_due(node, counted, expected, rule)
-    holding = node.quarantine_at(now)
-    is_due = due is not None and holding is None
+    current = node.quarantine_at(now)
+    is_due = due is not None and current is None
     return Health(
         node=node.node,
         strikes=counted,
@@ -207,7 +207,7 @@ def _expected(newest: Strike, others: int) -> float:
 def _why_due(
     node: NodeState, counted: Sequence[Strike], expected: float, rule: NodeRule
 ) -> str | None:
-    """Say why the node is to be quarantined, or None. Old strikes alone do not bring it back."""
+    """Return why the node is to be quarantined, or None. Old strikes alone do not bring it back."""
     since = node.quarantines[-1].seq if node.quarantines else -1
     fresh = [strike for strike in counted if strike.seq > since]
     if rule.strikes is None or not fresh:
@@ -226,12 +226,12 @@ def _why_due(
 
 def _named(strikes: Sequence[Strike]) -> str:
     newest = strikes[-3:]
-    told = ", ".join(
+    named = ", ".join(
         f"{s.body.reason} of {s.body.run_id}/a{s.body.attempt_id:02d} (record {s.seq})"
         for s in newest
     )
     more = len(strikes) - len(newest)
-    return f"{told} and {more} before" if more > 0 else told
+    return f"{named} and {more} before" if more > 0 else named
 
 
 def _earlier_count(node: NodeState, rule: NodeRule, now: datetime) -> int:
@@ -243,8 +243,8 @@ def _earlier_count(node: NodeState, rule: NodeRule, now: datetime) -> int:
     )
 
 
-def _held_by(state: PoolState, rule: NodeRule, now: datetime) -> str | None:
-    """Say why no further node may be quarantined by the rule, or None."""
+def _why_spared(state: PoolState, rule: NodeRule, now: datetime) -> str | None:
+    """Return why no further node may be quarantined by the rule, or None."""
     nodes = node_count(state, rule, now)
     allowed = min(int(rule.share * nodes + 1e-9), QUARANTINED_MAX)
     gone = len(state.quarantined_at(now))

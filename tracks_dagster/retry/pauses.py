@@ -1,6 +1,6 @@
-"""Why a retry that may be made is not made yet: its backoff, a storm in its pool, an unread checkpoint.
+"""Why an allowed retry has to wait: its backoff, a storm in its pool, an unread checkpoint.
 
-Each is bounded or names what ends it. Whether a retry may be made at all is for `limits` to say.
+Each pause is bounded or names what ends it. `limits` decides whether a retry is allowed at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ AHEAD_S_MAX = 600.0  # an end that lies further ahead was written by a clock tha
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pause:
-    """A pause that is not over. alert: what a person should be told, once; None: told already."""
+    """A pause that is not over. alert: for a person, once; None when it was raised before."""
 
     why: str
     until: datetime
@@ -65,24 +65,24 @@ def backing_off(
 
 
 def _retry_storm(state: RunState, policy: RetryPolicy) -> Alert | None:
-    """Return what to tell a person of a run that is retried again and again and gets nowhere.
+    """Return the alert about a run that is retried again and again without progress, or None.
 
     From as many retries on as ends in a pool are a storm; again each time that they have doubled.
     """
     dead, ends = fruitless(state, policy), policy.storm.ends
     if ends is None or len(dead) < ends:
         return None
-    told = [
+    reported = [
         alert.body.data.get("retries", 0)
         for alert in state.alerts
         if alert.body.rule == ALERT_RETRY_STORM and alert.seq > dead[0].seq
     ]
-    if told and len(dead) < 2 * max(told):
+    if reported and len(dead) < 2 * max(reported):
         return None
     reasons = ", ".join(sorted({str(spent.failed.reason) for spent in dead}))
     text = (
         f"{len(dead)} retries in a row without a step of progress, since {format_time(dead[0].at)} "
-        f"({reasons}). They go on, as their limits allow: `tracks explain {state.run_id} --full` tells "
+        f"({reasons}). They continue within their limits: `tracks explain {state.run_id} --full` shows "
         f'what they have in common, `tracks stop {state.run_id} --why "…"` ends them.'
     )
     return Alert(rule=ALERT_RETRY_STORM, text=text, data={"retries": len(dead)})
@@ -104,7 +104,7 @@ def weathering(
     )
     data = {"pool": storm.name, "latest_at": latest}
     alert = Alert(rule=ALERT_POOL_STORM, text=why[0].upper() + why[1:], data=data)
-    return Pause(why=why, until=until, alert=None if _is_told(state, failed) else alert)
+    return Pause(why=why, until=until, alert=None if _was_alerted(state, failed) else alert)
 
 
 def unproven(
@@ -132,6 +132,6 @@ def _is_far_ahead(failed: AttemptState, now: datetime) -> bool:
     return _ended_at(failed) > now + timedelta(seconds=AHEAD_S_MAX)
 
 
-def _is_told(state: RunState, failed: AttemptState) -> bool:
+def _was_alerted(state: RunState, failed: AttemptState) -> bool:
     since = failed.ended_seq or 0
     return any(a.body.rule == ALERT_POOL_STORM and a.seq > since for a in state.alerts)

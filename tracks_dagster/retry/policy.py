@@ -1,7 +1,7 @@
 """What a retry policy is: one row a termination reason, the limits over all, and which sensor decides.
 
-The numbers stand in `default_policy`. Nothing here decides: `decide` applies a policy to a run's
-history, `remediation` makes the changes that its rows name.
+`default_policy` has the numbers. Nothing here decides: `decide` applies a policy to a run's history,
+`remediation` makes the changes that its rows name.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RetryPolicy:
     other_pools: pool → the one to try when nothing starts in it. A launcher's own, which has no name,
     is "<launcher>/<device class>".
     environment: which differences between the libraries that wrote a checkpoint and those of the gang
-    that would resume from it refuse the resume; all others are only said.
+    that would resume from it refuse the resume; all others are only reported.
     storm: when the retries in a pool pause. nodes: what strikes a node, and when it is quarantined.
     """
 
@@ -221,7 +221,7 @@ _SENSORS = {reason: sensor for sensor, reasons in _REASONS.items() for reason in
 
 
 def _problem(rule: RetryRule) -> str | None:
-    """Say what is wrong with a row, or None."""
+    """Return what is wrong with a row, or None."""
     counts = (rule.count, rule.count_before_first_step, rule.other_node_from)
     spans = (rule.window_s, rule.window_steps, rule.time_s, rule.other_node_window_s)
     if any(count is not None and count < 0 for count in counts) or rule.other_node_from == 0:
@@ -242,7 +242,7 @@ def _problem(rule: RetryRule) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleLine:
-    """One row in words. is_changed: whether it differs from the base that it was compared with."""
+    """One row as text. is_changed: whether it differs from the base."""
 
     reason: str
     budget: str

@@ -1,7 +1,7 @@
-"""What a retry changes: each remedy as a function from what was tried to what is tried next.
+"""The changes that a retry makes: each remedy is a function from what was tried to what is tried next.
 
 Only keys that the config or the compute request really has are changed. Where nothing is left to
-change, the function says why, and the retry is refused: the same attempt again would end the same.
+change, the function returns why, and the retry is refused: the same attempt would end the same.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ def give_more_memory(
 
 
 def leave_node(tried: Tried, placed: AttemptPlaced | None, blamed: str | None = None) -> Remedied:
-    """Return `tried` on another node, where that can be said: in a cluster, of one node.
+    """Return `tried` on another node, where that is possible: in a cluster, for one node.
 
-    blamed: the node that failed first, of a gang on several; without it only a gang on one node tells
+    blamed: the node that failed first, of a gang on several; without it only a gang on one node shows
     which one is to blame. A local gang has one machine and stays on it.
     """
     nodes = set(nodes_of(placed)) if placed else set()
@@ -281,7 +281,7 @@ def _smaller_micro_batch(tried: Tried) -> Remedied | None:
 
 
 def _no_more_memory(compute: ComputeRequest, declared: ComputeRequest, growth_max: float) -> str:
-    """Say why no more host memory can be given, and what a person can do."""
+    """Return why no more host memory can be given, and what a person can do."""
     workers = "there are no loader workers to take away"
     if compute.memory_bytes is None or declared.memory_bytes is None:
         return (

@@ -3,7 +3,7 @@
 Rollback k resumes from the 2^(k-1)-th newest checkpoint before the onset: the 1st, 2nd, 4th. Every
 checkpoint from the onset on, and every one between, is quarantined first, a record each, and only then
 is the attempt opened. A crash between two of these records changes nothing: the plan counts the
-checkpoints as they stood when the attempt ended, so the next tick comes to the same one and goes on.
+checkpoints as they were when the attempt ended, so the next tick makes the same plan and continues it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Rollback:
 
     number: of this rollback among those in a row without progress, 1-based. onset: the step at which
     the numbers went wrong; None where nobody can tell. resume: None begins afresh. passed_over: all,
-    newest first, those that an earlier tick quarantined as well. words: what it says in the decision.
+    newest first, those that an earlier tick quarantined as well. words: its part of the decision.
     """
 
     number: int
@@ -60,7 +60,7 @@ class Rollback:
 
     @property
     def seqs(self) -> tuple[int, ...]:
-        """The quarantines that stand in the track already."""
+        """The quarantines that are in the track already."""
         return tuple(c.quarantined_seq for c in self.passed_over if c.quarantined_seq is not None)
 
 
@@ -113,10 +113,10 @@ def plan_rollback(
     words = " ".join(
         part
         for part in (
-            _began(onset),
+            _describe_onset(onset),
             how,
-            _named(passed_over),
-            _tells(number, failed, onset, row, rule),
+            _describe_passed_over(passed_over),
+            _describe_test(number, failed, onset, row, rule),
         )
         if part
     )
@@ -159,9 +159,9 @@ def from_onset_on(
 def as_counted(state: RunState, failed: AttemptState, rule: RetryRule) -> RunState:
     """Return `state` as the limits count it: neither before nor after the rollback's own quarantines.
 
-    What was saved from the onset on is no progress, whether its quarantine stands in the track yet or
-    not; what was read and right, and only the rollback passes over, is progress until the next attempt
-    is opened. What a read found corrupt since stays quarantined.
+    What was saved from the onset on is no progress, whether its quarantine is in the track yet or not.
+    What was read and right, and only the rollback passes over, is progress until the next attempt is
+    opened. What a read found corrupt since stays quarantined.
     """
     if not rolls_back(rule):
         return state
@@ -189,7 +189,7 @@ def _at_end(
 def _row(state: RunState, policy: RetryPolicy) -> list[Spent]:
     """Return the rollbacks after which no step past the onset was saved, for either reason.
 
-    A save counts before it was read: what it tells is only that the run came past the onset.
+    A save counts before it was read: it only shows that the run came past the onset.
     """
     progress = Progress(state.checkpoints, may_prove_right)
     return [
@@ -277,13 +277,13 @@ def _is_passed_over(
     return is_newer or ref.step > target.step
 
 
-def _began(onset: int | None) -> str:
+def _describe_onset(onset: int | None) -> str:
     if onset is None:
         return "It is not known at which step it began."
     return f"Its numbers went wrong at step {onset}."
 
 
-def _named(passed_over: Sequence[CheckpointState]) -> str:
+def _describe_passed_over(passed_over: Sequence[CheckpointState]) -> str:
     if not passed_over:
         return ""
     steps = [f"{c.ref.step} (attempt {c.ref.attempt_id})" for c in passed_over[:STEPS_NAMED_MAX]]
@@ -292,10 +292,10 @@ def _named(passed_over: Sequence[CheckpointState]) -> str:
     return f"Quarantined on the way: step {listed}."
 
 
-def _tells(
+def _describe_test(
     number: int, failed: AttemptState, onset: int | None, row: Sequence[Spent], rule: RetryRule
 ) -> str:
-    """Say what this rollback will show, or what the one before it has shown."""
+    """Describe what this rollback will show, or what the one before it has shown."""
     if rule.remedy is Remedy.ROLL_BACK_ELSEWHERE:
         return "The losses of the steps that it repeats are compared with those that it ran before."
     if number == 1:

@@ -19,7 +19,7 @@ from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Decision, Refuse, Retry
 from tracks_dagster.retry.policy import HOUR_S, RetryPolicy
-from tracks_dagster.simulation.outcome import Outcome, added
+from tracks_dagster.simulation.outcome import Outcome, sum_outcomes
 from tracks_dagster.simulation.play import Decider, Pacer, Scenario, simulate
 from tracks_dagster.simulation.tracks import SimulatedRun
 from tracks_dagster.simulation.world import Start
@@ -88,7 +88,7 @@ def compare(
             Row(
                 policy=choice.policy,
                 cadence=choice.cadence,
-                outcome=added("all", runs),
+                outcome=sum_outcomes("all", runs),
                 runs=runs,
                 best_shares=shares if has_best else None,
             )

@@ -239,7 +239,7 @@ class PastAttempt:
 
     held_s: how long it held its devices; restart_s: of these until it had restored, None when it
     never had. steps, kept_steps: that it ran, and that its run still rests on. saved_at_end: whether
-    it saved when it was told to end.
+    it saved on the notice of its end.
     """
 
     cause: str

@@ -1,4 +1,4 @@
-"""What a simulated run came to: every second in one bucket, every wasted one with a reason.
+"""The outcome of a simulated run: every second in one bucket, every wasted one with a reason.
 
 ETTR, the effective training time ratio, is the time spent on steps that the run rests on in the end,
 over all the time that it could have run: Kokolis et al., "Revisiting Reliability in Large-Scale
@@ -25,10 +25,10 @@ DONE = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 
 
 @dataclass(slots=True, kw_only=True)
-class Toll:
-    """What a simulation adds up while it goes on. refused: reason and limit, in order."""
+class Totals:
+    """What a simulation adds up on its way. refused: reason and limit, in order."""
 
-    played: list[Played] = field(default_factory=list)
+    played: list[PlayedAttempt] = field(default_factory=list)
     down_s: float = 0.0
     waiting_s: float = 0.0
     given_up_s: float = 0.0
@@ -80,19 +80,19 @@ def outcome(
     name: str,
     *,
     devices: int,
-    toll: Toll,
+    totals: Totals,
     steps: Sequence[StepAccount],
     step_s: float,
     wall_s: float,
 ) -> Outcome:
-    """Return what a run came to. steps: the account of every attempt, oldest first."""
+    """Return the outcome of a run. steps: the account of every attempt, oldest first."""
     accounts = {account.attempt_id: account for account in steps}
     wasted: defaultdict[str, float] = defaultdict(float)
     ends: Counter[str] = Counter()
     blamed = FIRST_START
     kept_s = lost_s = 0.0
     # Only the newest attempt may not have started, so the two lists begin alike.
-    for played, attempt_id in zip(toll.played, sorted(accounts), strict=False):
+    for played, attempt_id in zip(totals.played, sorted(accounts), strict=False):
         kept_now_s = accounts[attempt_id].kept * step_s
         lost_now_s = played.stepped_s - kept_now_s + played.cut_s
         wasted[blamed] += played.restart_s * devices
@@ -102,29 +102,29 @@ def outcome(
         if lost_now_s > 0:
             wasted[blamed] += lost_now_s * devices
         kept_s, lost_s = kept_s + kept_now_s, lost_s + lost_now_s
-    ran_s = sum(p.restart_s + p.stepped_s + p.saving_s + p.cut_s for p in toll.played)
-    newest = toll.played[-1].end if toll.played else None
+    ran_s = sum(p.restart_s + p.stepped_s + p.saving_s + p.cut_s for p in totals.played)
+    newest = totals.played[-1].end if totals.played else None
     return Outcome(
         name=name,
         wall_s=wall_s,
         kept_s=kept_s,
         lost_s=lost_s,
-        saving_s=sum(p.saving_s for p in toll.played),
-        restart_s=sum(p.restart_s for p in toll.played),
-        waiting_s=toll.waiting_s,
-        down_s=toll.down_s,
-        given_up_s=toll.given_up_s,
+        saving_s=sum(p.saving_s for p in totals.played),
+        restart_s=sum(p.restart_s for p in totals.played),
+        waiting_s=totals.waiting_s,
+        down_s=totals.down_s,
+        given_up_s=totals.given_up_s,
         device_s=ran_s * devices,
         kept_device_s=kept_s * devices,
         wasted=dict(wasted),
         ends=dict(ends),
-        attempts=len(toll.played),
-        refused=tuple(toll.refused),
+        attempts=len(totals.played),
+        refused=tuple(totals.refused),
         complete=int(newest is not None and newest.reason in DONE),
     )
 
 
-def added(name: str, outcomes: Iterable[Outcome]) -> Outcome:
+def sum_outcomes(name: str, outcomes: Iterable[Outcome]) -> Outcome:
     """Return several runs as one: seconds, attempts and waste add up."""
     each = list(outcomes)
     wasted: defaultdict[str, float] = defaultdict(float)
@@ -164,7 +164,7 @@ SAVES_MAX = 1_000_000  # of one attempt: a day of one save a step of 0.1 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Played:
+class PlayedAttempt:
     """How an attempt went. Seconds from its launch on; they add up to `until_s - launch.at_s`.
 
     end: what ended it, None where the simulated time was over first. last_step: the last that it
@@ -192,7 +192,7 @@ def play(
     *,
     steps: int | None,
     horizon_s: float,
-) -> Played:
+) -> PlayedAttempt:
     """Return what the attempt does from its launch until the first of `ends`, or all `steps`.
 
     One that has all its steps saves and completes. horizon_s: when the simulated time is over.
@@ -250,7 +250,7 @@ class _Attempt:
         self.is_over = not self._restored
 
     def walk(self, target: int, notice_s: float) -> None:
-        """Go on to step `target`, or as far as there is time; when told, to the end of the step."""
+        """Go on to step `target`, or as far as there is time; on a notice, to the end of the step."""
         if self.is_over:
             return
         step_s = self._costs.step_s
@@ -274,9 +274,9 @@ class _Attempt:
         self._saving_s += self._costs.blocking_s
         self._commits.append((self.step, done_s))
 
-    def played(self, end: End | None, *, until_s: float) -> Played:
+    def played(self, end: End | None, *, until_s: float) -> PlayedAttempt:
         """Return how it went; it keeps its machines until `until_s`."""
-        return Played(
+        return PlayedAttempt(
             end=end,
             until_s=until_s,
             last_step=self.step if self.step > self._from else None,

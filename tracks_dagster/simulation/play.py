@@ -1,7 +1,7 @@
-"""A training run in simulated time, under a policy and a cadence: what `decide` would have made of it.
+"""Plays a training run in simulated time, under a policy and a cadence.
 
-The run is a real `RunState`, folded from real records, and the policy is asked as a sensor asks it;
-what follows on its answer is what `attempts.effects.retry` would write. Nothing sleeps and
+The run is a real `RunState`, folded from real records. The policy is asked as a sensor asks it, and
+its answer becomes the record that `attempts.effects.retry` would write. Nothing sleeps and
 nothing is drawn: chance is in the world alone. Times are seconds since the simulation began.
 """
 
@@ -16,7 +16,7 @@ from datetime import datetime
 from tracks_dagster.checkpoints.cadence import Exposure
 from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.decision import Decision, Refuse, Retry
-from tracks_dagster.simulation.outcome import DONE, Outcome, Played, Toll, outcome, play
+from tracks_dagster.simulation.outcome import DONE, Outcome, PlayedAttempt, Totals, outcome, play
 from tracks_dagster.simulation.tracks import (
     BY,
     COMMITS_RECORDED_MAX,
@@ -69,7 +69,7 @@ class _Simulation:
         self._pacer = pacer
         self._world = scenario.world()
         self._run = SimulatedRun(scenario.job)
-        self._toll = Toll()
+        self._totals = Totals()
         self._met: Counter[str] = Counter()
         self._exposures: list[Exposure] = []
         self._now_s = 0.0
@@ -85,14 +85,14 @@ class _Simulation:
                 return self._settled(None)
         raise AssertionError(f"{self._scenario.name}: {ATTEMPTS_MAX} attempts and no end.")
 
-    def _play(self) -> Played | None:
+    def _play(self) -> PlayedAttempt | None:
         """Play the open attempt; None when it never starts."""
         horizon_s, costs = self._scenario.horizon_s, self._scenario.costs
         attempt = self._run.newest
         launch = self._world.launch(attempt.attempt_id, self._now_s, attempt.opened.compute)
         if launch is None:
             return None
-        self._toll.down_s += min(launch.at_s, horizon_s) - self._now_s
+        self._totals.down_s += min(launch.at_s, horizon_s) - self._now_s
         self._now_s = min(launch.at_s, horizon_s)
         if launch.at_s >= horizon_s:
             return None
@@ -112,11 +112,11 @@ class _Simulation:
             horizon_s=horizon_s,
         )
         self._record(launch, played)
-        self._toll.played.append(played)
+        self._totals.played.append(played)
         self._now_s = played.until_s
         return played
 
-    def _record(self, launch: Launch, played: Played) -> None:
+    def _record(self, launch: Launch, played: PlayedAttempt) -> None:
         """Append what the attempt's gang, and then its supervisor, would have appended."""
         run, costs = self._run, self._scenario.costs
         run.start(launch)
@@ -143,13 +143,13 @@ class _Simulation:
         if isinstance(decision, Refuse):
             refused, number = decision.refused(decided_by=BY), self._run.newest.attempt_id
             self._run.add(Kind.RETRY_REFUSED, refused, self._now_s, number)
-            self._toll.refused.append(f"{decision.reason}: {decision.limit}")
+            self._totals.refused.append(f"{decision.reason}: {decision.limit}")
         if opens_s is None:
             self._now_s = ended_s if math.isinf(horizon_s) else horizon_s
-            self._toll.given_up_s += self._now_s - ended_s
+            self._totals.given_up_s += self._now_s - ended_s
             return False
         self._now_s = min(opens_s, horizon_s)
-        self._toll.waiting_s += self._now_s - ended_s
+        self._totals.waiting_s += self._now_s - ended_s
         if opens_s >= horizon_s:
             return False
         if isinstance(decision, Retry):
@@ -160,7 +160,7 @@ class _Simulation:
         return True
 
     def _decide(self) -> Decision:
-        """Ask until the answer is no wait any more, or one for a person; do what it asks for first."""
+        """Ask until the answer is final or needs a person; do its quarantines and reads first."""
         run = self._run
         for _ in range(DECISIONS_MAX):
             decision = self._decider(run.state, at(self._now_s))
@@ -178,14 +178,14 @@ class _Simulation:
                 return decision
         raise AssertionError(f"{self._scenario.name}: {DECISIONS_MAX} decisions on one end.")
 
-    def _settled(self, newest: Played | None) -> Outcome:
+    def _settled(self, newest: PlayedAttempt | None) -> Outcome:
         """Return the outcome, with the steps that the run rests on in the end.
 
         newest: how the newest attempt went, unless it ended or never started.
         """
         scenario, last = self._scenario, self._run.newest
         if not last.is_open and last.reason not in DONE:
-            # What nobody goes on with is kept as far as somebody could go on with it.
+            # What nobody resumes is kept as far as somebody could resume it.
             self._run.open_again(cause="never", why="It is given up.", time_s=self._now_s)
         last_steps = {}
         if newest is not None and newest.last_step is not None:
@@ -193,7 +193,7 @@ class _Simulation:
         return outcome(
             scenario.name,
             devices=scenario.job.devices,
-            toll=self._toll,
+            totals=self._totals,
             steps=kept_and_lost(self._run.state, last_steps),
             step_s=scenario.costs.step_s,
             wall_s=self._now_s,

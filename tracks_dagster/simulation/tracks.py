@@ -1,8 +1,8 @@
-"""The track of a simulated run: real bodies, folded as a real track is, so that `decide` sees in a
-simulation what it would see in life. Nothing is stored, and no record is hashed.
+"""The track of a simulated run: real bodies, folded as a real track is. Nothing is stored or hashed.
 
-Of an attempt's commits only the newest are recorded, and old ones are forgotten again: `decide` asks
-whether a run came further and how far it can go back, which those that are left tell.
+So `decide` sees in a simulation what it would see in life. Of an attempt's commits only the newest are
+recorded, and old ones are forgotten again: they are enough for `decide`, which asks whether a run came
+further and how far it can go back.
 """
 
 from __future__ import annotations

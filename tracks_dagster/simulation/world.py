@@ -1,4 +1,4 @@
-"""What a simulated run lives in: when a gang may start, on which node, and what ends it.
+"""The world of a simulated run: when a gang may start, on which node, and what ends it.
 
 A world knows nothing of policies. The same world gives every policy the same interruptions at the
 same times, so that two outcomes differ by what the policies decided and by nothing else. Times are
@@ -64,7 +64,7 @@ class End:
     """One thing that would end an attempt: at a time, or as soon as it tries a step.
 
     at_s, step: one of them is given. A step is tried and not finished. grace_s: how long before
-    `at_s` the gang is told, so that it can finish its step and save. message: the root message.
+    `at_s` the gang gets a notice, so that it can finish its step and save. message: the root message.
     blamed_node: the node that failed, where somebody could tell. fingerprint: of a failure that
     really was; None: it is made of the message and what was tried.
     """

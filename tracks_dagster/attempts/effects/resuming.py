@@ -33,7 +33,7 @@ from tracks_dagster.retry.environments import (
     EnvironmentRule,
     Judgement,
     differences,
-    joined,
+    format_differences,
     judge,
 )
 from tracks_dagster.track.bodies import AttemptPlaced, Note
@@ -102,7 +102,7 @@ class _Compared:
 
     @property
     def differences(self) -> tuple[Difference, ...]:
-        return (*self.judgement.refused, *self.judgement.said)
+        return (*self.judgement.refused, *self.judgement.reported)
 
 
 def _in_quarantine(tracks: Tracks, state: RunState, attempt: AttemptState) -> Condition | None:
@@ -179,9 +179,9 @@ def _judge(
 def _describe_refusal(state: RunState, refused: _Compared) -> str:
     which = ", which it would fall back to from a corrupt one," if refused.is_fallback else ""
     return (
-        f"{joined(refused.judgement.refused)}: {_named(refused.ref)}{which} was saved with other "
-        "libraries than the gang would get, so none was started. Install those again, or allow it "
-        f'with `tracks retry {state.run_id} --why "…" --allow-environment-change`.'
+        f"{format_differences(refused.judgement.refused)}: {_named(refused.ref)}{which} was saved "
+        "with other libraries than the gang would get, so none was started. Install those again, "
+        f'or allow it with `tracks retry {state.run_id} --why "…" --allow-environment-change`.'
     )
 
 
@@ -193,7 +193,7 @@ def _note(state: RunState, attempt: AttemptState, differing: Sequence[_Compared]
     for each in differing[:NAMED_MAX]:
         verb = "From a corrupt one it may fall back to" if each.is_fallback else "Resumes"
         allowed = f", allowed by {attempt.opened.decided_by}" if each.is_refused else ""
-        words = joined(each.differences)
+        words = format_differences(each.differences)
         sentences.append(f"{verb} {_named(each.ref)} in another environment{allowed}: {words}.")
     return Note(
         by=NOTE_BY,

@@ -29,7 +29,7 @@ from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.decide import decide
-from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, too_large
+from tracks_dagster.retry.decision import Decision, Finish, Refuse, Retry, refuse_too_large
 from tracks_dagster.retry.effects.due import runs_between_attempts
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.policy import reasons_of
@@ -168,7 +168,7 @@ class Retries:
         except RecordTooLarge as error:
             if isinstance(decision, Finish):
                 raise
-            decision = too_large(state, decision, draft, error)
+            decision = refuse_too_large(state, decision, draft, error)
             draft = self._draft(state, world, decision)
         why = decision.why if isinstance(decision, Finish) else decision.decision
         return Append(draft=draft, what=_WHAT[draft.kind], why=why)

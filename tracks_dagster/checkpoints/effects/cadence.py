@@ -1,8 +1,8 @@
 """Measure what a run's saves cost and how often its pool interrupts, and advise how often to save.
 
-What a save and a step of the run cost comes from its track and its journals; how often the pool (a
-launcher and a device class) interrupts comes from the ledger, over the attempts of all runs. Numbers
-only: nothing is written, and whether to follow the advice is a person's decision.
+The cost of a save and of a step comes from the run's track and its journals. How often the pool (a
+launcher and a device class) interrupts comes from the ledger, over the attempts of all runs. Nothing is
+written: whether to follow the advice is a person's decision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which committed checkpoints Dagster's UI has not been told of yet, and what it shows of each.
+"""Reports each committed checkpoint to Dagster's UI once, with what the page shows of it.
 
-A checkpoint is real because its record stands in the track; telling Dagster comes after, so that a
-report which is lost or repeated changes nothing but a page.
+A checkpoint is real because its record is in the track. The report comes after, so one that is lost or
+repeated changes nothing but a page.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from tracks_dagster.checkpoints.effects.pins import branch_of
+from tracks_dagster.checkpoints.effects.pins import pin_of_branch
 from tracks_dagster.checkpoints.effects.retention import Collected, collect
 from tracks_dagster.checkpoints.effects.verification import (
     Verified,
@@ -110,7 +110,7 @@ def due_runs(tracks: Tracks, ledger: Ledger) -> list[str]:
     for its deletion or for a branch. What a person lets go of later is collected by hand.
     """
     now = tracks.now()
-    rows = ledger.query(_RUNS, {"branch_pin": f'%"{branch_of("")}%'})
+    rows = ledger.query(_RUNS, {"branch_pin": f'%"{pin_of_branch("")}%'})
     since = now - timedelta(seconds=FINISHED_S_MAX)
     run_ids = [
         row["run_id"]

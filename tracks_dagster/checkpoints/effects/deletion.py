@@ -1,7 +1,7 @@
 """Remove the bytes of checkpoints whose deletion is decided: the record first, then the bytes.
 
 Chunks go before the manifest: as long as the manifest is there, some bytes may be, and the next pass
-goes on. Everything is idempotent, so two collectors and a crash between any two calls do no harm.
+continues. Everything is idempotent, so two collectors and a crash between any two calls do no harm.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def decide_deletion(
     now: datetime,
     ignores_grace: bool = False,
 ) -> bool:
-    """Append the decision if the run's state still asks for exactly this; True when it stands.
+    """Append the decision if the run's state still asks for exactly this; True when it was appended.
 
     named: as `plan_deletions` takes it, less what was deleted since; ignores_grace: as there. A commit
     or a pin in between makes another deletion of it, or none: then nothing is appended, and the caller
@@ -56,9 +56,9 @@ def decide_deletion(
 def finish_deletions(
     store: ObjectStore, state: RunState, has_time: Callable[[], bool] = lambda: True
 ) -> tuple[str, ...]:
-    """Remove what decided deletions left, of a crashed pass or of this one; say which have to wait.
+    """Remove what decided deletions left, of a crashed pass or of this one; return which have to wait.
 
-    No further one is begun once `has_time` says no. A chunk that is there again after a power loss,
+    No further one is begun once `has_time` is false. A chunk that is there again after a power loss,
     without its manifest, goes as a leftover. Raises StoreUnavailable.
     """
     deleted = [c for c in state.checkpoints if c.deleted]
@@ -84,7 +84,7 @@ def unnamed_lists(store: ObjectStore, state: RunState, now: datetime) -> list[st
     """Return the keys of lists that no record names and that no collector is about to name.
 
     A list is stored just before the record that names it, so one of now may belong to a collector
-    that is between the two. The key tells when; a day later that collector was killed or lost its
+    that is between the two. The key has the time; a day later that collector was killed or lost its
     place. Were it only asleep, and woke, its record would name a list that is gone: `finish_deletions`
     says so, and the bytes go as leftovers.
     """
@@ -151,7 +151,7 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
 # For that reason listing is allowed here: it decides nothing about a committed checkpoint.
 
 ATTEMPTS_MAX = 50  # newest ended attempts that are looked through in one pass
-KEYS_MAX = 10_000  # removed in one pass; the next one goes on
+KEYS_MAX = 10_000  # removed in one pass; the next one continues
 
 
 def leftover_keys(store: ObjectStore, state: RunState) -> list[str]:
@@ -230,6 +230,6 @@ class Manifests:
         except CheckpointCorrupt as error:
             self._unreadable.add(ref.manifest_sha256)
             if checkpoint.is_resumable:
-                told = quarantine(self._tracks, ref, str(error), by=self._by)
-                if told.seq is not None:
-                    self.corrupt.append(told)
+                quarantined = quarantine(self._tracks, ref, str(error), by=self._by)
+                if quarantined.seq is not None:
+                    self.corrupt.append(quarantined)

@@ -1,7 +1,6 @@
-"""Pins: who holds a checkpoint by a record of their own, a person or a run that branched from it.
+"""Pins: a person, or a run that branched from it, keeps a checkpoint by a record of their own.
 
-Evals and promotions need none: what the track says of them holds the checkpoint
-(`track.states.protection`).
+Evals and promotions need none: their own records keep the checkpoint (`track.states.protection`).
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ UNDECLARED_BRANCH_S_MAX = 24 * 3600.0  # a command that pins for a branch declar
 _BRANCH = "branch:"
 
 
-def hold_of(person: str) -> str:
+def pin_of_person(person: str) -> str:
     """Return the pin of a person."""
     return f"hold:{person}"
 
 
-def branch_of(run_id: str) -> str:
+def pin_of_branch(run_id: str) -> str:
     """Return the pin of a run that branches."""
     return f"{_BRANCH}{run_id}"
 
@@ -48,14 +47,14 @@ def pin_source(tracks: Tracks, ref: CheckpointRef, run_id: str, *, by: str) -> N
     Idempotent. A pin that a killed command left long ago is recorded anew: a pass that is about to
     release it loses its place in the track. Raises InvalidInput as `pin` does.
     """
-    holder = branch_of(run_id)
+    holder = pin_of_branch(run_id)
     at = _pinned_at(tracks, ref.run_id).get((ref.manifest_sha256, holder))
     age = tracks.now() - at if at is not None else timedelta(0)
     is_fresh = age < timedelta(seconds=UNDECLARED_BRANCH_S_MAX / 2)
     _pin(tracks, ref, holder=holder, by=by, why=f"{run_id} branches from it.", is_fresh=is_fresh)
 
 
-def find_held(
+def find_pinned(
     state: RunState, step: int, *, holder: str, attempt_id: int | None = None
 ) -> CheckpointRef:
     """Return the newest checkpoint of `step` that `holder` holds, a quarantined one too.
@@ -69,7 +68,7 @@ def find_held(
     ]
     held = [c.ref for c in there if holder in c.pins]
     if not held and there:
-        raise InvalidInput(_not_held(state, there[-1], holder))
+        raise InvalidInput(_not_pinned(state, there[-1], holder))
     if not held:
         steps = ", ".join(str(c.ref.step) for c in state.checkpoints if not c.deleted) or "none"
         raise UnknownRun(f"{state.run_id} has no checkpoint of step {step}; it has: {steps}.")
@@ -86,7 +85,7 @@ def unpin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str)
     def choose(state: RunState | None) -> Draft | None:
         checkpoint = _committed(state, ref)
         if holder not in checkpoint.pins:
-            raise InvalidInput(_not_held(state, checkpoint, holder))
+            raise InvalidInput(_not_pinned(state, checkpoint, holder))
         return _draft(tracks, Kind.CHECKPOINT_UNPINNED, ref, holder, by, why)
 
     _check_branch(tracks, holder)
@@ -138,7 +137,7 @@ def _pinned_at(tracks: Tracks, run_id: str) -> dict[tuple[str, str], datetime]:
 def _pin(
     tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str, is_fresh: bool
 ) -> Record | None:
-    """Pin; is_fresh: a pin that stands is good enough."""
+    """Pin; is_fresh: an existing pin is good enough."""
 
     def choose(state: RunState | None) -> Draft | None:
         lost = loss(state, ref)
@@ -153,7 +152,7 @@ def _pin(
 
 
 def _why_not_needed(tracks: Tracks, holder: str, pinned_at: datetime | None) -> str | None:
-    """Say why a branch needs its pin no longer; None where it needs it."""
+    """Return why a branch needs its pin no longer; None where it needs it."""
     branch = tracks.find_run(holder.removeprefix(_BRANCH))
     if branch is not None:
         return f"{branch.run_id} is finished." if branch.finished is not None else None
@@ -183,7 +182,7 @@ def _committed(state: RunState | None, ref: CheckpointRef) -> CheckpointState:
     return checkpoint
 
 
-def _not_held(state: RunState | None, checkpoint: CheckpointState, holder: str) -> str:
+def _not_pinned(state: RunState | None, checkpoint: CheckpointState, holder: str) -> str:
     held = ", ".join(pins_of(state, checkpoint)) if state is not None else ""
     return (
         f"{holder} does not hold step {checkpoint.ref.step} of {checkpoint.ref.run_id}; it is held "

@@ -1,7 +1,7 @@
-"""Read checkpoints in full and record what came of it: verified, or quarantined.
+"""Read checkpoints in full and record the result: verified, or quarantined.
 
-A quarantine stands in the track before anybody could resume from the damaged bytes, and says what
-was found, where, and which checkpoint a resume takes instead.
+A quarantine is in the track before anybody could resume from the damaged bytes. It names what was
+found, where, and which checkpoint a resume takes instead.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ WHY_CHARACTERS_MAX = 4000  # of a quarantine: a record is at most 16 KiB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What reading one checkpoint in full came to.
+    """The result of reading one checkpoint in full.
 
     total_bytes: None when it is corrupt, or was deleted while it was read.
     problem: None when every byte was right, else the object, the hash expected and the hash found.
     fallback: what a resume takes instead of a corrupt one; None when nothing is left.
-    seq: the record that says so; None when it was quarantined or deleted in the meantime.
+    seq: of the record of it; None when it was quarantined or deleted in the meantime.
     """
 
     ref: CheckpointRef
@@ -53,7 +53,7 @@ def verify(tracks: Tracks, reader: CheckpointReader, ref: CheckpointRef, *, by: 
     """Read every byte of a committed checkpoint and record the result.
 
     Reads whatever was recorded before: bytes can rot. Safe to repeat. Raises StoreUnavailable when it
-    cannot be read now, CheckpointMismatch when only another version can read it; neither says
+    cannot be read now, CheckpointMismatch when only another version can read it; neither shows
     anything about its bytes, so nothing is recorded.
     """
     try:
@@ -75,7 +75,7 @@ def quarantine(tracks: Tracks, ref: CheckpointRef, problem: str, *, by: str) -> 
         body = CheckpointDecision(
             manifest_sha256=ref.manifest_sha256,
             by=by,
-            why=f"{problem} {fallback_words(fallback_without(state, ref))}"[:WHY_CHARACTERS_MAX],
+            why=f"{problem} {describe_fallback(fallback_without(state, ref))}"[:WHY_CHARACTERS_MAX],
         )
         return tracks.draft(Kind.CHECKPOINT_QUARANTINED, body)
 
@@ -99,8 +99,8 @@ def fallback_without(state: RunState, ref: CheckpointRef) -> CheckpointRef | Non
     return resume_target(others) if others else state.declared.branched_from
 
 
-def fallback_words(fallback: CheckpointRef | None) -> str:
-    """Say what a resume takes now."""
+def describe_fallback(fallback: CheckpointRef | None) -> str:
+    """Return a sentence about what a resume takes now."""
     if fallback is None:
         return "No other checkpoint is left: a resume starts afresh, from step 0."
     return (
@@ -133,7 +133,7 @@ class Unread:
 def read_proof(
     tracks: Tracks, reader: CheckpointReader, state: RunState, ref: CheckpointRef, *, by: str
 ) -> Unread | None:
-    """Read a checkpoint and record what came of it, right or corrupt; else say why it was not read."""
+    """Read a checkpoint and record whether it is right; return why it was not read, or None."""
     checkpoint = state.checkpoint(ref.manifest_sha256)
     if checkpoint is not None and checkpoint.body.total_bytes > READ_BYTES_MAX:
         return Unread(
@@ -158,8 +158,8 @@ def unreadable(error: CheckpointMismatch) -> Unread:
 
 
 def without_proof(state: RunState, wait: Wait, unread: Unread, now: datetime) -> Wait | Refuse:
-    """Return what follows while a checkpoint that decides is not read: a wait that is told of once
-    after an hour, or a refusal where no wait would help."""
+    """Return what follows while the deciding checkpoint is not read: a wait, with one alert after an
+    hour, or a refusal where no wait would help."""
     failed, ref = state.attempts[-1], wait.verify
     if unread.is_lasting and ref is not None:
         return Refuse(
@@ -168,19 +168,19 @@ def without_proof(state: RunState, wait: Wait, unread: Unread, now: datetime) ->
             decision=f"{wait.why} This version cannot read them: {unread.words}",
             what_to_do=(
                 f"Update this checkout to the version that wrote {checkpoint_at(ref)}; "
-                f'`tracks retry {state.run_id} --why "…"` goes on in any case.'
+                f'`tracks retry {state.run_id} --why "…"` resumes the run in any case.'
             ),
             counted_seqs=() if failed.ended_seq is None else (failed.ended_seq,),
         )
     why = f"{wait.why} {unread.words}"
     waited_s = (now - (failed.ended_at or failed.opened_at)).total_seconds()
-    if waited_s < UNREAD_S_MAX or _is_told(state, failed.ended_seq or 0):
+    if waited_s < UNREAD_S_MAX or _was_alerted(state, failed.ended_seq or 0):
         return replace(wait, why=why)
     text = f"Nobody has read a checkpoint that a retry waits for, for {waited_s:.0f} s: {why}"
     return replace(wait, why=why, alert=Alert(rule=ALERT_CHECKPOINT_UNREAD, text=text))
 
 
-def _is_told(state: RunState, since_seq: int) -> bool:
+def _was_alerted(state: RunState, since_seq: int) -> bool:
     return any(a.body.rule == ALERT_CHECKPOINT_UNREAD and a.seq > since_seq for a in state.alerts)
 
 

@@ -18,7 +18,7 @@ from tracks_dagster.cli.common import (
     print_json,
     run_argument,
 )
-from tracks_dagster.data.effects.evals import Asked, ask_for_evals, waive
+from tracks_dagster.data.effects.evals import RequestedEval, ask_for_evals, waive
 from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -65,7 +65,7 @@ def eval_command(
         click.echo(f"It waits: {nobody}.", err=True)
 
 
-def _describe_eval(run_id: str, asked: Asked) -> str:
+def _describe_eval(run_id: str, asked: RequestedEval) -> str:
     opened = asked.opened
     name = f"{opened.eval_id} of {run_id}, seed {opened.seed}"
     if asked.is_new:

@@ -10,7 +10,7 @@ import click
 from tracks_dagster.checkpoints.cadence import CadenceAdvice, MeanTime, PoolRecord
 from tracks_dagster.checkpoints.effects.cadence import advise_cadence
 from tracks_dagster.checkpoints.effects.retention import Collected, collect
-from tracks_dagster.checkpoints.effects.verification import Verified, fallback_words, verify
+from tracks_dagster.checkpoints.effects.verification import Verified, describe_fallback, verify
 from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, run_argument
@@ -111,7 +111,7 @@ def _verify(app: App, ref: CheckpointRef, *, by: str) -> Result:
 def _detail(read: Verified) -> str:
     if read.problem is not None:
         by = f"record {read.seq}" if read.seq is not None else "an earlier record"
-        fallback = fallback_words(read.fallback)
+        fallback = describe_fallback(read.fallback)
         return f": {read.problem}\n            Quarantined by {by}. {fallback}"
     if read.total_bytes is None:
         return ", while it was read"
@@ -179,7 +179,7 @@ def _collected_text(done: Collected, *, dry_run: bool) -> str:
         record = f" by record {read.seq}" if read.seq is not None and not dry_run else ""
         lines.append(
             f"  {would}quarantined{record}: {_step_of(read.ref)}: {read.problem} "
-            f"{fallback_words(read.fallback)}"
+            f"{describe_fallback(read.fallback)}"
         )
     lines += [f"  {would}superseded: {_step_of(each.ref)}: {each.why}" for each in done.superseded]
     lines += [

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from tracks_dagster.attempts.effects.on_demand import ask_to_save, wait_for_save, why_not_saved
-from tracks_dagster.checkpoints.effects.pins import find_held, hold_of, pin, unpin
+from tracks_dagster.checkpoints.effects.pins import find_pinned, pin, pin_of_person, unpin
 from tracks_dagster.checkpoints.retention import judge
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import (
@@ -175,8 +175,8 @@ def pin_checkpoint(at: str, attempt: int | None, why: str, by: str, as_json: boo
     run_id, step = parse_at(at)
     tracks = open_app().tracks
     ref = find_at(tracks.run(run_id), step, attempt_id=attempt).ref
-    record = pin(tracks, ref, holder=hold_of(by), by=by, why=why)
-    _print_pin("pinned", ref, hold_of(by), record, as_json=as_json)
+    record = pin(tracks, ref, holder=pin_of_person(by), by=by, why=why)
+    _print_pin("pinned", ref, pin_of_person(by), record, as_json=as_json)
 
 
 @checkpoints_command.command("unpin")
@@ -193,8 +193,8 @@ def unpin_checkpoint(
     check_words({"why": why, "by": by})
     run_id, step = parse_at(at)
     tracks = open_app().tracks
-    name = holder or hold_of(by)
-    ref = find_held(tracks.run(run_id), step, holder=name, attempt_id=attempt)
+    name = holder or pin_of_person(by)
+    ref = find_pinned(tracks.run(run_id), step, holder=name, attempt_id=attempt)
     _print_pin(
         "unpinned", ref, name, unpin(tracks, ref, holder=name, by=by, why=why), as_json=as_json
     )

@@ -1,8 +1,8 @@
 """Evals of a run: open those that are due, run one attempt at one, let one go.
 
 Which are due is `track.states.evals`'s rule. Every attempt at an eval ends in a record, with
-metrics or with `evaluator_error` and the evaluator's words; the first end counts. While its
-evaluator has not run a line nothing is an end: the attempt stays open and costs nothing.
+metrics or with `evaluator_error` and the evaluator's message; the first end counts. An evaluator that
+has not run a line has no end: the attempt stays open and costs nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Evals:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedEval:
     """An eval that a person asked for. is_new: it was opened for that; ended: None before its end."""
 
     opened: EvalOpened
@@ -86,7 +86,7 @@ def ask_for_evals(
     why: str,
     suite: str | None = None,
     seed: int | None = None,
-) -> list[Asked]:
+) -> list[RequestedEval]:
     """Open an attempt at each eval of `checkpoint` that is neither done nor under way.
 
     suite: only this one of those that the run requires; seed: another one than it requires. The budget
@@ -108,11 +108,11 @@ def ask_for_evals(
 
 def _ask_for_eval(
     tracks: Tracks, checkpoint: CheckpointRef, required: EvalRequirement, *, by: str, why: str
-) -> Asked:
+) -> RequestedEval:
     decision = f"{by} asked for it{f': {why}' if why else '.'}"
 
     def choose(state: RunState | None) -> Draft | None:
-        if state is None or _standing(state, required, checkpoint) is not None:
+        if state is None or _find_existing(state, required, checkpoint) is not None:
             return None
         if checkpoint not in state.resumable:
             raise InvalidInput(f"{checkpoint_at(checkpoint)} cannot be read any more.")
@@ -125,14 +125,14 @@ def _ask_for_eval(
 
     record = tracks.decide_run(checkpoint.run_id, choose)
     if record is not None:
-        return Asked(opened=from_json(EvalOpened, record.body), is_new=True)
-    found = _standing(tracks.run(checkpoint.run_id), required, checkpoint)
+        return RequestedEval(opened=from_json(EvalOpened, record.body), is_new=True)
+    found = _find_existing(tracks.run(checkpoint.run_id), required, checkpoint)
     if found is None:
         raise UnknownRun(f"There is no training run {checkpoint.run_id!r}.")
-    return Asked(opened=found.opened, is_new=False, ended=found.ended)
+    return RequestedEval(opened=found.opened, is_new=False, ended=found.ended)
 
 
-def _standing(
+def _find_existing(
     state: RunState, required: EvalRequirement, checkpoint: CheckpointRef
 ) -> EvalState | None:
     """Return the attempt at this eval that is under way, or that completed; None where neither is."""
@@ -168,12 +168,12 @@ def run_eval(
 
 
 def stored_end(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalEnded | None:
-    """Return the end that a lost evaluator's result tells; None where it left none."""
+    """Return the end by the result that a lost evaluator left; None where it left none."""
     return _stored_end(tracks, opened, _spec(tracks, state, opened), None, None)
 
 
 def has_run(tracks: Tracks, run_id: str, opened: EvalOpened) -> bool:
-    """Whether the evaluator of this attempt ever ran a line, as it says itself."""
+    """Whether the evaluator of this attempt ever ran a line, by its own marker."""
     key = evals.result_key(run_id, opened.eval_id, opened.number)
     return tracks.store.get(evals.started_key(key)) is not None
 
@@ -295,7 +295,7 @@ def _stored_end(
     outcome: EvalOutcome | None,
     dagster_run_id: str | None,
 ) -> EvalEnded | None:
-    """Return the end that the stored result tells; None when there is no result."""
+    """Return the end by the stored result; None when there is no result."""
     data = tracks.store.get(spec.result_key)
     if data is None:
         return None
@@ -315,7 +315,7 @@ def _stored_end(
 def _completed(
     opened: EvalOpened, result: Mapping[str, Json], dagster_run_id: str | None
 ) -> EvalEnded:
-    """Raises ValueError, KeyError or TypeError for a result that says less than it must."""
+    """Raises ValueError, KeyError or TypeError for an incomplete result."""
     metrics = {str(name): float(value) for name, value in result["metrics"].items()}
     broken = [name for name, value in metrics.items() if not math.isfinite(value)]
     if broken:

@@ -1,4 +1,4 @@
-"""The model families that runs were declared of: a name of none is told, with the nearest."""
+"""Checks a model family's name against the runs that were declared, and names the nearest one."""
 
 from __future__ import annotations
 

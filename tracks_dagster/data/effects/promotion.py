@@ -1,7 +1,7 @@
 """Promotions: by the run's own rule once its evals are done, or by a person.
 
 What a promotion needs is `track.states.evals`'s rule. By policy a refusal is a record too, so
-that a run says why it was not promoted; a person is told at once, and nothing is written.
+that a run shows why it was not promoted. A person gets an error at once, and nothing is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ STEPS_NAMED_MAX = 5  # that have an eval, the last ones
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class AliasHolder:
     """The checkpoint that an alias names now."""
 
     alias: str
@@ -43,8 +43,8 @@ class Holder:
 class Promotions:
     """The decider that applies a run's own rule to its final checkpoint, once its evals are settled.
 
-    Exactly one decision a checkpoint, whoever else decides at the same time; one more where a
-    quarantine stood against it and none does any more, also of a run that is finished.
+    Exactly one decision a checkpoint, whoever else decides at the same time; one more once a
+    quarantine that stopped it is released, also of a run that is finished.
     """
 
     name: str = names.RUN_EVALS
@@ -81,7 +81,7 @@ def promote(
     """Record that a person gives `alias` to `checkpoint`, on its newest completed eval.
 
     The run's own rule names suite, metric and threshold. Raises UnknownRun, and InvalidInput naming
-    everything that stands against it, with nothing written.
+    everything against it, with nothing written.
     """
     if not why.strip():
         raise InvalidInput("A promotion needs a reason; say why in a sentence.")
@@ -98,7 +98,7 @@ def promote(
     return from_json(PromotionDecided, record.body)
 
 
-def find_holder(ledger: Ledger, alias: str) -> Holder | None:
+def find_holder(ledger: Ledger, alias: str) -> AliasHolder | None:
     """Return who holds `alias`: the newest promotion to it over all runs; None when nobody does."""
     rows = ledger.query(
         "select run_id, manifest_sha256, decided_by, decided_at from promotions "
@@ -108,7 +108,7 @@ def find_holder(ledger: Ledger, alias: str) -> Holder | None:
     if not rows:
         return None
     row = rows[0]
-    return Holder(
+    return AliasHolder(
         alias=alias,
         run_id=row["run_id"],
         manifest_sha256=row["manifest_sha256"],
@@ -133,13 +133,13 @@ def _by_person(
     if not decided.promoted:
         raise InvalidInput(
             f"Cannot promote step {checkpoint.step} of {state.run_id} to {alias!r}: {decided.why}. "
-            f"{_evals_there_are(state, decided)}Nothing was written."
+            f"{_describe_completed_evals(state, decided)}Nothing was written."
         )
     return decided
 
 
-def _evals_there_are(state: RunState, refused: PromotionDecided) -> str:
-    """Return what to do about an eval that is missing, with a space to go on after."""
+def _describe_completed_evals(state: RunState, refused: PromotionDecided) -> str:
+    """Return what to do about an eval that is missing, with a space after it."""
     if refused.eval_id:
         return ""
     done = [ref for ref in state.resumable if newest_completed(state, refused.suite, ref)]

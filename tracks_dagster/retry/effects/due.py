@@ -1,8 +1,7 @@
-"""Which training runs a tick has to look at, by the ledger: most runs train, or are over, and are not.
+"""The training runs that a tick has to look at, by the ledger: most need no look.
 
-What the ledger names is then read from the tracks, so a row that is behind costs a look and decides
-nothing. A track that it is behind on is brought in by whoever looks; runs that nothing is due on, by
-`revisit`.
+What the ledger names is then read from the tracks, so a stale row costs a look and decides nothing.
+Whoever looks brings the row up to date; `revisit` does for all other runs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.track import run_track
 
 REVISIT_EVERY = timedelta(minutes=5)
-WITHHELD_MAX = 50  # runs that one tick reads to see whether what stood against them was released
+WITHHELD_MAX = 50  # runs that one tick reads to see whether their hold was released
 WITHHELD_TURN_S = 60.0  # then the next ones have their turn
 
 _OPEN = {"running": RunLifecycle.RUNNING.value, "waiting": RunLifecycle.WAITING.value}
@@ -38,8 +37,8 @@ _NEWEST_ATTEMPTS = """
 
 
 def runs_with_evals(ledger: Ledger) -> list[str]:
-    """Runs that have all their steps or an eval under way, oldest first; then those that are over and
-    have one under way, which a person asked for."""
+    """Runs that have all their steps or an eval under way, oldest first; then finished runs with an
+    eval under way, which a person asked for."""
     reasons = {f"reason_{i}": reason.value for i, reason in enumerate(sorted(HAS_ALL_STEPS))}
     rows = ledger.query(
         "select r.run_id from training_runs r left join training_attempts a "
@@ -67,7 +66,7 @@ def runs_without_attempts(ledger: Ledger) -> list[str]:
 
 
 def runs_with_open_attempts(ledger: Ledger) -> list[str]:
-    """Runs with an open attempt, the one opened first first."""
+    """Runs with an open attempt, oldest first."""
     rows = ledger.query(
         f"select r.run_id {_NEWEST_ATTEMPTS} and a.run_id is not null "
         "and a.termination_reason is null order by a.opened_at, r.run_id",
@@ -79,7 +78,7 @@ def runs_with_open_attempts(ledger: Ledger) -> list[str]:
 def runs_between_attempts(
     ledger: Ledger, reasons: Collection[TerminationReason] | None
 ) -> list[str]:
-    """Return the runs on which a decision is due, the one that ended first first.
+    """Runs on which a decision is due, the earliest end first.
 
     reasons: only those whose newest attempt ended for one of these; None: for any, and those that
     have no attempt yet.
@@ -102,7 +101,7 @@ def runs_with_promotion_on_hold(ledger: Ledger, now: datetime) -> list[str]:
     once that is released: at most WITHHELD_MAX, which take turns by the clock.
 
     The oldest first, so that of two that want one alias the newer gets it for good. None whose alias
-    was given away since: it would be taken from a later checkpoint, which is for a person to say.
+    was given away since: taking it from a later checkpoint needs a person.
     """
     rows = ledger.query(
         "select p.run_id from promotions p join training_runs r on r.run_id = p.run_id "

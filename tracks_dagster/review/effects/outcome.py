@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 
-from tracks_dagster.checkpoints.effects.verification import Verified, fallback_words, quarantine
+from tracks_dagster.checkpoints.effects.verification import Verified, describe_fallback, quarantine
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.facts.attempt import ATTEMPT
 from tracks_dagster.ledger.facts.fact import row
@@ -104,7 +104,7 @@ def _corrupt(run: RunReceipts, read: Verified) -> str | None:
     if read.problem is None:
         return None
     record = f"record {read.seq}" if read.seq is not None else "an earlier record"
-    found = f"{read.problem} Quarantined by {record}. {fallback_words(read.fallback)}"
+    found = f"{read.problem} Quarantined by {record}. {describe_fallback(read.fallback)}"
     return f"{found} {_go_on(run, read.fallback)}"
 
 

@@ -1,6 +1,6 @@
-"""What other policies would have made of the last days: the ledger's ended attempts, replayed.
+"""Replays the ledger's ended attempts under other policies and cadences.
 
-Reads the ledger only and writes nothing. What is assumed stands in `simulation.simulation_history`.
+Reads the ledger only and writes nothing. The assumptions are in `simulation.histories`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tracks_dagster.simulation.compare import (
     retries_name,
 )
 from tracks_dagster.simulation.histories import PastAttempt, PastRun, as_it_was, dead_retries
-from tracks_dagster.simulation.outcome import DONE, added
+from tracks_dagster.simulation.outcome import DONE, sum_outcomes
 from tracks_dagster.simulation.play import Pacer, simulate
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput
@@ -119,7 +119,7 @@ def replay(
 
 def _rows(runs: Sequence[PastRun], policy: RetryPolicy, every_s: Sequence[float]) -> list[Row]:
     past = tuple(as_it_was(run) for run in runs)
-    rows = [Row(policy=AS_IT_WAS, cadence=ITS_OWN, outcome=added("all", past), runs=past)]
+    rows = [Row(policy=AS_IT_WAS, cadence=ITS_OWN, outcome=sum_outcomes("all", past), runs=past)]
     deciders = {OURS: ours(policy)}
     deciders |= {retries_name(count): fixed_retries(count) for count in FIXED_RETRIES}
     chosen: list[tuple[str, str, float | None]] = [(name, ITS_OWN, None) for name in deciders]
@@ -130,7 +130,7 @@ def _rows(runs: Sequence[PastRun], policy: RetryPolicy, every_s: Sequence[float]
             simulate(run.scenario, deciders[name], _pacer(run, cadence, seconds)) for run in runs
         )
         rows.append(
-            Row(policy=name, cadence=cadence, outcome=added("all", outcomes), runs=outcomes)
+            Row(policy=name, cadence=cadence, outcome=sum_outcomes("all", outcomes), runs=outcomes)
         )
     return rows
 

@@ -45,7 +45,7 @@ def origin() -> str:
 
 
 def is_heldout(service: str) -> bool:
-    """Tell whether a service is held out: one in 16, by the sha256 of its name."""
+    """Whether a service is held out: one in 16, by the sha256 of its name."""
     return hashlib.sha256(service.encode()).digest()[0] % HELDOUT_ONE_IN == 0
 
 

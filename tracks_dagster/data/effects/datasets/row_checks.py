@@ -1,7 +1,7 @@
 """Checks of rows with pandera, and the words for the rows that fail.
 
 Frames are checked eagerly: on a LazyFrame pandera looks at the schema only, and a bad value passes.
-Values are checked as the source spells them, so that a message shows what stands in the file.
+Values are checked as the source spells them, so that a message shows what is in the file.
 """
 
 from __future__ import annotations

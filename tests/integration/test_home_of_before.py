@@ -56,7 +56,7 @@ def test_a_ledger_of_an_older_version_is_projected_anew_by_the_first_that_writes
     refused = home.call("status")
     assert refused.returncode == 2
     assert "an older version wrote it (schema 0008;" in refused.stderr
-    assert "`tracks reindex` projects it anew" in refused.stderr
+    assert "`tracks reindex` rebuilds it" in refused.stderr
 
     noted = home.call("note", RUN_ID, "It is looked after.")
     assert noted.returncode == 0

@@ -185,9 +185,9 @@ def test_the_old_ledger_is_read_until_the_new_one_is_whole(older_url: str, store
 
     def look() -> None:
         assert owners(older_url) == RUN_IDS
-        with pytest.raises(LedgerError, match=r"projects it anew\. That was begun") as refused:
+        with pytest.raises(LedgerError, match=r"rebuilds it\. That has started") as refused:
             open_ledger_to_read(older_url)
-        told.append(str(refused.value).partition("begun: ")[2])
+        told.append(str(refused.value).partition("started: ")[2])
 
     open_ledger(older_url, when_outdated=lambda it: project(store_url, Hooked(it, look)))  # type: ignore[arg-type]
     assert told == [f"{count} tracks so far." for count in range(len(RUN_IDS) + 1)]
@@ -291,7 +291,7 @@ def test_who_waits_too_long_is_told_for_what(
             refused.append(str(caught.value))
 
     open_ledger(older_url, when_outdated=lambda it: project(store_url, Hooked(it, another_comes)))  # type: ignore[arg-type]
-    assert "another process still projects it anew, 1 tracks so far" in refused[1]
+    assert "another process still rebuilds it, 1 tracks so far" in refused[1]
     assert "the old ledger can be read" in refused[1]
     assert "waiting for it" in caplog.text
 
@@ -353,7 +353,7 @@ def test_a_process_of_the_version_before_writes_no_more(older_url: str, store_ur
     change(older_url, "update ledger_version set version_num = '0009-another'")
     history = random_run(Random(9), "r-9")
     history.write_to(open_store(store_url))
-    with pytest.raises(LedgerError, match="another version of this program has projected it anew"):
+    with pytest.raises(LedgerError, match="another version of this program has rebuilt it"):
         Projector(open_store(store_url), ledger).project(history.name)
     assert ledger.cursor(history.name) is None
 

@@ -1,4 +1,4 @@
-"""From the state of a track to the ledger's rows, by table. Pure: writing them is the ledger's work.
+"""The ledger's rows of a track's state, by table. Pure: writing them is the ledger's work.
 
 `ledger/facts` has what a row holds; here is which rows there are. A row is whole: an upsert by
 primary key replaces what was there. No row is ever removed, because no record is. Given the state

@@ -227,7 +227,7 @@ class ArchiveStore:
 
 
 def is_archive(path: Path) -> bool:
-    """Tell whether `path` names an exported run: any other store is a folder."""
+    """Whether `path` names an exported run: any other store is a folder."""
     return os.access(path, os.F_OK) and path.is_file()
 
 

@@ -150,7 +150,7 @@ class Claim:
 
 
 def fences(record: Record, authority: Authority) -> bool:
-    """Tell whether `record` takes a trainer's authority away.
+    """Whether `record` takes a trainer's authority away.
 
     Its attempt has ended, a later one was opened, the run is finished, or another launch of the
     same attempt was placed.
@@ -170,7 +170,7 @@ def fences(record: Record, authority: Authority) -> bool:
 
 
 def withdraws(record: Record, sources: frozenset[str]) -> bool:
-    """Tell whether `record` takes a checkpoint in `sources` (manifest sha256) from its users.
+    """Whether `record` takes a checkpoint in `sources` (manifest sha256) from its users.
 
     A quarantine does, because its bytes are not to be trusted, and a deletion, because chunks that
     only it named go with it: a collector may delete an older commit of a launch whose next save

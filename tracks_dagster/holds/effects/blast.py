@@ -130,7 +130,7 @@ def blast_lines(radius: Blast, *, of_archive: bool = False) -> Iterator[str]:
 
 
 def descendants_lines(hit: Descendants, *, of_archive: bool = False) -> Iterator[str]:
-    """Yield each kind downstream with its count and the newest by name; of_archive: as there."""
+    """Yield each kind downstream with its count and the newest by name."""
     shown = {"in use": IN_USE_HERE} if of_archive else {}
     for what, group in (
         ("promotion", hit.promotions),

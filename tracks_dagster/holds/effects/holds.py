@@ -249,7 +249,7 @@ class Holds:
         return run_fold.fold(self._then(run_track(run_id)))
 
     def _then(self, track_name: str) -> Iterator[Record]:
-        """Return the records of a track up to the time that is asked about."""
+        """Return the records of a track up to `as_of`."""
         until = self._as_of
         records = self._tracks.records(track_name)
         return takewhile(lambda record: until is None or record.at <= until, records)

@@ -1,1 +1,1 @@
-"""What may be known of a run, an attempt, a checkpoint and an eval: each fact once."""
+"""Facts of runs, attempts, checkpoints and evals, each said once."""

@@ -1,4 +1,4 @@
-"""What may be known of an attempt, each fact once, in the order in which people ask for it."""
+"""Facts of an attempt, each once, in the order in which people ask for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be known of a checkpoint, and of each try at an eval of one."""
+"""Facts of a checkpoint, and of each try at an eval of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fact is: one entry of a table from which everything that shows it follows.
+"""A fact: one entry of a table, from which everything that shows it follows.
 
 From the tables of this folder follow the ledger's columns, `explain --json`, what Dagster's UI shows,
 the completeness of a receipt, and the reference of columns in docs/ledger.md. A new fact is a field

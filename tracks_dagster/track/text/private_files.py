@@ -1,4 +1,4 @@
-"""Whom a file is for: its user alone below a folder that nobody else may enter, as TRACKS_HOME is."""
+"""The mode of a new file: private below a folder that nobody else may enter, as TRACKS_HOME is."""
 
 from __future__ import annotations
 

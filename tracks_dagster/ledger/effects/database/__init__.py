@@ -62,8 +62,8 @@ def open_ledger_to_read(url: str) -> SqlLedger:
 
 def _outdated(engine: Engine, found: str) -> LedgerError:
     so_far = count_beside(engine)
-    is_going_on = "" if so_far is None else f" That was begun: {so_far} tracks so far."
+    progress = "" if so_far is None else f" That has started: {so_far} tracks so far."
     return LedgerError(
         f"Cannot read the ledger at {place(engine.url)}: {which_version(found)}. `tracks reindex` "
-        f"projects it anew.{is_going_on}"
+        f"rebuilds it.{progress}"
     )

@@ -144,7 +144,7 @@ def _wait(engine: Engine, is_ours: Callable[[], bool]) -> None:
         return
     where = f"the ledger at {place(engine.url)}"
     _log.warning(
-        "Another process projects %s anew, %d tracks so far; waiting for it, up to %d s.",
+        "Another process rebuilds %s, %d tracks so far; waiting for it, up to %d s.",
         where,
         count_beside(engine) or 0,
         WAIT_S_MAX,
@@ -153,7 +153,7 @@ def _wait(engine: Engine, is_ours: Callable[[], bool]) -> None:
     while not is_ours():
         if time.monotonic() > deadline:
             raise LedgerError(
-                f"Cannot open {where}: another process still projects it anew, "
+                f"Cannot open {where}: another process still rebuilds it, "
                 f"{count_beside(engine) or 0} tracks so far, after {WAIT_S_MAX:.0f} s of waiting. Ask "
                 "again when it is done; nothing is lost, and until then the old ledger can be read."
             )

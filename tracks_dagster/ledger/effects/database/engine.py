@@ -1,5 +1,6 @@
-"""Connections to the ledger's database: transactions that are meant to write take their lock at once,
-those that are not cannot write, and every wait has an end.
+"""Connections to the ledger's database, whose waits all have an end.
+
+Transactions that are meant to write take their lock at once; the others cannot write.
 
 A connection is closed after each transaction: appends are rare, a closed connection cannot go stale,
 and a forked worker inherits none. Only a reindex keeps its own, for it makes thousands in a row.
@@ -106,7 +107,7 @@ def transaction(engine: Engine, what: str, *, write: bool) -> Iterator[Connectio
 
 
 def _is_of_a_value(error: SQLAlchemyError) -> bool:
-    """Tell what every try meets again from a database that is away, full, busy or damaged."""
+    """Translate what every try meets again: a database that is away, full, busy or damaged."""
     if not isinstance(error, DBAPIError):
         return isinstance(error, StatementError)
     state = getattr(error.orig, "pgcode", None)
@@ -145,7 +146,7 @@ def reason(error: SQLAlchemyError) -> str:
     if "could not translate host name" in line:
         return f"{line}; correct the host in TRACKS_POSTGRES_URL."
     if "not a database" in line or "malformed" in line:
-        return f"{line}; move the file away and run `tracks reindex`, which builds it anew."
+        return f"{line}; move the file away and run `tracks reindex`, which rebuilds it."
     return f"{line}."
 
 

@@ -28,7 +28,7 @@ from tracks_dagster.track.errors import LedgerError
 
 # Raise it when a column gets another meaning, which no fingerprint shows, and once for a release that
 # changes the tables, so that older ones refuse them: tables of an equal number with another fingerprint
-# are projected anew in both directions, as checkouts want it. Migrations counted to 8.
+# are rebuilt in both directions, as checkouts want it. Migrations counted to 8.
 PROJECTION = 9
 
 VERSION_TABLE = "ledger_version"
@@ -111,8 +111,8 @@ def check_version(connection: Connection) -> None:
     """Raise LedgerError when another version has put its tables in the place of this one's."""
     if connection.scalar(sa.select(_VERSION.c.version_num)) != current_version():
         raise LedgerError(
-            "Cannot write into the ledger: another version of this program has projected it anew since "
-            "this process began. Start it again, from the version that is installed now."
+            "Cannot write into the ledger: another version of this program has rebuilt it since "
+            "this process started. Start it again, from the version that is installed now."
         )
 
 

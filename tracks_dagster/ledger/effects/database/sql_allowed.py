@@ -365,7 +365,7 @@ def _words(node: dict[str, Any]) -> Iterator[str]:
 
 
 def _reads_unnamed(nodes: list[dict[str, Any]]) -> bool:
-    """Tell whether a column may be read that the query does not name."""
+    """Whether a column may be read that the query does not name."""
     if any(node.get("error") or _NAMELESS & {*map(str, node.values())} for node in nodes):
         return True
     tables = [node for node in nodes if node.get("type") == "BASE_TABLE"]

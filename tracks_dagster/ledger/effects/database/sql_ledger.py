@@ -220,7 +220,7 @@ def _plain(name: str, value: Any) -> Json:
         except (ValueError, AttributeError) as error:
             raise LedgerError(
                 f"A column {name} holds {value!r}, which is no time. If the ledger was changed by "
-                "hand, `tracks reindex` builds it anew."
+                "hand, `tracks reindex` rebuilds it."
             ) from error
     if name in _BOOLEANS:
         return bool(value)

@@ -235,7 +235,7 @@ def _read(ledger: Path, select: Select) -> dict[str, pa.Table]:
         return tables
     except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
         raise LedgerError(
-            f"Cannot read the ledger at {ledger}: {error}. `tracks reindex` builds it anew."
+            f"Cannot read the ledger at {ledger}: {error}. `tracks reindex` rebuilds it."
         ) from error
 
 

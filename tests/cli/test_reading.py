@@ -39,14 +39,19 @@ READING = (
 
 
 @pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_every_reading_command_prints_text_or_one_json_value(
-    arguments: tuple[str, ...], story: Story, call: Call
+def test_every_reading_command_prints_text_or_one_json_value_and_writes_nothing(
+    arguments: tuple[str, ...], story: Story, call: Call, home: Path
 ) -> None:
+    def written_at() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (home / "store").rglob("*")}
+
+    before, times = files_of(home), written_at()
     told = call(*arguments)
     assert told.exit_code == 0
     assert told.stdout.strip()
     assert told.stderr == ""
     json.loads(call(*arguments, "--json").stdout)
+    assert (files_of(home), written_at()) == (before, times)
 
 
 def test_no_command_that_reads_loads_dagster_torch_or_pydantic(story: Story, home: Path) -> None:
@@ -97,18 +102,6 @@ def test_reading_an_empty_home_is_told_and_makes_nothing(
     assert told.exit_code == 2
     assert "`tracks run" in told.stderr or "no ledger" in told.stderr
     assert not home.exists()
-
-
-@pytest.mark.parametrize("arguments", READING, ids=" ".join)
-def test_reading_writes_nothing_into_the_store(
-    arguments: tuple[str, ...], story: Story, call: Call, home: Path
-) -> None:
-    def written_at() -> dict[Path, int]:
-        return {path: path.stat().st_mtime_ns for path in (home / "store").rglob("*")}
-
-    before, times = files_of(home), written_at()
-    assert call(*arguments).exit_code == 0
-    assert (files_of(home), written_at()) == (before, times)
 
 
 def test_a_run_is_explained_from_its_track_alone(story: Story, call: Call, home: Path) -> None:

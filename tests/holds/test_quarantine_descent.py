@@ -15,6 +15,7 @@ from tests.contract.test_lineage import exact
 from tests.fakes import FakeObjectStore, SequentialUids
 from tests.lineage_oracle import Node, Oracle, sources
 from tests.lineage_worlds import World
+from tests.seeds import fresh_seeds
 from tracks_dagster.holds.effects import holds
 from tracks_dagster.holds.effects.holds import Holds, snapshot_name
 from tracks_dagster.holds.effects.quarantines import quarantine_snapshot
@@ -24,7 +25,8 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.run_state import AttemptState
 
-SEEDS = range(8)
+SEEDS = range(3)
+FRESH = 30
 TIMES = 2
 SETTLED = BEGIN + timedelta(minutes=1)  # the quarantines are recorded before it
 FAULTS = {  # where, and what stands there instead
@@ -46,6 +48,12 @@ FAULTS = {  # where, and what stands there instead
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_descends_from_a_source_in_quarantine_is_what_a_walk_finds(seed: int) -> None:
     assert list(differences(seed)) == []
+
+
+@pytest.mark.full
+def test_what_descends_is_what_a_walk_finds_in_fresh_worlds() -> None:
+    for seed in fresh_seeds(FRESH):
+        assert list(differences(seed)) == []
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests import time_sums
 from tests.bodies import BEGIN, placed
@@ -261,7 +263,7 @@ def prefix(history: History, moment: datetime) -> RunState | None:
     return run_fold.fold(early)
 
 
-@pytest.mark.parametrize("seed", range(150))
+@given(seed=st.integers(0, 2**32))
 def test_the_buckets_of_any_history_sum_to_its_wall_time(seed: int) -> None:
     rng = Random(seed)
     history = timed_run(rng, skewed=seed % 2 == 1) if seed % 3 else random_run(rng)
@@ -274,7 +276,7 @@ def test_the_buckets_of_any_history_sum_to_its_wall_time(seed: int) -> None:
     assert all(count >= 0 for count in steps.values()), f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(100))
+@given(seed=st.integers(0, 2**32))
 def test_the_account_at_a_time_is_that_of_the_records_up_to_then(seed: int) -> None:
     rng = Random(seed)
     history = timed_run(rng)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tracks_dagster.recovery.restart_plan import Candidate, Device, Occupant, Planned, plan
 
@@ -101,7 +102,7 @@ def test_without_a_device_of_its_kind_a_run_never_starts() -> None:
     assert one.starts == "never"
 
 
-@pytest.mark.parametrize("seed", range(40))
+@given(seed=st.integers(0, 2**32))
 def test_no_device_is_ever_overcommitted(seed: int) -> None:
     random = Random(seed)
     devices = [

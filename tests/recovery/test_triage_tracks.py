@@ -6,6 +6,8 @@ import json
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
@@ -186,7 +188,7 @@ def test_a_broken_chain_is_told_and_not_guessed_over(
 # The newest records alone say of the last attempt what the whole track says.
 
 
-@pytest.mark.parametrize("seed", range(15))
+@given(seed=st.integers(0, 2**32))
 def test_the_tail_says_what_the_whole_track_says(seed: int) -> None:
     run = random_run(Random(seed))
     opened = [record.seq for record in run.records if record.kind is Kind.ATTEMPT_OPENED]

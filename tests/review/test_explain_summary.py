@@ -19,7 +19,7 @@ from tracks_dagster.track.bodies import RetryRefused
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.track import log_key, run_track
 
-SEEDS = 60
+SEEDS = 20
 WIDTHS = (60, 80, 100)
 
 

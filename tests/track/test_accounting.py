@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.histories import History
 from tests.random_histories import random_run
@@ -56,7 +58,7 @@ def test_steps_divide_as_the_worked_examples_say(
     assert [a.attempt_id for a in accounts] == list(range(1, len(example) + 1))
 
 
-@pytest.mark.parametrize("seed", range(50))
+@given(seed=st.integers(0, 2**32))
 def test_every_step_that_was_run_is_either_kept_or_lost(seed: int) -> None:
     accounts = kept_and_lost(random_run(Random(seed)).state)
     for account in accounts:
@@ -65,7 +67,7 @@ def test_every_step_that_was_run_is_either_kept_or_lost(seed: int) -> None:
         assert account.kept + account.lost == account.last - account.resume
 
 
-@pytest.mark.parametrize("seed", range(50))
+@given(seed=st.integers(0, 2**32))
 def test_no_step_is_kept_twice(seed: int) -> None:
     kept = [
         step

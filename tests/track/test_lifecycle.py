@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.histories import History
 from tests.random_histories import random_run
@@ -87,7 +89,7 @@ def test_of_a_drained_run_that_failed_by_itself_only_the_waiting_was_asked_for()
     check(history, "waiting", "Attempt 1 ended as code_error; the run waits, as a person asked;")
 
 
-@pytest.mark.parametrize("seed", range(100))
+@given(seed=st.integers(0, 2**32))
 def test_every_legal_history_has_a_state_and_words_for_it(seed: int) -> None:
     status = run_status(random_run(Random(seed)).state)
     assert status.state in set(RunLifecycle)

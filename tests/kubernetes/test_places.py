@@ -60,7 +60,7 @@ def test_a_gang_that_is_not_found_on_another_cluster_is_told_and_not_taken_for_g
         running(kube)
     with (
         launcher_on(other, store) as lost,
-        pytest.raises(GangError, match=r"how r-1/a01 stands.*`context` in kubernetes.yaml"),
+        pytest.raises(GangError, match=r"the state of r-1/a01.*`context` in kubernetes.yaml"),
     ):
         ACTS[act](lost)
     with launcher_on(kube, store) as launcher:

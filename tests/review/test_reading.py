@@ -139,7 +139,7 @@ def test_a_record_of_a_newer_version_is_told_as_that_and_not_as_a_break(
     for word in ("BREAKS", "breaks", "damage or tampering.", "mend"):
         assert word not in text
     with pytest.raises(
-        RecordNewer, match=r"Update this checkout.*`tracks explain gpt-story` tells"
+        RecordNewer, match=r"Update this checkout.*`tracks explain gpt-story` shows"
     ):
         tracks.run(RUN_ID)
 

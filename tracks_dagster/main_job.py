@@ -16,11 +16,11 @@ from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_
 from tracks_dagster.attempts.effects.runs import RunRequest, declare, new_run_id
 from tracks_dagster.cli import BAD_NEWS, fail
 from tracks_dagster.cli.common import person, text_width
-from tracks_dagster.cli.night.report import write_report
-from tracks_dagster.cli.printing import visible_output
+from tracks_dagster.cli.explain import write_report_now
 from tracks_dagster.cli.start.driving import drive
 from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
 from tracks_dagster.cli.start.snapshots import ensure_snapshots
+from tracks_dagster.cli.terminal import visible_output
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.explain.summary import attempt_summary
 from tracks_dagster.review.effects.outcome import read_outcome
@@ -105,7 +105,7 @@ def _tell(app: App, outcome: Json) -> None:
     click.echo(f"\n{run_id}: {outcome['state']}{promoted}")
     if (problem := problem_of(outcome)) is not None:
         click.echo(f"The final checkpoint cannot be used: {problem}")
-    click.echo(f"Report: {write_report(app, run_id)}")
+    click.echo(f"Report: {write_report_now(app, run_id)}")
     click.echo("To look around: ./run ui")
 
 

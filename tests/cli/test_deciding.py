@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Call
 from tests.stories import RUN_ID, Story
-from tracks_dagster.cli.runs import stop
+from tracks_dagster.cli import stop
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.wiring import build

@@ -14,8 +14,7 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.start import follow
 from tracks_dagster.cli.start.driving import drive, going_on
-from tracks_dagster.cli.start.follow import Followed, Interrupts, RunFollower
-from tracks_dagster.cli.start.views import LineView
+from tracks_dagster.cli.start.follow import Followed, Interrupts, LineView, RunFollower
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind

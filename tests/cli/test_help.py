@@ -10,9 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from tests.cli.conftest import Call
-from tracks_dagster.cli import main
-from tracks_dagster.cli.catalog import GROUPS, SUMMARIES
-from tracks_dagster.cli.machines.completion import SHELLS, VARIABLE
+from tracks_dagster.cli import GROUPS, SUMMARIES, main
+from tracks_dagster.cli.terminal import SHELLS, VARIABLE
 
 COLUMNS = 80
 WITHOUT_AN_ANSWER = ("up", "completion")
@@ -70,7 +69,7 @@ def test_help_and_version_import_no_subcommand() -> None:
         "from tracks_dagster.cli import main\n"
         "for arguments in (['--help'], ['--version']):\n"
         "    main(arguments, standalone_mode=False)\n"
-        "commands = {'tracks_dagster.cli.start.run', 'tracks_dagster.cli.night.status'}\n"
+        "commands = {'tracks_dagster.cli.start.run', 'tracks_dagster.cli.status'}\n"
         "assert not commands & sys.modules.keys()\n"
     )
     done = subprocess.run(

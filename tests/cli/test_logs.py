@@ -12,7 +12,7 @@ from tests.cli.conftest import Call
 from tests.stories import RUN_ID, TRACEBACK, Story
 from tracks_dagster.attempts.effects.local.logs import BLOCK_BYTES, GrowingLog, clean_logs
 from tracks_dagster.attempts.pod_files import PodEnd, end_key
-from tracks_dagster.cli.night import logs as logs_command
+from tracks_dagster.cli import logs as logs_command
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import canonical_json

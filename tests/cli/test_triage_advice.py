@@ -15,7 +15,7 @@ from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
 from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.cli.night.triage_text import print_steps
+from tracks_dagster.cli.triage import print_steps
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
@@ -80,7 +80,7 @@ def test_what_is_only_to_be_finished_needs_a_daemon(advised: Advised) -> None:
         History("unborn").declare().stop(),
     )
     told = advised(*runs)
-    assert "`tracks up` goes on with complete, stopped, unborn." in told
+    assert "`tracks up` continues complete, stopped, unborn." in told
     assert "--apply" not in told  # which does none of it
     assert NOTHING in advised(*runs, sensors={"watch_attempts": True})
 
@@ -96,7 +96,7 @@ def test_a_launch_that_does_not_come_is_something_to_do_beside_a_daemon_that_tic
     write_launches(store, "launch_attempts", [failed, another])
     told = advised(opened, sensors={"watch_attempts": True})
     assert NOTHING not in told
-    assert "See why opened/a01 does not come: 4 launches failed: no answer in 300 s; see" in told
+    assert "See why opened/a01 is late: 4 launches failed: no answer in 300 s; see" in told
     assert "another/a01" not in told
 
 
@@ -109,7 +109,7 @@ def test_what_waits_for_a_person_is_nothing_that_a_daemon_goes_on_with(advised: 
 def test_a_run_on_a_cluster_that_is_due_needs_a_daemon(advised: Advised) -> None:
     compute = ComputeRequest(launcher=KUBERNETES, device_class="gpu")
     told = advised(History("far").declare(compute=compute))
-    assert "`tracks up` goes on with far." in told
+    assert "`tracks up` continues far." in told
     assert "--apply" not in told  # which does not open it: the cluster has its own queue
 
 
@@ -122,7 +122,7 @@ def test_an_end_to_record_that_leaves_only_the_finish_needs_a_daemon_too(
     gangs.reports["stopped", 1] = gone()
     told = advised(*histories)
     assert "records the end of complete, stopped." in told
-    assert "`tracks up` goes on with complete, stopped." in told
+    assert "`tracks up` continues complete, stopped." in told
 
 
 def test_an_orphan_is_told_of_though_the_daemon_ticked_just_now(
@@ -144,7 +144,7 @@ def test_a_dead_gang_whose_supervisor_lives_is_left_to_it(
     gangs.reports["s", 1] = gone()
     told = advised(history)
     assert "--apply" not in told
-    assert "`tracks up` goes on with s." in told
+    assert "`tracks up` continues s." in told
 
 
 @pytest.mark.parametrize("sensors", [{"launch_attempts": True}, {"watch_attempts": True}])

@@ -8,14 +8,13 @@ Dagster nor torch and `tracks status` answers at once. Exit codes: 0 done, 1 the
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from tracks_dagster.cli.catalog import GROUPS, SUMMARIES, module_of
-from tracks_dagster.cli.printing import visible_output
-from tracks_dagster.cli.words import take_words
+from tracks_dagster.cli.terminal import check_text_arguments, visible_output
 from tracks_dagster.track.errors import (
     DataRejected,
     InvalidInput,
@@ -31,6 +30,85 @@ WRONG_USE = 2
 # What a person gave, or pointed at, cannot be used: anything else that goes wrong is bad news.
 _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, LedgerError)
 
+# The subcommands as `tracks --help` lists them: by what somebody is about to do. Each has a sentence
+# that fits in a line of 80 columns; nothing is imported to show it.
+GROUPS: Mapping[str, Mapping[str, str]] = {
+    "Start": {
+        "up": "Serve the UI and keep the daemon running.",
+        "run": "Declare a training run and follow it to its end.",
+        "drill": "Play faults, and score what came of each.",
+    },
+    "Woken at night": {
+        "status": "Runs: state, attempt, step, and what they wait for.",
+        "triage": "After a reboot or an outage: what lives, what to start first.",
+        "explain": "Why an attempt ended, from the record alone.",
+        "logs": "What the ranks of an attempt printed.",
+        "report": "A run as one HTML file.",
+        "search": "Notes, alerts, decisions and messages of failures.",
+        "review": "What ended on a day, and what needs a person.",
+    },
+    "Decide about a run": {
+        "retry": "Open the next attempt.",
+        "drain": "Save and end the attempt, keep the run; or empty a node.",
+        "stop": "Save and end the run for good.",
+        "note": "Add a sentence to its track.",
+        "eval": "Ask for an eval of a checkpoint.",
+        "waive": "Give a required eval up.",
+        "promote": "Give a checkpoint an alias.",
+    },
+    "Checkpoints and data": {
+        "checkpoints": "List, save, verify, collect, pin and export checkpoints.",
+        "snapshots": "List, quarantine and release snapshots of data.",
+        "lineage": "What a thing descends from, and what descends from it.",
+        "blast": "What descends from a source and is in use now.",
+        "quarantine": "Stop new work from starting from a source.",
+        "release": "End the quarantine of a source.",
+    },
+    "Compare and count": {
+        "diff": "Two attempts or two checkpoints, side by side.",
+        "goodput": "Where the device hours went.",
+        "sql": "One SELECT over the ledger.",
+        "export": "A run with all its records, to read elsewhere.",
+    },
+    "Reasons and retries": {
+        "policy": "What is retried: how often, how soon, with which change.",
+        "simulate": "Play another retry policy over past failures.",
+        "classify": "Why failures of other jobs happened.",
+        "reclassify": "Read stored evidence again, or give the reason yourself.",
+    },
+    "Machines and upkeep": {
+        "pool": "Nodes of compute pools; quarantine and release them.",
+        "doctor": "What a run needs and this machine or cluster lacks.",
+        "fsck": "Check every track, checkpoint, snapshot and the ledger.",
+        "reindex": "Rebuild the ledger from the tracks.",
+        "completion": "Print the completion script of bash, zsh or fish.",
+    },
+}
+# Command `x` is `x_command` in module `x`, or in the one named here.
+MODULES = {
+    "up": "start.up",
+    "run": "start.run",
+    "drill": "start.drill",
+    "report": "explain",
+    "search": "logbook",
+    "note": "logbook",
+    "drain": "stop",
+    "eval": "evals",
+    "waive": "evals",
+    "promote": "evals",
+    "snapshots": "sources",
+    "lineage": "sources",
+    "blast": "sources",
+    "quarantine": "sources",
+    "release": "sources",
+    "goodput": "ledger",
+    "sql": "ledger",
+    "reclassify": "classify",
+    "completion": "terminal",
+    "reindex": "fsck",
+}
+SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}
+
 
 class LazyGroup(click.Group):
     """Finds a subcommand by importing its module; lists and completes them without."""
@@ -43,7 +121,7 @@ class LazyGroup(click.Group):
         """Return the command of that name, or None."""
         if cmd_name not in SUMMARIES:
             return None
-        return take_words(_load(cmd_name))
+        return check_text_arguments(_load(cmd_name))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the catalog."""
@@ -59,12 +137,12 @@ class LazyGroup(click.Group):
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command; nothing that it prints speaks to the terminal but in colours of ours."""
+        """Run the command; what it prints cannot control the terminal, but for our colours."""
         with visible_output():
             return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the subcommand; an error of ours is told in its own words, without a traceback."""
+        """Run the subcommand; an error of ours is printed in its own words, without a traceback."""
         try:
             return super().invoke(ctx)
         except TracksError as error:
@@ -72,12 +150,13 @@ class LazyGroup(click.Group):
 
 
 def _load(name: str) -> click.Command:
-    command: click.Command = getattr(importlib.import_module(module_of(name)), f"{name}_command")
+    module = importlib.import_module(f"tracks_dagster.cli.{MODULES.get(name, name)}")
+    command: click.Command = getattr(module, f"{name}_command")
     return command
 
 
 def fail(error: TracksError) -> int:
-    """Tell an error of ours on stderr and return the exit code that it means."""
+    """Print an error of ours on stderr; return the exit code that it means."""
     click.echo(f"tracks: {error}", err=True)
     for note in getattr(error, "__notes__", ()):
         click.echo(note, err=True)

@@ -16,8 +16,7 @@ from typing import Literal, TypeVar
 
 import click
 
-from tracks_dagster.cli.printing import console, visible_table
-from tracks_dagster.cli.words import RECORDED
+from tracks_dagster.cli.terminal import RECORDED, console, visible_table
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id, parse_attempt_key

@@ -15,8 +15,14 @@ import click
 
 from tracks_dagster.attempts.effects.manual_retry import ManualRetry, retry_by_person
 from tracks_dagster.attempts.effects.supervise import claim_outside_drill, steps_done
-from tracks_dagster.cli.start.follow import DaemonKeeper, Followed, Interrupts, RunFollower
-from tracks_dagster.cli.start.views import View, open_view
+from tracks_dagster.cli.start.follow import (
+    DaemonKeeper,
+    Followed,
+    Interrupts,
+    RunFollower,
+    View,
+    open_view,
+)
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.track.errors import InvalidInput, TracksError
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status

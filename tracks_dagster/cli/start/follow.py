@@ -7,14 +7,18 @@ ledger that does not answer is waited for: the gang trains on without it, as it 
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Protocol, Self
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
-from tracks_dagster.cli.start.views import View
+from tracks_dagster.cli.terminal import console
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.home.dagster_home import DagsterHome
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -32,6 +36,7 @@ from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.safe_text import visible
 from tracks_dagster.track.track import run_track
 
 RESTART_S = 2.0  # from one start of a daemon that died to the next, doubled up to
@@ -39,16 +44,15 @@ RESTART_S_MAX = 60.0
 POLL_S = 0.5
 DRAIN_S_MAX = 120.0  # a save, the gang's grace and the supervisor's reaction fit well inside
 PROMOTION_S_MAX = 60.0  # after the run is finished, until its promotion rule was applied
-AWAY_S_MAX = (
-    900.0  # for a store or ledger that does not answer; a clock or a server is mended by then
-)
+AWAY_S_MAX = 900.0  # for a store or ledger that does not answer: time to mend a clock or a server
+LINE_EVERY_STEPS = 10  # without a terminal: a line for each of these, not for each step
 _AWAY = (StoreUnavailable, OutcomeUnknown, LedgerError)
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followed:
-    """How it went. state: as `run_status` names it, "waiting" when nothing changed for too long.
+    """How it ended. state: as `run_status` names it, "waiting" when nothing changed for too long.
 
     is_drained: whether Ctrl-C was obeyed. waited_for: what an unfinished run waits for, if known.
     """
@@ -105,7 +109,7 @@ class RunFollower:
             time.sleep(POLL_S)
 
     def _turn(self) -> Followed | None:
-        """Look once; return how it went where that is the end."""
+        """Look once; return how it ended, None while it has not."""
         state = self._look()
         status = run_status(state)
         if self._interrupts.count and self._drained_at is None:
@@ -114,9 +118,9 @@ class RunFollower:
                 "draining: the gang saves and ends; Ctrl-C again ends everything at once"
             )
         if self._is_over(state, status.state):
-            return self._followed(state, status.state)
+            return self._end(state, status.state)
         if time.monotonic() - self._changed_at - self._away_s() > self._wait_s:
-            return self._followed(state, RunLifecycle.WAITING.value)
+            return self._end(state, RunLifecycle.WAITING.value)
         self._check()
         return None
 
@@ -133,7 +137,7 @@ class RunFollower:
         if self._interrupts.count and self._drained_at is None and not self._is_drain_delayed:
             self._is_drain_delayed = True
             self._view.event(
-                "to save and end is asked for as soon as it answers; Ctrl-C again ends this command"
+                "the drain is requested as soon as it answers; Ctrl-C again ends this command"
             )
 
     def _report_return(self) -> None:
@@ -180,7 +184,7 @@ class RunFollower:
         )
 
     def request_drain(self) -> None:
-        """Record that a person wants the gang saved and ended: that is why it ends, however it does.
+        """Record that a person wants the gang saved and ended: why it ends, whatever ends it.
 
         Asking again changes nothing. Raises StoreUnavailable.
         """
@@ -190,7 +194,7 @@ class RunFollower:
             )
         except InvalidInput as error:  # no open attempt: there is nothing that could be saved
             self._view.event(str(error))
-        except LedgerError as error:  # the record stands; whoever projects next takes it in
+        except LedgerError as error:  # the record is written; whoever projects next takes it in
             self._view.event(str(error))
         self._drained_at = time.monotonic()
 
@@ -203,7 +207,7 @@ class RunFollower:
             return time.monotonic() - self._ended_at > PROMOTION_S_MAX
         return now != RunLifecycle.RUNNING
 
-    def _followed(self, state: RunState, now: str) -> Followed:
+    def _end(self, state: RunState, now: str) -> Followed:
         heartbeat = read_heartbeat(self._tracks.store)
         return Followed(
             state=now,
@@ -238,14 +242,14 @@ class Interrupts:
 
 
 class DaemonKeeper:
-    """Starts the daemon again should it have died: a run is not lost with it.
+    """Restarts a daemon that died: its runs are not lost with it.
 
     One that dies again and again is started less and less often.
     """
 
-    def __init__(self, home: DagsterHome, tell: Callable[[str], None]) -> None:
+    def __init__(self, home: DagsterHome, report: Callable[[str], None]) -> None:
         self._home = home
-        self._tell = tell
+        self._report = report
         self._pause_s = RESTART_S
         self._next_at = 0.0
 
@@ -257,6 +261,103 @@ class DaemonKeeper:
         if not self._home.ensure_daemon():
             self._pause_s = RESTART_S
             return
-        self._tell(self._home.why_daemon_ended())
+        self._report(self._home.why_daemon_ended())
         self._next_at = now + self._pause_s
         self._pause_s = min(self._pause_s * 2, RESTART_S_MAX)
+
+
+class View(Protocol):
+    """How a followed run is shown on stderr; stdout stays free for the outcome."""
+
+    def __enter__(self) -> Self:
+        """Start to show."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Leave the terminal as it was."""
+        ...
+
+    def event(self, text: str) -> None:
+        """Show something that happened, once."""
+        ...
+
+    def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
+        """Show the newest step of `steps` and its loss."""
+        ...
+
+
+def open_view() -> View:
+    """Return a bar when stderr is a terminal, lines otherwise."""
+    return BarView() if sys.stderr.isatty() else LineView()
+
+
+class BarView:
+    """One bar at the bottom, events above it."""
+
+    def __init__(self) -> None:
+        self._console = console(sys.stderr)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[loss]}"),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._task = self._progress.add_task("waiting for the first step", total=None, loss="")
+
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._progress.stop()
+
+    def event(self, text: str) -> None:
+        self._console.print(visible(text))
+
+    def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
+        self._progress.update(
+            self._task,
+            description=f"attempt {attempt_id}",
+            completed=step,
+            total=steps,
+            loss=f"loss {loss:.4f}",
+        )
+
+
+class LineView:
+    """A line for each event and for every tenth step."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[int, int] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        pass
+
+    def event(self, text: str) -> None:
+        click.echo(text, err=True)
+
+    def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
+        reached = (attempt_id, step // LINE_EVERY_STEPS)
+        if reached != self._shown:
+            self._shown = reached
+            click.echo(f"attempt {attempt_id}: step {step}/{steps}, loss {loss:.4f}", err=True)

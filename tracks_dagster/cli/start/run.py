@@ -33,7 +33,7 @@ from tracks_dagster.cli.compute_options import (
 )
 from tracks_dagster.cli.start.driving import drive, going_on, take_up
 from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
-from tracks_dagster.cli.words import RECORDED
+from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.effects.outcome import read_outcome

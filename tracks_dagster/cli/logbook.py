@@ -15,7 +15,7 @@ from tracks_dagster.cli.common import (
     print_answer,
     print_json,
 )
-from tracks_dagster.cli.words import RECORDED_TEXT
+from tracks_dagster.cli.terminal import RECORDED_TEXT
 from tracks_dagster.ledger.texts import parse_question
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read
 from tracks_dagster.review.effects.search import (

@@ -1,37 +1,146 @@
-"""How `tracks triage` reads on a terminal: one table, and below it what each of its cells rests on."""
+"""`tracks triage`: the true state of every run after a reboot, and the order in which to restart.
+
+On a terminal: one table, below it what each of its cells rests on, then what to do.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from tracks_dagster.attempts.machine import describe_size
 from tracks_dagster.attempts.pace import Span, about, format_span
-from tracks_dagster.cli.common import print_table
-from tracks_dagster.recovery.effects.triage.judge import Triage
+from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, print_table
+from tracks_dagster.cli.terminal import RECORDED
+from tracks_dagster.home.dagster_home import ATTEMPTS_MAX
+from tracks_dagster.reading import open_triage
+from tracks_dagster.recovery.effects.triage.judge import Triage, triage
 from tracks_dagster.recovery.effects.triage.line import Line
 from tracks_dagster.recovery.effects.triage.reading import RUNS_MAX
+from tracks_dagster.recovery.effects.triage.room import Asked
 from tracks_dagster.recovery.restart_plan import LATER, NEVER, NOW, Planned
 from tracks_dagster.recovery.signs import Sign
+from tracks_dagster.recovery.triage import BAD_NEWS as BAD_VERDICTS
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
-from tracks_dagster.track.names import LOCAL, attempt_key
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import LOCAL, attempt_key, check_run_id
 from tracks_dagster.track.records import parse_time
+from tracks_dagster.track.text.safe_text import check_words
+from tracks_dagster.track.text.units import size_bytes
 
 if TYPE_CHECKING:
     from tracks_dagster.recovery.effects.triage.apply import Act
 
-
+DEVICES_MAX = 100_000
+WHY = "after an incident"
 EVIDENCE_RUNS_MAX = 20  # whose evidence is shown in full; that of all is in --json
 SECTION_LINES_MAX = 40
 CODE_RUNS_MAX = 10  # that share one code position, by name
 DONE, RUNNING, QUEUED = "done", "running", "queued"
-_TITLES = ("run", "stands", "progress", "epoch", "commit", "time left")
+_TITLES = ("run", "state", "progress", "epoch", "commit", "time left")
 NAMES_MAX = 6  # of the runs in one sentence
 _CLOSABLE = frozenset(verdict.word for verdict in CLOSABLE)
 _WITHOUT_GANG = _CLOSABLE | {Verdict.ENDED.word, Verdict.NOT_STARTED.word}
+
+
+@click.command("triage")
+@click.argument("run_ids", metavar="[RUN…]", nargs=-1)
+@click.option("--family", help="All runs of this model family, those that are over too.")
+@click.option(
+    "--devices",
+    type=click.IntRange(0, DEVICES_MAX),
+    help="Plan for so many accelerators of this machine.",
+)
+@click.option("--device-memory", metavar="SIZE", help="Of each of them, for example 24GiB.")
+@click.option("--apply", "applies", is_flag=True, help="Record ends, and open what fits now.")
+@click.option(
+    "--why",
+    type=RECORDED,
+    default=WHY,
+    show_default=True,
+    help="Of --apply; it is recorded.",
+)
+@by_option
+@as_json
+@click.pass_context
+def triage_command(
+    ctx: click.Context,
+    run_ids: tuple[str, ...],
+    family: str | None,
+    devices: int | None,
+    device_memory: str | None,
+    applies: bool,
+    why: str,
+    by: str,
+    as_json: bool,
+) -> None:
+    """Show whether each RUN, or each one that is not over, lives, and what to start first.
+
+    Needs no daemon, and without --apply changes nothing. Exit with 1 when a gang is dead, orphaned, not
+    seen from here, or ended without a record; with --apply, when one is left so, or an act failed.
+    """
+    check_words({"why": why, "by": by})
+    if run_ids and family is not None:
+        raise InvalidInput("Name runs or a --family, not both.")
+    asked = Asked(devices=devices, memory_bytes=_memory(device_memory), slots=ATTEMPTS_MAX)
+    sources = open_triage(Settings.from_environment())
+    names = tuple(check_run_id(run_id) for run_id in run_ids)
+    found = triage(sources, asked, run_ids=names, family=family)
+    acts = _apply(found, by=by, why=why) if applies else ()
+    if as_json:
+        print_json({**to_json(found), "acts": [to_json(act) for act in acts]})
+    else:
+        print_triage(found)
+        if applies:
+            print_acts(found, acts)
+        else:
+            print_steps(found, options=_options(run_ids, family, devices, device_memory))
+    ctx.exit(_exit_code(found, acts, applies=applies))
+
+
+def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
+    from tracks_dagster.recovery.effects.triage.apply import Acting, apply
+
+    app = open_app()
+    rules, problem = app.usable_rules()
+    if problem is not None:
+        click.echo(problem, err=True)
+    world = replace(app.world(app.policy), rules=rules)
+    return apply(found, Acting(world=world, by=by, why=why))
+
+
+def _exit_code(found: Triage, acts: tuple[Act, ...], *, applies: bool) -> int:
+    """Return 1 for bad news: what was found, or after --apply what is left of it or failed."""
+    if any(act.is_bad for act in acts):
+        return BAD_NEWS
+    bad = {verdict.word for verdict in (BAD_VERDICTS - CLOSABLE if applies else BAD_VERDICTS)}
+    return BAD_NEWS if any(line.verdict in bad for line in found.lines) else 0
+
+
+def _options(
+    run_ids: tuple[str, ...], family: str | None, devices: int | None, device_memory: str | None
+) -> str:
+    """Return what this answer was asked with, for the command that acts on it."""
+    given = {"--family": family, "--devices": devices, "--device-memory": device_memory}
+    named = [word for name, value in given.items() if value is not None for word in (name, value)]
+    return shlex.join([str(word) for word in (*run_ids, *named)])
+
+
+def _memory(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        return size_bytes(text)
+    except ValueError as error:
+        raise InvalidInput(f"--device-memory {error}") from error
 
 
 def print_triage(found: Triage) -> None:
@@ -118,7 +227,7 @@ def _cells(line: Line) -> tuple[str, ...]:
 
 
 def _standing(line: Line) -> str:
-    """Return the standing, with the verdict where that says more."""
+    """Return the standing, with the verdict where that adds something."""
     is_plain = line.standing in (DONE, QUEUED, line.verdict)
     return line.standing if is_plain else f"{line.standing}, {line.verdict}"
 
@@ -259,7 +368,7 @@ def unkept_sentences(found: Triage) -> Iterator[str]:
     if not unopened:
         return
     names = _names(unopened)
-    opens = f"The daemon knows no devices: it opens {names} at once, whatever the order says"
+    opens = f"The daemon knows no devices: it opens {names} at once, regardless of the order"
     if found.daemon.ticks and not found.daemon.openers:
         yield f"The order is kept: the sensors that would open {names} are switched off."
         return
@@ -279,14 +388,14 @@ def _steps(found: Triage, options: str) -> Iterator[str]:
         if closable:
             acts.append(f"records the end of {_names(closable)}")
         if opens:
-            acts.append(f"opens {_names(opens)}, or says until when a backoff lasts")
+            acts.append(f"opens {_names(opens)}, or reports until when a backoff lasts")
         command = " ".join(word for word in ("tracks triage", options, '--apply --why "…"') if word)
         yield f"`{command}` {' and '.join(acts)}."
     queued = [e.run_id for e in found.lines if e.verdict == Verdict.QUEUED.word]
     followed = [e.run_id for e in found.lines if _is_followed(e)]
     waiting = list(dict.fromkeys((*adopted, *queued, *opens, *followed)))
     if waiting and not found.daemon.ticks:
-        yield " ".join([f"`tracks up` goes on with {_names(waiting)}.", *unkept_sentences(found)])
+        yield " ".join([f"`tracks up` continues {_names(waiting)}.", *unkept_sentences(found)])
     else:
         if adopted:
             words = f"The daemon adopts {_names(adopted)} within seconds"
@@ -297,12 +406,12 @@ def _steps(found: Triage, options: str) -> Iterator[str]:
         key: words for key, words in found.daemon.late.items() if key.partition("/")[0] in shown
     }
     for key, words in list(late.items())[:NAMES_MAX]:
-        yield f"See why {key} does not come: {words}."
+        yield f"See why {key} is late: {words}."
     if unseen:
-        yield f"Look at {_names(unseen)} from where they run: `Why` says what is not seen from here."
+        yield f"Look at {_names(unseen)} from where they run: `Why` names what is not seen from here."
     refused = [e.run_id for e in found.lines if e.verdict == Verdict.REFUSED.word]
     if refused:
-        yield f"{_names(refused)}: no retry by itself; `Why` says what to change."
+        yield f"{_names(refused)}: no retry by itself; `Why` names what to change."
 
 
 def _opens(found: Triage, run_id: str) -> bool:

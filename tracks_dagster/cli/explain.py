@@ -1,4 +1,4 @@
-"""`tracks explain`: why an attempt ended, from the record alone."""
+"""`tracks explain` and `tracks report`: why an attempt ended, from the record alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from tracks_dagster.cli.common import (
     archive_option,
     as_json,
     parse_target,
+    print_answer,
     print_json,
+    run_argument,
     settings_for,
     text_width,
 )
@@ -50,9 +52,9 @@ from tracks_dagster.review.effects.status import reads_what_waits
 from tracks_dagster.settings import Settings, find_ui_url, usable_prices, usable_rules
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, LedgerError
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.track.names import attempt_key, check_run_id
 from tracks_dagster.track.text import units
-from tracks_dagster.wiring import utc_now
+from tracks_dagster.wiring import App, utc_now
 
 IN_THE_HOME = "TRACKS_HOME/reports/RUN.html"
 
@@ -118,7 +120,7 @@ def explain_command(
     elif evidence:
         _print_evidence(click_context, tracks, run_id, attempt_id)
     elif html is not None:
-        broken = _write(tracks, settings, run_id, attempt_id, html, context)
+        broken = _print_report(tracks, settings, run_id, attempt_id, html, context)
     else:
         asked = _Asked(is_full=full, with_words=words, as_json=as_json)
         broken = _explain(tracks, run_id, attempt_id, context, asked)
@@ -140,7 +142,7 @@ def _check(
 
 
 def explain_context(settings: Settings, tracks: Tracks) -> ExplainContext:
-    """Return what an explanation may draw on; what cannot be had is told and left out."""
+    """Return what an explanation may draw on; what is missing is reported and left out."""
     rules, wrong_rules = usable_rules(settings)
     prices, wrong_prices = usable_prices(settings)
     for problem in filter(None, (wrong_rules, wrong_prices)):
@@ -159,7 +161,7 @@ def _ledger(settings: Settings) -> Ledger | None:
     try:
         return open_ledger_to_read(settings)
     except LedgerError as error:
-        click.echo(f"Told from the track alone: {error}", err=True)
+        click.echo(f"From the track alone: {error}", err=True)
         return None
 
 
@@ -246,7 +248,7 @@ def _print_glossary(as_json: bool) -> None:
         click.echo("\n".join(f"{word}: {meaning}" for word, meaning in GLOSSARY.items()))
 
 
-def _write(
+def _print_report(
     tracks: Tracks,
     settings: Settings,
     run_id: str,
@@ -254,9 +256,49 @@ def _write(
     html: str,
     context: ExplainContext,
 ) -> Break | None:
-    from tracks_dagster.review.effects.report import write_report  # most calls need none of it
+    from tracks_dagster.review.effects.report import write_report  # for this option alone
 
     file = settings.reports / f"{run_id}.html" if html == IN_THE_HOME else Path(html)
     written = write_report(tracks, run_id, file, context, attempt_id=attempt_id)
     click.echo(written.path)
     return written.broken
+
+
+@click.command("report")
+@run_argument
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    show_default="TRACKS_HOME/reports/RUN.html",
+    help="The file to write.",
+)
+@as_json
+def report_command(run_id: str, out: Path | None, as_json: bool) -> None:
+    """Write the report of RUN, one file without a network, and print its path."""
+    from tracks_dagster.review.effects.report import write_report
+
+    settings = Settings.from_environment()
+    tracks = open_tracks_to_read(settings)
+    file = out or settings.reports / f"{check_run_id(run_id)}.html"
+    written = write_report(tracks, run_id, file, explain_context(settings, tracks))
+    path = str(written.path)
+    print_answer(path, {"run_id": run_id, "path": path}, as_json=as_json)
+
+
+def write_report_now(app: App, run_id: str) -> Path:
+    """Write the report of a run as it is now; return its path."""
+    from tracks_dagster.review.effects.report import write_report
+
+    rules, wrong_rules = app.usable_rules()
+    prices, wrong_prices = usable_prices(app.settings)
+    for problem in filter(None, (wrong_rules, wrong_prices)):
+        click.echo(problem, err=True)
+    context = ExplainContext(
+        rules=rules,
+        ledger=app.ledger,
+        ui_url=find_ui_url(app.settings),
+        prices=prices,
+        waits=reads_what_waits(app.tracks),
+    )
+    file = app.settings.reports / f"{run_id}.html"
+    return write_report(app.tracks, run_id, file, context).path

@@ -1,1 +1,0 @@
-"""Commands for whoever was woken at night."""

@@ -1,1 +1,0 @@
-"""Commands that decide about a run."""

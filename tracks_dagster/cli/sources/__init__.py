@@ -1,1 +1,0 @@
-"""Commands about checkpoints, snapshots and what descends from them."""

@@ -1,0 +1,168 @@
+"""What a command prints and takes from a person is safe: for the terminal, and for the record.
+
+Stdout and stderr show control characters as escapes while a command runs. Only tables and the bar go
+around it, with their own colours; a table's cells are escaped one by one.
+
+Every argument but the name of a file is made valid text. Bytes that are no UTF-8 (a latin-1 terminal, a
+paste) would stay in a record for ever, and so would a password. They are replaced, and the person
+sees a warning. A file's name stays as it is, or the file would not be found.
+
+Last, `tracks completion`: a shell runs it at each start, so it loads nothing else.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+from click.shell_completion import get_completion_class
+
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.text.redact import HIDDEN, redact
+from tracks_dagster.track.text.safe_text import REPLACEMENT, valid_text, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table  # what prints no table need not load it
+
+VARIABLE = "_TRACKS_COMPLETE"  # click's own name for the program "tracks"
+SHELLS = ("bash", "zsh", "fish")
+
+
+@contextmanager
+def visible_output() -> Iterator[None]:
+    """Escape what is written to stdout and stderr for as long as the `with` lasts."""
+    with redirect_stdout(_Visible(sys.stdout)), redirect_stderr(_Visible(sys.stderr)):
+        yield
+
+
+class _Visible(io.TextIOBase):
+    """Writes to another stream, escaped; what its encoding lacks is escaped too."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = raw(stream)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self.stream.encoding or "utf-8"
+
+    @property
+    def errors(self) -> str | None:  # type: ignore[override]
+        return self.stream.errors
+
+    def write(self, text: str | bytes) -> int:
+        if isinstance(text, bytes):  # click writes them so where a stream has no buffer below
+            text = text.decode("utf-8", "replace")
+        shown = visible(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
+        self.stream.write(shown)
+        return len(text)
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+
+def raw(stream: TextIO) -> TextIO:
+    """Return the stream below, for what draws with codes of its own and escapes what it was given."""
+    return stream.stream if isinstance(stream, _Visible) else stream
+
+
+def console(stream: TextIO, *, width: int | None = None) -> Console:
+    """Return a console with colours of its own; whoever prints on it makes the text visible."""
+    from rich.console import Console
+
+    return Console(file=raw(stream), width=width, highlight=False, markup=False)
+
+
+def visible_table(table: Table) -> Table:
+    """Return the table with every header and cell of text made visible."""
+    for column in table.columns:
+        column.header = _cell(column.header)
+        column._cells = [_cell(cell) for cell in column._cells]
+    return table
+
+
+def _cell(cell: Any) -> Any:
+    return visible(cell) if isinstance(cell, str) else cell
+
+
+class _Text(click.types.StringParamType):
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the argument as valid text; warns on stderr when it differs from what was given."""
+        given: str = super().convert(value, param, ctx)
+        valid = valid_text(given)
+        if valid != given:
+            message = (
+                f"{_name(param)} is no UTF-8: what cannot be read is replaced by {REPLACEMENT}."
+            )
+            click.echo(f"tracks: {message}", err=True)
+        return valid
+
+
+class _RecordedText(_Text):
+    def __init__(self, *, is_one_line: bool) -> None:
+        self._is_one_line = is_one_line
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """Return the text as it may be recorded; warns on stderr where a secret was hidden."""
+        given = super().convert(value, param, ctx)
+        if self._is_one_line:  # or a second line of it would look like one of ours
+            given = " ".join(given.split())
+        cleaned = redact(given, Settings.from_environment().secrets)
+        if cleaned != given:
+            message = f"{_name(param)} holds what looks like a secret: {HIDDEN} is recorded for it."
+            click.echo(f"tracks: {message}", err=True)
+        return cleaned
+
+
+RECORDED = _RecordedText(is_one_line=True)  # the type of an option whose text goes into a record
+RECORDED_TEXT = _RecordedText(is_one_line=False)
+_TEXT = _Text()
+
+
+def check_text_arguments(command: click.Command) -> click.Command:
+    """Return the command, its subcommands included, with every argument of plain text made valid."""
+    for param in command.params:
+        if param.type is click.STRING:
+            param.type = _TEXT
+    if isinstance(command, click.Group):
+        for subcommand in command.commands.values():
+            check_text_arguments(subcommand)
+    return command
+
+
+def _name(param: click.Parameter | None) -> str:
+    if param is None:
+        return "An argument"
+    return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.pass_context
+def completion_command(context: click.Context, shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    bash, zsh: eval "$(tracks completion bash)" in ~/.bashrc or ~/.zshrc. fish: tracks completion fish
+    > ~/.config/fish/completions/tracks.fish
+    """
+    completion = get_completion_class(shell)
+    if completion is None:  # click knows all of SHELLS
+        raise click.UsageError(f"There is no completion for {shell}.")
+    click.echo(completion(context.find_root().command, {}, "tracks", VARIABLE).source())

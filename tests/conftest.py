@@ -28,7 +28,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.triage.judge import Sources
+from tracks_dagster.recovery.effects.triage import Sources
 from tracks_dagster.track.states.run_state import RunState
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def gangs() -> FakeGangs:
 
 @pytest.fixture
 def machine() -> FakeMachine:
-    """NODE, booted anew since anything was placed on it."""
+    """NODE, rebooted since anything was placed on it."""
     return FakeMachine()
 
 

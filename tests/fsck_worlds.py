@@ -16,8 +16,8 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.fsck.check import fsck
-from tracks_dagster.recovery.effects.fsck.findings import Finding
+from tracks_dagster.recovery.effects.fsck import fsck
+from tracks_dagster.recovery.effects.fsck_tracks import Finding
 from tracks_dagster.track.bodies import CheckpointDecision, SourceDecision
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.placement import places_key

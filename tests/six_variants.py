@@ -1,7 +1,7 @@
 """The incident that triage is made for: nine variants of a model, a reboot, and nobody who remembers.
 
 1.1 to 1.3, 2.1 and 2.4 are done. 2.2 was in epoch 83 of 150 with an accuracy of 64.84, 2.3 in epoch 42
-with 56.99, when the machine was booted anew. 2.5 and 2.6 were declared and never started. An epoch has
+with 56.99, when the machine was rebooted. 2.5 and 2.6 were declared and never started. An epoch has
 10 steps and ends with a commit; one of 2.2 takes 0.60 minutes, one of 2.3 takes 1.39.
 """
 
@@ -20,7 +20,7 @@ from tracks_dagster.attempts.machine import Devices, MachineNow
 from tracks_dagster.attempts.ports import GangLauncher, GangPhase, GangReport
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.recovery.effects.triage.judge import Sources
+from tracks_dagster.recovery.effects.triage import Sources
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.ports import ObjectStore
@@ -64,7 +64,7 @@ def sources_of(
     machine: FakeMachine | None = None,
     now: FakeClock | None = None,
 ) -> Sources:
-    """Return what triage looks at on NODE in the morning, booted anew since anything was placed."""
+    """Return what triage looks at on NODE in the morning, rebooted since anything was placed."""
     return Sources(
         store=store,
         ledger=ledger,

@@ -26,7 +26,7 @@ from tracks_dagster.wiring import launchers, new_uid, read_checkpoints, utc_now
 
 if TYPE_CHECKING:
     from tracks_dagster.ledger.effects.tracks import Tracks
-    from tracks_dagster.recovery.effects.triage.judge import Sources
+    from tracks_dagster.recovery.effects.triage import Sources
 
 
 def open_store_to_read(settings: Settings) -> ObjectStore:
@@ -91,7 +91,7 @@ def open_triage(settings: Settings) -> Sources:
     Raises as `open_store_to_read` and `open_ledger_to_read`.
     """
     from tracks_dagster.attempts.effects.local.this_machine import ThisMachine
-    from tracks_dagster.recovery.effects.triage.judge import Sources
+    from tracks_dagster.recovery.effects.triage import Sources
 
     store = open_store_to_read(settings)
     clean = partial(redact, secrets=settings.secrets)

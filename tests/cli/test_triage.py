@@ -81,7 +81,7 @@ def test_each_runs_own_pace_is_told_with_its_interval(variants: App, call: Call)
 def test_a_device_that_is_not_known_is_asked_for(variants: App, call: Call) -> None:
     told = call("triage", "v2-2").stdout
     assert (
-        "v2-2: never here (needs 1 device with 9.8 GiB; none is known here: say --devices" in told
+        "v2-2: never here (needs 1 device with 9.8 GiB; none is known here: give --devices" in told
     )
 
 
@@ -145,7 +145,7 @@ def test_runs_that_were_not_looked_at_are_told_beside_the_order(
     words = "newer ones were not looked at: they may hold devices that this order gives away"
     assert words not in call("triage", "v2-2", "--devices", "1").stdout
     monkeypatch.setattr(
-        "tracks_dagster.recovery.effects.triage.reading.RUNS_MAX", 3
+        "tracks_dagster.recovery.effects.triage_reading.RUNS_MAX", 3
     )  # four are not over
     assert words in call("triage", "v2-2", "--devices", "1").stdout
     assert json.loads(call("triage", "v2-2", "--json").stdout)["unfinished_more"] is True

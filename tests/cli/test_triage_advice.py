@@ -19,15 +19,14 @@ from tracks_dagster.cli.triage import print_steps
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.reasons.evidence import RankEnd
-from tracks_dagster.recovery.effects.triage.judge import triage
-from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.effects.triage import GivenDevices, triage
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.track.records import Kind, canonical_json, format_time
 
 Advised = Callable[..., str]
-SLOTS = Asked(slots=12)
-NO_DEVICES = Asked(devices=0, slots=12)
+SLOTS = GivenDevices(slots=12)
+NO_DEVICES = GivenDevices(devices=0, slots=12)
 NOTHING = "There is nothing to do."
 SUPERVISOR = AttemptSupervised(
     dagster_run_id="dagster-1", host=NODE, pid=7, pid_started=1.5, boot_id="boot-2"
@@ -49,7 +48,7 @@ def advised(
     sources = sources_of(store, ledger, gangs, machine=machine)
 
     def told(
-        *histories: History, asked: Asked = SLOTS, sensors: dict[str, bool] | None = None
+        *histories: History, asked: GivenDevices = SLOTS, sensors: dict[str, bool] | None = None
     ) -> str:
         for history in histories:
             history.write_to(store)

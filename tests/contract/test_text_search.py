@@ -16,7 +16,7 @@ from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.texts import parse_question, text_rows
-from tracks_dagster.recovery.effects.fsck.check import fsck
+from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.search import Scope, search_deep
 from tracks_dagster.training.saves.manifest import verify_checkpoint

@@ -19,9 +19,8 @@ from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage.judge import triage
-from tracks_dagster.recovery.effects.triage.line import Line
-from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.effects.triage import GivenDevices, triage
+from tracks_dagster.recovery.effects.triage_line import Line
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def ledger(tmp_path: Path, store: FakeObjectStore) -> SqlLedger:
 
 
 def line(launcher: KubernetesLauncher, store: FakeObjectStore, ledger: SqlLedger) -> Line:
-    [found] = triage(sources_of(store, ledger, launcher), Asked(slots=12)).lines
+    [found] = triage(sources_of(store, ledger, launcher), GivenDevices(slots=12)).lines
     return found
 
 

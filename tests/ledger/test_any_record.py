@@ -23,7 +23,7 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.recovery.effects.fsck.check import fsck
+from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.report import render_report

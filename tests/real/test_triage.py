@@ -179,7 +179,7 @@ def test_after_a_reboot_the_truth_about_every_gang_is_told(
         "watched": "dead",
         "orphan": "dead",
     }
-    assert "booted anew since it was placed" in told(after["watched"])
+    assert "rebooted since it was placed" in told(after["watched"])
     assert f"pid {os.getpid()} ended with its boot" in told(after["watched"])  # its supervisor
     assert {line["committed_step"] for line in after.values() if line["run_id"] != "waiting"} == {
         10

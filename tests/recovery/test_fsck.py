@@ -12,8 +12,8 @@ from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.fsck.check import fsck
-from tracks_dagster.recovery.effects.fsck.findings import Finding
+from tracks_dagster.recovery.effects.fsck import fsck
+from tracks_dagster.recovery.effects.fsck_tracks import Finding
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import manifest_key

@@ -12,7 +12,7 @@ from tests.fsck_worlds import World, make_world
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.fsck.check import fsck
+from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.track.errors import LedgerError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind

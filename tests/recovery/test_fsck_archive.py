@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tracks_dagster.recovery.effects.fsck.archive import check_archive
-from tracks_dagster.recovery.effects.fsck.findings import FindingKind as K
+from tracks_dagster.recovery.effects.fsck import check_archive
+from tracks_dagster.recovery.effects.fsck_tracks import FindingKind as K
 from tracks_dagster.stores.archive import ARCHIVE_FORMAT, ArchiveManifest
 from tracks_dagster.track.errors import ArchiveNewer, StoreUnsuitable
 from tracks_dagster.track.records import sha256_hex
@@ -49,7 +49,7 @@ CHANGED: dict[K, tuple[Callable[[FakeArchive], object], str]] = {
     K.MEMBER_CHANGED: (lambda a: a.members.update(two=b"other"), "was changed after the export"),
     K.MEMBER_MISSING: (lambda a: a.members.pop("two"), "was taken out after the export"),
     K.MEMBER_ADDED: (lambda a: a.members.update(three=b"3"), "was put in after the export"),
-    K.ARCHIVE_UNREADABLE: (_no_manifest, "What the archive should hold cannot be told"),
+    K.ARCHIVE_UNREADABLE: (_no_manifest, "What the archive should hold is not known"),
 }
 
 

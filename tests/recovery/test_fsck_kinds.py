@@ -20,7 +20,7 @@ from tests.stories import RUN_ID, Story, step_line
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.fsck.findings import FindingKind
+from tracks_dagster.recovery.effects.fsck_tracks import FindingKind
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.records import Draft, Kind, canonical_json, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -161,7 +161,7 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
     ),
     K.JOURNAL_SHORT: (
         lambda w: w.store.delete(f"{JOURNAL}{0:012d}.jsonl"),
-        "holds no step, and its record tells step 30",
+        "holds no step, and its record names step 30",
         "Nothing, where the machine is gone",
     ),
     K.SOURCE_UNKNOWN: (
@@ -172,7 +172,7 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
     K.SNAPSHOT_UNKNOWN: (
         _drop_a_snapshot,
         "datasets/aws-docs has no record of it",
-        "what the run saw cannot be told without it",
+        "without it nobody knows what the run saw",
     ),
     K.LEDGER_LACKS_TRACK: (
         lambda w: w.sql("delete from track_cursors where track = 'runs/b-1'"),

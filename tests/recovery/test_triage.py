@@ -13,8 +13,7 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
-from tracks_dagster.recovery.signs import Seen
-from tracks_dagster.recovery.triage import Judged, Verdict, judge
+from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Verdict, judge
 from tracks_dagster.track.states.run_state import AttemptState
 
 HISTORY = History("r-1").declare().open().supervise().place().restore()
@@ -35,8 +34,8 @@ def judged(
     attempt: AttemptState = PLACED,
     daemon_at: datetime | None = None,
     **changes: Any,
-) -> Judged:
-    seen = Seen(run_id="r-1", attempt=attempt, report=report, **changes)
+) -> Judgement:
+    seen = AttemptObservation(run_id="r-1", attempt=attempt, report=report, **changes)
     return judge(seen, machine, daemon_at, NOW)
 
 
@@ -120,10 +119,10 @@ def test_after_a_reboot_no_pid_proves_anything() -> None:
 
 def test_the_reboot_stands_in_the_sentence_that_says_why() -> None:
     assert judged(GONE, BOOTED).why.startswith(
-        "Nothing of its gang lives; the machine was booted anew"
+        "Nothing of its gang lives; the machine was rebooted"
     )
-    assert "booted anew" not in judged(GONE).why
-    assert "the machine was booted anew" in judged(NEVER, BOOTED).why
+    assert "rebooted" not in judged(GONE).why
+    assert "the machine was rebooted" in judged(NEVER, BOOTED).why
 
 
 def test_where_nobody_can_tell_of_a_supervisor_nobody_is_called_gone() -> None:
@@ -163,5 +162,5 @@ def test_the_age_of_the_last_heartbeat_is_told() -> None:
     assert "its last heartbeat is 90 s old" in words(found)
 
 
-def words(found: Judged) -> str:
+def words(found: Judgement) -> str:
     return "; ".join(sign.words for sign in found.signs)

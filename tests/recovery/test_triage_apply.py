@@ -15,14 +15,13 @@ from tracks_dagster.attempts.machine import MachineNow
 from tracks_dagster.attempts.ports import GangPhase, GangReport, LauncherOf
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.recovery.effects.triage.apply import Act, Acting, apply
-from tracks_dagster.recovery.effects.triage.judge import Sources, triage
-from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
+from tracks_dagster.recovery.effects.triage_apply import Act, Acting, apply
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
-ONE_DEVICE = Asked(devices=1, memory_bytes=24 * 2**30, slots=12)
-SLOTS = Asked(slots=12)
+ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * 2**30, slots=12)
+SLOTS = GivenDevices(slots=12)
 BACKOFF_S = 3600.0  # longer than any that the policy has for the first retry
 
 
@@ -55,7 +54,7 @@ def on(acting: Acting, launcher_of: LauncherOf) -> Acting:
     return replace(acting, world=replace(acting.world, launcher_of=launcher_of))
 
 
-def applied(sources: Sources, acting: Acting, asked: Asked = ONE_DEVICE) -> list[Act]:
+def applied(sources: Sources, acting: Acting, asked: GivenDevices = ONE_DEVICE) -> list[Act]:
     return list(apply(triage(sources, asked), acting))
 
 
@@ -111,7 +110,7 @@ def test_every_act_leaves_a_note_with_who_and_why_and_on_what(
     assert "attempt 1 ended as node_failure" in closed.text
     assert "Place 1 of the restart: opened" in opened.text
     assert closed.data["verdict"] == "dead"
-    assert any("booted anew" in words for words in closed.data["evidence"])
+    assert any("rebooted" in words for words in closed.data["evidence"])
 
 
 def test_a_second_time_nothing_is_done_again(

@@ -27,15 +27,14 @@ from tracks_dagster.attempts.machine import DeviceHolder, Devices, Gpu, MachineN
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage.judge import Sources, Triage, triage
-from tracks_dagster.recovery.effects.triage.reading import read_sql
-from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, Triage, triage
+from tracks_dagster.recovery.effects.triage_reading import read_sql
 from tracks_dagster.track.errors import GangError, UnknownRun
 from tracks_dagster.track.records import canonical_json, format_time
 
 GIB = 2**30
-ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)
-SLOTS = Asked(slots=12)
+ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * GIB, slots=12)
+SLOTS = GivenDevices(slots=12)
 
 
 @pytest.fixture
@@ -131,7 +130,7 @@ def test_every_cell_of_a_line_names_where_it_can_be_looked_up(
     assert keys
     assert all(next(store.list(key), None) is not None for key in keys)
     said = " ".join(sign.words for sign in signs if sign.cell == "verdict")
-    assert "booted anew" in said
+    assert "rebooted" in said
     assert "pid 100 ended with its boot" in said
     assert "no daemon ever ticked" in said
 
@@ -212,7 +211,7 @@ def test_a_cluster_that_hangs_is_asked_for_a_bounded_time_in_all(
             hangs.wait(60)
             raise GangError("too late")
 
-    monkeypatch.setattr("tracks_dagster.recovery.effects.triage.reading.ANSWERS_S_MAX", 0.2)
+    monkeypatch.setattr("tracks_dagster.recovery.effects.triage_reading.ANSWERS_S_MAX", 0.2)
     for run_id in ("r-1", "r-2"):
         history = History(run_id).declare()
         compute = replace(history.state.declared.compute, launcher="kubernetes")

@@ -9,10 +9,10 @@ import pytest
 
 from tests.fakes import FakeGangs
 from tracks_dagster.attempts.ports import GangReport
-from tracks_dagster.recovery.effects.triage.reading import Gangs
+from tracks_dagster.recovery.effects.triage_reading import Gangs
 from tracks_dagster.track.errors import GangError
 
-LIMIT = "tracks_dagster.recovery.effects.triage.reading.ANSWERS_S_MAX"
+LIMIT = "tracks_dagster.recovery.effects.triage_reading.ANSWERS_S_MAX"
 REFUSED = "the API server answered 403"
 
 

@@ -13,14 +13,13 @@ from tests.six_variants import NODE, FakeMachine, write_variants
 from tracks_dagster.attempts.machine import Devices, Gpu
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.projector import Projector
-from tracks_dagster.recovery.effects.triage.judge import Sources, triage
-from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.effects.triage import GivenDevices, Sources, triage
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES, LOCAL
 
 GIB = 2**30
-ONE_DEVICE = Asked(devices=1, memory_bytes=24 * GIB, slots=12)
-ONE_SLOT = Asked(slots=1)
+ONE_DEVICE = GivenDevices(devices=1, memory_bytes=24 * GIB, slots=12)
+ONE_SLOT = GivenDevices(slots=1)
 
 
 def write_living(
@@ -64,7 +63,7 @@ def test_of_living_runs_only_those_on_this_machines_accelerators_hold_given_devi
     [(ONE_SLOT, 0, "slot 1"), (ONE_SLOT, 1, "GPU-0"), (ONE_DEVICE, 0, "device 1")],
 )
 def test_a_run_that_was_never_placed_takes_an_accelerator_where_there_is_one(
-    asked: Asked, gpus: int, device: str, sources: Sources, machine: FakeMachine
+    asked: GivenDevices, gpus: int, device: str, sources: Sources, machine: FakeMachine
 ) -> None:
     machine.found = Devices(
         gpus=tuple(
@@ -87,7 +86,9 @@ def test_a_run_that_ran_on_cpus_goes_on_there_whatever_devices_are_given(sources
 
 
 @pytest.mark.parametrize("asked", [ONE_SLOT, ONE_DEVICE])
-def test_what_runs_on_a_cluster_is_left_to_its_own_queue(asked: Asked, sources: Sources) -> None:
+def test_what_runs_on_a_cluster_is_left_to_its_own_queue(
+    asked: GivenDevices, sources: Sources
+) -> None:
     compute = ComputeRequest(launcher=KUBERNETES, device_class="gpu")
     History("far").declare(compute=compute).write_to(sources.store)
     Projector(sources.store, sources.ledger).scan()
@@ -113,7 +114,7 @@ def test_unfinished_runs_that_were_not_looked_at_are_told(
     gangs: FakeGangs,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tracks_dagster.recovery.effects.triage.reading.RUNS_MAX", runs_max)
+    monkeypatch.setattr("tracks_dagster.recovery.effects.triage_reading.RUNS_MAX", runs_max)
     write_variants(sources.store, gangs)
     Projector(sources.store, sources.ledger).scan()
     named = triage(sources, ONE_DEVICE, run_ids=["v2-2"])

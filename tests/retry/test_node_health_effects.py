@@ -16,7 +16,7 @@ from tracks_dagster.attempts.effects.runs import open_first_attempt
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.fsck.check import fsck
+from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.retry.effects.node_health import NodeHealth, read_work
 from tracks_dagster.retry.effects.pool_nodes import quarantine_node, release_node, view_pool

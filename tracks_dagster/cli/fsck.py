@@ -18,8 +18,7 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_store_to_read
-from tracks_dagster.recovery.effects.fsck.archive import check_archive, is_left_out, no_store
-from tracks_dagster.recovery.effects.fsck.check import Checked, fsck
+from tracks_dagster.recovery.effects.fsck import Checked, check_archive, fsck, is_left_out, no_store
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.archive import ArchiveStore
 from tracks_dagster.track.body_json import to_json

@@ -20,14 +20,12 @@ from tracks_dagster.cli.common import as_json, by_option, open_app, print_json, 
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.home.dagster_home import ATTEMPTS_MAX
 from tracks_dagster.reading import open_triage
-from tracks_dagster.recovery.effects.triage.judge import Triage, triage
-from tracks_dagster.recovery.effects.triage.line import Line
-from tracks_dagster.recovery.effects.triage.reading import RUNS_MAX
-from tracks_dagster.recovery.effects.triage.room import Asked
+from tracks_dagster.recovery.effects.triage import GivenDevices, Triage, triage
+from tracks_dagster.recovery.effects.triage_line import Line
+from tracks_dagster.recovery.effects.triage_reading import RUNS_MAX
 from tracks_dagster.recovery.restart_plan import LATER, NEVER, NOW, Planned
-from tracks_dagster.recovery.signs import Sign
 from tracks_dagster.recovery.triage import BAD_NEWS as BAD_VERDICTS
-from tracks_dagster.recovery.triage import CLOSABLE, Verdict
+from tracks_dagster.recovery.triage import CLOSABLE, Sign, Verdict
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
@@ -37,7 +35,7 @@ from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.text.units import size_bytes
 
 if TYPE_CHECKING:
-    from tracks_dagster.recovery.effects.triage.apply import Act
+    from tracks_dagster.recovery.effects.triage_apply import Act
 
 DEVICES_MAX = 100_000
 WHY = "after an incident"
@@ -90,7 +88,7 @@ def triage_command(
     check_words({"why": why, "by": by})
     if run_ids and family is not None:
         raise InvalidInput("Name runs or a --family, not both.")
-    asked = Asked(devices=devices, memory_bytes=_memory(device_memory), slots=ATTEMPTS_MAX)
+    asked = GivenDevices(devices=devices, memory_bytes=_memory(device_memory), slots=ATTEMPTS_MAX)
     sources = open_triage(Settings.from_environment())
     names = tuple(check_run_id(run_id) for run_id in run_ids)
     found = triage(sources, asked, run_ids=names, family=family)
@@ -107,7 +105,7 @@ def triage_command(
 
 
 def _apply(found: Triage, *, by: str, why: str) -> tuple[Act, ...]:
-    from tracks_dagster.recovery.effects.triage.apply import Acting, apply
+    from tracks_dagster.recovery.effects.triage_apply import Acting, apply
 
     app = open_app()
     rules, problem = app.usable_rules()

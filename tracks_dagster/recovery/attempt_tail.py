@@ -1,6 +1,6 @@
 """A run by the newest records of its track alone: from the opening of its last attempt on. Pure.
 
-A long run has thousands of records, and how its open attempt stands is in the last dozen. What stands
+A long run has thousands of records, and the state of its open attempt is in the last dozen. What came
 before them is in the ledger. Everything else folds a whole track (`run_fold`); nothing is decided on
 what is read here.
 """
@@ -32,7 +32,7 @@ from tracks_dagster.track.states.run_state import AttemptState, CheckpointState,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tail:
-    """What the newest records say. head_seq: of the last of them.
+    """What the newest records hold. head_seq: of the last of them.
 
     declared: only where the tail reaches back to the first record; attempt: None before there is one.
     commits: of the tail, oldest first; withdrawn: manifests quarantined or deleted in it. stops: asked
@@ -58,7 +58,7 @@ class Tail:
 
 
 def fold_tail(records: Iterable[Record]) -> Tail:
-    """Return what `records` say, in order. The first of them opens an attempt or declares the run."""
+    """Return what `records` hold, in order. The first of them opens an attempt or declares the run."""
     tail = Tail()
     for record in records:
         tail = replace(_apply(tail, record), head_seq=record.seq)
@@ -99,7 +99,7 @@ def _opened(record: Record) -> AttemptState:
 
 
 def _grown(attempt: AttemptState | None, record: Record) -> AttemptState | None:
-    """Return the attempt with what the record says of it."""
+    """Return the attempt with what the record adds to it."""
     if attempt is None or record.attempt_id != attempt.attempt_id:
         return attempt
     seq, at = record.seq, record.at

@@ -1,4 +1,4 @@
-"""In which order interrupted and queued runs start again under the devices that there are. Pure.
+"""The order in which interrupted and queued runs start again on the devices that there are. Pure.
 
 Interrupted runs come before queued ones: their checkpoints age and their steps are paid for. Among them
 the one with the least time left comes first: of all orders this one has the smallest sum of completion
@@ -66,7 +66,7 @@ class Candidate:
 class Planned:
     """When a run starts. position: 1-based; starts: NOW, LATER or NEVER.
 
-    starts_in_s: expected, None where it cannot be told; after: the runs whose end makes room.
+    starts_in_s: expected, None where it is not known; after: the runs whose end makes room.
     """
 
     run_id: str
@@ -151,7 +151,7 @@ def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s
     there = [room for room in rooms.values() if room.device.kind == candidate.kind]
     usable = [room for room in there if room.is_large_enough(candidate.memory_bytes)]
     if len(usable) < candidate.ranks:
-        found = "none is known here: say --devices and --device-memory"
+        found = "none is known here: give --devices and --device-memory"
         if there:
             found = f"of {len(there)} here {len(usable)} are large enough"
         why = f"needs {_need(candidate)}; {found}"
@@ -166,11 +166,7 @@ def _place(candidate: Candidate, position: int, rooms: dict[str, _Room], floor_s
             why = f"{_need(candidate)} free" if starts == NOW else f"after {' and '.join(gone)}"
             return planned(starts=starts, starts_in_s=at_s, devices=names, after=gone, why=why)
     waits_for = _endless(there)
-    why = (
-        f"after {' or '.join(waits_for)}, of which nobody knows when"
-        if waits_for
-        else "in its turn"
-    )
+    why = f"after {' or '.join(waits_for)}, whose end nobody knows" if waits_for else "in its turn"
     return planned(starts=LATER, starts_in_s=None, devices=(), after=waits_for, why=why)
 
 

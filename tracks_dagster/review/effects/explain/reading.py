@@ -17,8 +17,14 @@ from pathlib import Path
 from tracks_dagster.attempts.effects.evidence import CHANGED
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
-from tracks_dagster.recovery.effects.fsck.tracks import RESTORE, UPGRADE, check_cursor, read_track
+from tracks_dagster.recovery.effects.fsck_tracks import (
+    RESTORE,
+    UPGRADE,
+    Finding,
+    FindingKind,
+    check_cursor,
+    read_track,
+)
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.errors import RecordNewer, TrackBroken, UnknownRun
 from tracks_dagster.track.reasons import ReasonFamily, TerminationReason

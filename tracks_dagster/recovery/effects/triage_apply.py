@@ -1,7 +1,7 @@
 """Do what triage proposes: record the ends that nobody recorded, and open the attempts that fit now.
 
 With the services of the watcher and the retry sensors, so the retry policy decides as ever, and a
-daemon that comes up meanwhile does no harm. Every act leaves a note that says who did it and why.
+daemon that comes up meanwhile does no harm. Every act leaves a note with who did it and why.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from tracks_dagster.attempts.effects.runs import FirstAttempts
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.ledger.deciding import Decider
 from tracks_dagster.ledger.effects.deciding import settle
-from tracks_dagster.recovery.effects.triage.judge import Triage
-from tracks_dagster.recovery.effects.triage.line import Line
+from tracks_dagster.recovery.effects.triage import Triage
+from tracks_dagster.recovery.effects.triage_line import Line
 from tracks_dagster.recovery.restart_plan import NOW, Planned
 from tracks_dagster.recovery.triage import CLOSABLE, Verdict
 from tracks_dagster.track.bodies import Note
@@ -89,7 +89,7 @@ def _close(line: Line, acting: Acting) -> list[Act]:
 
 
 def _start(line: Line, planned: Planned, acting: Acting) -> Act:
-    """Let what follows be decided, if the plan starts the run now."""
+    """Decide what follows, if the plan starts the run now."""
     run_id = line.run_id
     if planned.starts != NOW:
         return Act(run_id=run_id, what=LEFT, why=f"place {planned.position}: {planned.why}")
@@ -113,7 +113,7 @@ def _start(line: Line, planned: Planned, acting: Acting) -> Act:
 
 
 def _note(acting: Acting, line: Line, text: str) -> None:
-    """Say in the track who did it, why, and what it rested on."""
+    """Note in the track who did it, why, and on which evidence."""
     signs = [sign for sign in line.signs if sign.cell == "verdict"]
     data: dict[str, Json] = {
         "command": "tracks triage --apply",

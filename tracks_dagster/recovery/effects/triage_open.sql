@@ -1,4 +1,4 @@
--- The runs that are not over, the one declared first first: few, beside however many that are over.
+-- The runs that are not over, oldest declaration first: few, beside however many that are over.
 select run_id
 from training_runs
 where state in (:running, :waiting)

@@ -1,4 +1,4 @@
-"""The truth after a reboot, a lost daemon or a lost cluster: how every run that is not over stands.
+"""The truth after a reboot, a lost daemon or a lost cluster: the state of every unfinished run.
 
 From tracks, store, this machine and the cluster, and without a daemon. Reads only; what is done about
 it is `apply`'s. The verdicts are `recovery.triage`'s, the order of restarts `recovery.restart_plan`'s.
@@ -6,6 +6,7 @@ it is `apply`'s. The verdicts are `recovery.triage`'s, the order of restarts `re
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -20,8 +21,8 @@ from tracks_dagster.attempts.machine import (
 )
 from tracks_dagster.attempts.ports import GangReport, LauncherOf, Machine
 from tracks_dagster.ledger.ports import Ledger
-from tracks_dagster.recovery.effects.triage.line import Line, line_of
-from tracks_dagster.recovery.effects.triage.reading import (
+from tracks_dagster.recovery.effects.triage_line import Line, line_of
+from tracks_dagster.recovery.effects.triage_reading import (
     Daemon,
     Gangs,
     RunRead,
@@ -29,11 +30,17 @@ from tracks_dagster.recovery.effects.triage.reading import (
     find_runs,
     read_runs,
 )
-from tracks_dagster.recovery.effects.triage.room import Asked, find_room, kept_by_nobody, propose
-from tracks_dagster.recovery.restart_plan import Planned
-from tracks_dagster.recovery.signs import Seen, Sign
-from tracks_dagster.recovery.triage import Judged, Verdict, judge
-from tracks_dagster.track.names import attempt_key
+from tracks_dagster.recovery.restart_plan import (
+    NOW,
+    SLOT,
+    Candidate,
+    Device,
+    Occupant,
+    Planned,
+    plan,
+)
+from tracks_dagster.recovery.triage import AttemptObservation, Judgement, Sign, Verdict, judge
+from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import format_time
@@ -44,12 +51,14 @@ from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import log_key, run_track
 
 OVER = frozenset(state.value for state in FINISHED_AS.values())
+GPU = "gpu"  # the kind of an accelerator
+CPU = "cpu"  # the device class, and the accelerator, of a run without one
 FINAL = "final"  # the trigger of the save after the last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Triage:
-    """The answer. lines: one a run, the one declared first first; plan: in the order proposed.
+    """The answer. lines: one a run, oldest declaration first; plan: in the order proposed.
 
     room: the devices that the plan is made for, in words; devices: what this machine has; more: whether
     there are more runs than `reading.RUNS_MAX`, which are not in it. unfinished_more: whether there are
@@ -90,9 +99,9 @@ class Sources:
 
 
 def triage(
-    sources: Sources, asked: Asked, *, run_ids: Sequence[str] = (), family: str | None = None
+    sources: Sources, asked: GivenDevices, *, run_ids: Sequence[str] = (), family: str | None = None
 ) -> Triage:
-    """Return how these runs stand, or all of a family, or all that are not over.
+    """Return the state of these runs, or of a family, or of all that are not over.
 
     Runs that were not asked for are looked at too: they may hold what a restart would take. Writes
     nothing. Raises UnknownRun, LedgerError and StoreUnavailable.
@@ -110,7 +119,7 @@ def triage(
     judged = {r.run_id: _judged(r, reports[r.run_id], machine, daemon_at, now) for r in runs}
     everyone = tuple(line_of(r, judged[r.run_id], reports[r.run_id][0]) for r in runs)
     devices, ranks = sources.machine.devices(), _ranks(runs, machine)
-    lines = tuple(_holding(e, devices, ranks) for e in everyone if e.run_id in set(wanted))
+    lines = tuple(_with_memory(e, devices, ranks) for e in everyone if e.run_id in set(wanted))
     others = [line for line in everyone if line.run_id not in set(wanted)]
     orphans = orphan_memory(devices, ranks, _alive(everyone))
     room = find_room(devices, asked, orphans)
@@ -160,14 +169,14 @@ def _judged(
     machine: MachineNow,
     daemon_at: datetime | None,
     now: datetime,
-) -> Judged:
-    """Return the verdict on a run: on its open attempt, or on where it stands without one."""
+) -> Judgement:
+    """Return the verdict on a run: on its open attempt, or on the run without one."""
     attempt = _open_attempt(read)
     if attempt is None:
         return _without_attempt(read)
     report, problem = looked
     commits = read.tail.commits if read.tail is not None else ()
-    seen = Seen(
+    seen = AttemptObservation(
         run_id=read.run_id,
         attempt=attempt,
         report=report,
@@ -186,12 +195,12 @@ def _describe_stop(read: RunRead) -> str | None:
     return None if stop is None else f"{stop.by} asked for a {stop.mode} ({stop.why})"
 
 
-def _without_attempt(read: RunRead) -> Judged:
-    """Return where a run stands that has no open attempt, with the record that says so."""
+def _without_attempt(read: RunRead) -> Judgement:
+    """Return the verdict on a run without an open attempt, with the record that shows it."""
     verdict, why, seq = _between_attempts(read)
     source = "the ledger, training_runs" if seq is None else log_key(run_track(read.run_id), seq)
     sign = Sign(cell="verdict", words=why, source=source)
-    return Judged(verdict=verdict, why=why, signs=(sign,))
+    return Judgement(verdict=verdict, why=why, signs=(sign,))
 
 
 def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
@@ -204,13 +213,13 @@ def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
         return Verdict.NOT_SEEN, f"Its track cannot be read: {read.problem}", None
     attempt, stop = tail.attempt, _describe_stop(read)
     if attempt is None:
-        held = "" if stop is None else f" {stop}: the run is about to be finished."
-        return Verdict.NOT_STARTED, f"Declared; no attempt was ever opened.{held}", 0
+        ending = "" if stop is None else f" {stop}: the run is about to be finished."
+        return Verdict.NOT_STARTED, f"Declared; no attempt was ever opened.{ending}", 0
     if tail.refusal is not None and stop is None:
         why = f"{tail.refusal.decision} {tail.refusal.what_to_do}"
         return Verdict.REFUSED, why, tail.refusal_seq
     due = "what follows is due"
-    retry = f'`tracks retry {read.run_id} --why "…"` goes on'
+    retry = f'`tracks retry {read.run_id} --why "…"` continues it'
     if stop is not None:
         is_over = read.held_by is not None and read.held_by.mode == "stop"
         due = stop if is_over else f"{stop}; {retry}"
@@ -222,10 +231,10 @@ def _between_attempts(read: RunRead) -> tuple[Verdict, str, int | None]:
     return Verdict.ENDED, why, attempt.ended_seq
 
 
-def _holding(line: Line, devices: Devices, ranks: Mapping[int, str]) -> Line:
-    """Add what the line's own ranks hold of devices now."""
+def _with_memory(line: Line, devices: Devices, ranks: Mapping[int, str]) -> Line:
+    """Add the device memory that the line's own ranks use now."""
     own = line.attempt_id is not None and attempt_key(line.run_id, line.attempt_id)
-    held = tuple(
+    memory = tuple(
         Sign(
             cell="memory",
             words=f"pid {each.pid} holds {describe_size(each.used_bytes)} of {each.uuid} now",
@@ -235,7 +244,7 @@ def _holding(line: Line, devices: Devices, ranks: Mapping[int, str]) -> Line:
         for each in devices.holders
         if own and ranks.get(each.pid) == own
     )
-    return replace(line, signs=(*line.signs, *held))
+    return replace(line, signs=(*line.signs, *memory))
 
 
 def _ranks(runs: Sequence[RunRead], machine: MachineNow) -> dict[int, str]:
@@ -256,3 +265,148 @@ def _alive(lines: Sequence[Line]) -> frozenset[str]:
         for line in lines
         if line.verdict == Verdict.ALIVE.word and line.attempt_id is not None
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevices:
+    """The accelerators that a person gave. slots: attempts at once on CPUs."""
+
+    devices: int | None = None
+    memory_bytes: int | None = None
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """The devices that a plan is made for, and what they are in words.
+
+    This machine's accelerators: those given (`--devices`, `--device-memory`), else what `nvidia-smi`
+    lists; for runs on CPUs the attempts that its Dagster starts at once. Runs on a cluster are not
+    planned and take nothing here: it has its own queue.
+    """
+
+    devices: tuple[Device, ...]
+    words: str
+
+    def kind_of(self, line: Line) -> str:
+        """Return the kind of device that a run takes: the one it ran on; before that what it asks for,
+        and an accelerator where there is one, which a rank takes unasked."""
+        if line.accelerator is not None:
+            return SLOT if line.accelerator == CPU else GPU
+        has_gpus = any(device.kind == GPU for device in self.devices)
+        return GPU if has_gpus or line.device_class != CPU else SLOT
+
+
+def find_room(found: Devices, asked: GivenDevices, orphans: Sequence[OrphanMemory] = ()) -> Room:
+    """Return the devices to plan for. Memory that orphans hold is not there until they are gone."""
+    slots = [Device(name=f"slot {n}", kind=SLOT) for n in range(1, asked.slots + 1)]
+    gpus = _gpus(found, asked, orphans)
+    words = f"{asked.slots} attempts at once on CPUs"
+    if asked.devices is not None:
+        words = f"{_format(asked.devices, asked.memory_bytes, 'as given')}, and {words}"
+    elif gpus:
+        words = f"{_format(len(gpus), gpus[0].memory_bytes, 'by nvidia-smi')}, and {words}"
+    elif found.problem:
+        words = f"{words}; accelerators are not known: {found.problem}"
+    else:
+        words = f"no accelerator on this machine, and {words}"
+    return Room(devices=(*gpus, *slots), words=words)
+
+
+def _gpus(found: Devices, asked: GivenDevices, orphans: Sequence[OrphanMemory]) -> list[Device]:
+    memory = asked.memory_bytes
+    if asked.devices is not None:
+        names = [f"device {number}" for number in range(1, asked.devices + 1)]
+        return [Device(name=name, kind=GPU, memory_bytes=memory) for name in names]
+    used: Counter[str] = Counter()
+    for each in orphans:
+        if each.attempt is None:  # an orphaned attempt has its place in the plan
+            used[each.uuid] += each.used_bytes or 0
+    return [
+        Device(
+            name=gpu.uuid,
+            kind=GPU,
+            memory_bytes=None if total is None else max(0, total - used[gpu.uuid]),
+        )
+        for gpu in found.gpus
+        for total in (memory if memory is not None else gpu.total_bytes,)
+    ]
+
+
+def propose(
+    lines: Sequence[Line], room: Room, found: Devices, others: Sequence[Line] = ()
+) -> tuple[Planned, ...]:
+    """Return in which order those of `lines` that are due start, where, and when that can be expected.
+
+    others: were not named, and keep what they have of this machine all the same.
+    """
+    mine = [line for line in lines if line.launcher == LOCAL]
+    theirs = [line for line in others if line.launcher == LOCAL]
+    return plan(
+        [_candidate(line, order, room) for order, line in enumerate(mine) if line.is_due],
+        room.devices,
+        _occupants([line for line in (*mine, *theirs) if _has_devices(line)], room, found),
+    )
+
+
+def kept_by_nobody(
+    planned: Sequence[Planned], lines: Sequence[Line], room: Room
+) -> tuple[str, ...]:
+    """Return the runs that do not start now, and that no queue holds back: Dagster's own knows the
+    attempts at once, and nothing of devices."""
+    slots = {line.run_id for line in lines if room.kind_of(line) == SLOT}
+    return tuple(p.run_id for p in planned if p.starts != NOW and p.run_id not in slots)
+
+
+def _has_devices(line: Line) -> bool:
+    return line.verdict in (Verdict.ALIVE.word, Verdict.ORPHANED.word)
+
+
+def _candidate(line: Line, order: int, room: Room) -> Candidate:
+    kind = room.kind_of(line)
+    return Candidate(
+        run_id=line.run_id,
+        kind=kind,
+        is_interrupted=line.standing != "queued",
+        order=order,
+        ranks=1 if kind == SLOT else line.ranks,
+        memory_bytes=None if kind == SLOT else line.memory_bytes,
+        left_s=line.left_s,
+    )
+
+
+def _occupants(lines: Sequence[Line], room: Room, found: Devices) -> list[Occupant]:
+    """Give those that run the devices that they hold, by their pids, else the ones least taken: what a
+    person gave has no name that a pid could be found on."""
+    taken: Counter[str] = Counter({device.name: 0 for device in room.devices})
+    occupants = []
+    for line in lines:
+        kind = room.kind_of(line)
+        pids = {pid for sign in line.signs for pid in _living_pids(sign.data)}
+        holds = [each for each in found.holders if each.pid in pids] if kind == GPU else []
+        names = [each.uuid for each in holds if each.uuid in taken]
+        if not names:
+            names = [d.name for d in room.devices if d.kind == kind]
+            names = sorted(names, key=lambda name: taken[name])[: 1 if kind == SLOT else line.ranks]
+        taken.update(names)
+        sizes = [each.used_bytes for each in holds if each.used_bytes is not None]
+        occupants.append(
+            Occupant(
+                run_id=line.run_id,
+                devices=tuple(names),
+                memory_bytes=max(sizes, default=line.memory_bytes),
+                left_s=line.left_s,
+            )
+        )
+    return occupants
+
+
+def _living_pids(data: object) -> set[int]:
+    """Return the pids of the ranks that live, from a verdict's evidence."""
+    ranks = data.get("ranks", ()) if isinstance(data, dict) else ()
+    return {rank["pid"] for rank in ranks if rank["lives"]}
+
+
+def _format(count: int, memory_bytes: int | None, how: str) -> str:
+    memory = "" if memory_bytes is None else f" of {memory_bytes / 2**30:.0f} GiB"
+    return f"{count} device{'s' if count != 1 else ''}{memory} {how}"

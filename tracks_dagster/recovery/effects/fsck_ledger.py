@@ -1,7 +1,7 @@
 """Check the ledger against the tracks: every row must be what a projection of the records gives.
 
 The ledger may lag behind the end of a track (ranks append without it), so each track is folded only
-as far as the ledger says that it has taken it in.
+as far as the ledger has taken it in.
 """
 
 from __future__ import annotations
@@ -11,8 +11,12 @@ from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.ledger.ports import Cursor, Ledger, Row
 from tracks_dagster.ledger.track_states import owned_rows, rows_of
-from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
-from tracks_dagster.recovery.effects.fsck.tracks import fold_track, has_records
+from tracks_dagster.recovery.effects.fsck_tracks import (
+    Finding,
+    FindingKind,
+    fold_track,
+    has_records,
+)
 from tracks_dagster.track.errors import LedgerError, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Record, format_time
@@ -32,7 +36,7 @@ def unreadable(error: LedgerError) -> Finding:
         where="ledger",
         meaning=f"{error} Everything else was checked; without the ledger, records that are missing "
         "at the end of a track are not noticed.",
-        to_do="If a track is broken, restore it first. Then do what is said here of the ledger, and "
+        to_do="If a track is broken, restore it first. Then do what is asked here for the ledger, and "
         "run `tracks fsck` again.",
     )
 
@@ -79,7 +83,7 @@ def _differences(
         yield Finding(
             kind=FindingKind.RECORD_WITHOUT_ROWS,
             where=f"ledger, {name}",
-            meaning=f"{error} The track holds; the ledger does not tell all of it.",
+            meaning=f"{error} The track holds; the ledger does not show all of it.",
             to_do="Nothing is lost: `tracks explain` and `tracks report` read the track itself.",
         )
 
@@ -139,7 +143,7 @@ def _compare(ledger: Ledger, name: str, expected: Mapping[str, Sequence[Row]]) -
 
 
 def _difference(found: Row | None, wanted: Row | None) -> str | None:
-    """Say how a row of the ledger differs from what the records give, or None."""
+    """Return how a row of the ledger differs from what the records give, or None."""
     if found is None:
         return "is missing"
     if wanted is None:

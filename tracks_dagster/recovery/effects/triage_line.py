@@ -1,7 +1,7 @@
-"""From what was read of a run, and the verdict on it, to one line of the answer.
+"""One line of the answer: from what was read of a run, and the verdict on it.
 
 Progress is steps of all steps. A metric is never progress, however much it looks like a percentage:
-metrics stand apart, under their own names.
+metrics are listed apart, under their own names.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 from tracks_dagster.attempts.pace import Pace, Span, mean_step, measure, time_for
 from tracks_dagster.attempts.ports import GangReport
 from tracks_dagster.reasons.hangs import Phase
-from tracks_dagster.recovery.effects.triage.reading import Commit, RunRead
-from tracks_dagster.recovery.signs import Sign
-from tracks_dagster.recovery.triage import Judged, Verdict
+from tracks_dagster.recovery.effects.triage_reading import Commit, RunRead
+from tracks_dagster.recovery.triage import Judgement, Sign, Verdict
 from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
@@ -43,7 +42,7 @@ class Line:
 
     step, steps: the last step that was finished, of how many; percent: of these two, nothing else.
     epoch: passes over the data that were finished at the last commit; epochs: of how many, where the
-    config says it. metrics: as reported at `metrics_step`. committed_step: what a restart goes on
+    config has it. metrics: as reported at `metrics_step`. committed_step: what a restart resumes
     from, 0 for the beginning. lost_steps, lost_s: finished since, to be run again after an end.
     step_s: of the newest steps, with its interval of 95 %; epoch_s: of as many steps as a pass takes.
     left_s: of the steps that are left, with its interval of 95 %; from the last commit on, unless it
@@ -93,7 +92,7 @@ class Line:
     signs: tuple[Sign, ...] = field(default=())
 
 
-def line_of(read: RunRead, judged: Judged, report: GangReport | None) -> Line:
+def line_of(read: RunRead, judged: Judgement, report: GangReport | None) -> Line:
     """Return the line of one run."""
     progress = _progress(read, judged.verdict, report)
     pace, compute = _pace(read), _compute(read)
@@ -178,7 +177,7 @@ def _time(read: RunRead, pace: Pace | None, progress: Mapping[str, Any]) -> dict
 
 
 def code_words(row: Mapping[str, Json]) -> str:
-    """Say where the code stood, also on a detached HEAD and with changes that no commit holds."""
+    """Return the commit of the code, also on a detached HEAD and with uncommitted changes."""
     commit = row["git_commit"]
     if commit is None:
         return f"no checkout, version {row['package_version']}"
@@ -191,8 +190,8 @@ def _standing(read: RunRead, verdict: Verdict) -> str:
         return _STANDINGS[verdict]
     if _reason(read) in HAS_ALL_STEPS:
         return "finishing"
-    is_held = read.held_by is not None or _reason(read) is TerminationReason.USER_CANCELLED
-    return "waiting" if is_held else "interrupted"
+    is_stopped = read.held_by is not None or _reason(read) is TerminationReason.USER_CANCELLED
+    return "waiting" if is_stopped else "interrupted"
 
 
 def _is_due(read: RunRead, verdict: Verdict, left: int | None) -> bool:
@@ -313,7 +312,7 @@ def cell_signs(
 
 
 def _journal_prefix(read: RunRead) -> str | None:
-    """Return the prefix of the journal that tells the newest step."""
+    """Return the prefix of the journal that has the newest step."""
     if read.paced is None or read.paced_launch is None:
         return None
     return journal_prefix(read.run_id, read.paced, read.paced_launch, 0)
@@ -331,14 +330,14 @@ def _commit_signs(run_id: str, commit: Commit) -> tuple[Sign, Sign]:
 
 
 def _progress_signs(read: RunRead, step: int, journal: str | None) -> list[Sign]:
-    """Return what tells the newest step, and the metrics that were reported with it."""
+    """Return the evidence of the newest step, and of the metrics reported with it."""
     if journal is None:
-        words = f"step {step}, by its records: no step stands in a journal"
+        words = f"step {step}, by its records: no journal has a step"
         return [Sign(cell="progress", words=words, source=run_track(read.run_id))]
     newest = read.journal.steps[-1]
     words = f"step {newest.step} was finished {newest.at}"
     if step > newest.step:
-        words = f"{words}; records and beats tell of step {step}"
+        words = f"{words}; records and beats know step {step}"
     elif step < newest.step:
         words = (
             f"{words} by attempt {read.paced}, and lost with it: what lives now is at step {step}"
@@ -350,7 +349,7 @@ def _progress_signs(read: RunRead, step: int, journal: str | None) -> list[Sign]
     ]
 
 
-# Where each of these phases stands, the step itself is done; in the others it is under way.
+# In these phases the step itself is done; in the others it is under way.
 _AFTER_THE_STEP = frozenset({Phase.SAVING, Phase.EVALUATING, Phase.ENDING})
 
 
@@ -374,7 +373,7 @@ def last_step(read: RunRead, report: GangReport | None, *, lives: bool) -> int:
 
 
 def committed_step(read: RunRead) -> int:
-    """Return the step of the checkpoint that a restart goes on from; 0 for the beginning."""
+    """Return the step of the checkpoint that a restart resumes from; 0 for the beginning."""
     if read.commit is not None:
         return read.commit.step
     return int(read.row["branched_from_step"] or 0)

@@ -7,11 +7,12 @@ the last record it took in, serves as one.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 
 from tracks_dagster.ledger import track_states
 from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
 from tracks_dagster.track.errors import RecordNewer, TrackBroken
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Record, sha256_hex
@@ -36,6 +37,58 @@ UPGRADE = (
     "Install the version of the machine that wrote it, which a record does not name, and restore "
     "nothing"
 )
+
+
+class FindingKind(StrEnum):
+    """Every kind of finding, by what it is about. Programs go by these; people read the sentences."""
+
+    # a track
+    RECORD_MISSING = "record_missing"
+    RECORD_BROKEN = "record_broken"  # it does not parse, or does not follow the one before it
+    RECORD_NEWER = "record_newer"  # it follows, and only a newer version can read it
+    RECORD_EDITED = "record_edited"  # whole, but not the one that the ledger took in
+    TRACK_CUT = "track_cut"  # records at its end are gone
+    RECORD_WITHOUT_ROWS = "record_without_rows"  # it holds, and the ledger cannot be made of it
+    RULES_BROKEN = "rules_broken"  # the state before a record does not allow it
+    # what a record names by hash, or describes
+    CHECKPOINT_CORRUPT = "checkpoint_corrupt"
+    DELETION_LIST_WRONG = "deletion_list_wrong"
+    EVIDENCE_WRONG = "evidence_wrong"
+    PLACES_WRONG = "places_wrong"
+    TRAINER_WRONG = "trainer_wrong"
+    SNAPSHOT_WRONG = "snapshot_wrong"
+    EVAL_RESULT_WRONG = "eval_result_wrong"
+    JOURNAL_GAP = "journal_gap"
+    JOURNAL_EDITED = "journal_edited"
+    JOURNAL_SHORT = "journal_short"
+    # one track against another
+    SOURCE_UNKNOWN = "source_unknown"  # what a run branched from is in no track
+    SNAPSHOT_UNKNOWN = "snapshot_unknown"  # nor is what it trained on
+    # the ledger
+    LEDGER_LACKS_TRACK = "ledger_lacks_track"
+    LEDGER_ROW_WRONG = "ledger_row_wrong"
+    LEDGER_REMEMBERS_MORE = "ledger_remembers_more"  # than a broken track holds
+    LEDGER_UNREADABLE = "ledger_unreadable"
+    LEDGER_TRACK_LOST = "ledger_track_lost"
+    # an exported run
+    ARCHIVE_UNREADABLE = "archive_unreadable"
+    ARCHIVE_NEWER = "archive_newer"
+    MEMBER_MISSING = "member_missing"
+    MEMBER_CHANGED = "member_changed"
+    MEMBER_ADDED = "member_added"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that does not hold. where: a key, a track, a ledger's table or an archive's member.
+
+    meaning: one or two sentences on what it means; to_do: what a person does about it.
+    """
+
+    kind: FindingKind
+    where: str
+    meaning: str
+    to_do: str
 
 
 def track_names(store: ObjectStore) -> list[str]:
@@ -63,7 +116,7 @@ def read_track(
     """Return the records that hold, from the first on, and what ended them early if anything did.
 
     Behind a record of a newer version only the chain is checked. cursor: what the ledger took in last,
-    which tells such a record at the end of the track from an edited one. known: are not read again.
+    which distinguishes such a record at a track's end from an edited one. known: are not read again.
     """
     records = list(known)
     newer: list[Finding] = []
@@ -93,9 +146,9 @@ def read_track(
 def check_cursor(
     name: str, records: Sequence[Record], cursor: Cursor | None, *, is_read: bool = True
 ) -> Iterator[Finding]:
-    """Yield what the ledger's memory of the track's end says against it.
+    """Yield where the ledger's memory of the track's end contradicts it.
 
-    is_read: `records` are all there are; if not, what ended them early is told already.
+    is_read: `records` are all there are; if not, what ended them early is reported already.
     """
     if cursor is None or (cursor.seq >= len(records) and not is_read):
         return
@@ -161,8 +214,7 @@ def _missing(name: str, seq: int, last: int) -> Finding:
         where=log_key(name, seq),
         meaning=f"Record {seq} of {name} is gone while records up to {last} are there: it was "
         "deleted, and what came after it is not read.",
-        to_do=f"{RESTORE}; until then the track is read as it stood before, so do not retry "
-        "the run.",
+        to_do=f"{RESTORE}; until then the track is read as it was before, so do not retry the run.",
     )
 
 
@@ -175,13 +227,8 @@ def _broken(name: str, seq: int, problem: str) -> Finding:
     )
 
 
-# --- sources --------------------------------------------------------------------------------------
-#
-# Check what one track says of another: what a run branched from and trained on must be there.
-
-
 class Sources:
-    """Looks up what other tracks have committed; reads each dataset's track once."""
+    """Checks that other tracks have what a run refers to; reads each dataset's track once."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
@@ -199,7 +246,7 @@ class Sources:
                     where=run_track(state.run_id),
                     meaning=f"Run {state.run_id} trains on snapshot {snapshot_id} of {dataset}, and "
                     f"{dataset_track(dataset)} has no record of it: that track was cut or replaced.",
-                    to_do=f"{RESTORE}: what the run saw cannot be told without it.",
+                    to_do=f"{RESTORE}: without it nobody knows what the run saw.",
                 )
 
     def _check_branch(self, state: RunState) -> Iterator[Finding]:

@@ -1,45 +1,46 @@
-"""Check everything that a store holds against what its tracks say, and the ledger against both.
+"""Check everything that a store holds against its tracks, the ledger against both, and exported runs.
 
-Reads every byte that a record names by hash. It repairs nothing: each finding says what it means and
+Reads every byte that a record names by hash. It repairs nothing: each finding names what it means and
 what a person does about it.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.track_states import TrackState
-from tracks_dagster.recovery.effects.fsck.findings import Finding, FindingKind
-from tracks_dagster.recovery.effects.fsck.ledger import check_ledger, check_orphans, unreadable
-from tracks_dagster.recovery.effects.fsck.objects import (
+from tracks_dagster.recovery.effects.fsck_ledger import check_ledger, check_orphans, unreadable
+from tracks_dagster.recovery.effects.fsck_objects import (
     IsAbsent,
     VerifyCheckpoint,
     check_checkpoints,
     check_deletions,
     check_eval_results,
     check_evidence,
+    check_journals,
     check_places,
     check_snapshots,
     check_trainer,
     nothing_is_absent,
 )
-from tracks_dagster.recovery.effects.fsck.tracks import (
+from tracks_dagster.recovery.effects.fsck_tracks import (
+    Finding,
+    FindingKind,
     Sources,
     check_cursor,
     fold_track,
     read_track,
     track_names,
 )
-from tracks_dagster.stores.journals import read_steps
-from tracks_dagster.track.errors import LedgerError
+from tracks_dagster.stores.archive import MANIFEST, STORE, ArchiveManifest
+from tracks_dagster.track.errors import ArchiveNewer, LedgerError, StoreUnsuitable
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Record
+from tracks_dagster.track.records import Record, sha256_hex
 from tracks_dagster.track.states.dataset_state import DatasetState
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import RunState
 
 TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
 
@@ -65,7 +66,7 @@ def fsck(
     """Check the whole store and the ledger; `verify` reads a checkpoint (CheckpointError if bad).
 
     ledger: or why it cannot be read, which is then a finding.
-    is_absent: tells what an exported run was made without.
+    is_absent: whether an exported run was made without an object.
     """
     findings: list[Finding] = []
     sources = Sources(store)
@@ -150,84 +151,92 @@ def _compared(store: ObjectStore, ledger: Ledger, name: str) -> _Track:
     return _Track(records=records, state=state, problems=problems, wrong_rows=wrong_rows)
 
 
-# --- journals -------------------------------------------------------------------------------------
-#
-# Check the journals of every attempt. No record names them by hash: they are too frequent for that.
-#
-# What can be held against them: their segments follow one another to the byte, every line but the last
-# is whole, and they reach the step that the record of the attempt's end tells.
-
-_OFFSET = re.compile(r"[0-9]{1,18}")
-RESTORE = "Restore the object from a backup or the bucket's versions if the steps matter"
+AGAIN = (
+    "Ask for the archive again, and compare its sha256 with the one that `tracks export` printed"
+)
 
 
-def check_journals(store: ObjectStore, state: RunState) -> Iterator[Finding]:
-    """Check the journal of every rank of every attempt that has ended; holds one segment at a time."""
-    for attempt in state.attempts:
-        if attempt.placed is None or attempt.ended is None:
-            continue
-        launch_id = attempt.placed.launch_id
-        prefix = f"runs/{state.run_id}/attempts/{attempt.attempt_id}/{launch_id}/journal/"
-        for rank in store.folders(prefix):
-            yield from _check_segments(store, f"{prefix}{rank}/")
-        yield from _check_end(store, state.run_id, attempt, prefix)
+class Archive(Protocol):
+    """An exported run, as its file is."""
+
+    def names(self) -> Sequence[str]:
+        """Return the name of every member, sorted."""
+        ...
+
+    def member(self, name: str) -> bytes | None:
+        """Return the bytes of a member, or None when there is none."""
+        ...
+
+    def manifest(self) -> ArchiveManifest:
+        """Return its own list of members; raises StoreUnsuitable."""
+        ...
 
 
-def _check_segments(store: ObjectStore, prefix: str) -> Iterator[Finding]:
-    """Yield the first thing that is wrong with one rank's journal."""
-    end, torn = 0, b""  # of the file on the gang's machine; what the segment before did not finish
-    for key in store.list(prefix):
-        name, data = key.removeprefix(prefix).removesuffix(".jsonl"), store.get(key)
-        if not _OFFSET.fullmatch(name) or data is None:
-            continue
-        offset = int(name)
-        if offset > end:
-            yield Finding(
-                kind=FindingKind.JOURNAL_GAP,
-                where=key,
-                meaning=f"The {offset - end} bytes of this journal before it are gone: segments are "
-                "shipped one after the other, so one was deleted. The steps in it are not shown.",
-                to_do=f"{RESTORE}; no decision rests on them.",
-            )
-            return
-        lines = (torn + data[end - offset :]).split(b"\n")
-        torn = lines.pop()
-        end = max(end, offset + len(data))
-        if (bad := next((line for line in lines if not _is_whole(line)), None)) is not None:
-            yield Finding(
-                kind=FindingKind.JOURNAL_EDITED,
-                where=key,
-                meaning=f"A line of this journal is no JSON ({bad[:40]!r}…) and whole lines follow "
-                "it: it was edited or damaged after it was written. That line is not shown.",
-                to_do=f"{RESTORE}, and find out who wrote there.",
-            )
-            return
+def check_archive(archive: Archive) -> Iterator[Finding]:
+    """Yield every member that differs from the manifest; reads one at a time.
 
-
-def _check_end(
-    store: ObjectStore, run_id: str, attempt: AttemptState, prefix: str
-) -> Iterator[Finding]:
-    assert attempt.placed is not None
-    assert attempt.ended is not None
-    recorded = attempt.ended.last_step
-    if recorded is None:
-        return
-    steps = read_steps(store, run_id, attempt.attempt_id, attempt.placed.launch_id)
-    found = steps[-1].step if steps else None
-    if found is None or found < recorded:
-        yield Finding(
-            kind=FindingKind.JOURNAL_SHORT,
-            where=prefix,
-            meaning=f"The journal of attempt {attempt.attempt_id} of run {run_id} "
-            f"{'holds no step' if found is None else f'ends at step {found}'}, and its record tells "
-            f"step {recorded}: the end of it was deleted, or never left a machine that was taken away.",
-            to_do="Nothing, where the machine is gone: the verdict and the count of steps stand in "
-            f"the track. Else {RESTORE[0].lower()}{RESTORE[1:]}.",
-        )
-
-
-def _is_whole(line: bytes) -> bool:
+    The manifest alone proves nothing: who edits a member can edit it too. Then the chain of the records
+    and their hashes show it; for a record at the end of a track only the sender's sha256 does.
+    """
     try:
-        return not line or isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
-        return False
+        members = archive.manifest().members
+    except ArchiveNewer as error:
+        yield Finding(
+            kind=FindingKind.ARCHIVE_NEWER,
+            where=MANIFEST,
+            meaning=f"{error} Nothing of it was checked here.",
+            to_do="Update tracks-dagster here, then run `tracks fsck` again; the archive need not be "
+            "sent again.",
+        )
+        return
+    except StoreUnsuitable as error:
+        yield Finding(
+            kind=FindingKind.ARCHIVE_UNREADABLE,
+            where=MANIFEST,
+            meaning=f"{error} What the archive should hold is not known.",
+            to_do=f"{AGAIN}.",
+        )
+        return
+    there = set(archive.names()) - {MANIFEST}
+    for name in sorted(members.keys() | there):
+        data = archive.member(name)
+        if data is None:
+            yield Finding(
+                kind=FindingKind.MEMBER_MISSING,
+                where=name,
+                meaning=f"{name} is in the manifest of the archive and not in the archive: it was "
+                "taken out after the export.",
+                to_do=f"{AGAIN}.",
+            )
+        elif name not in members:
+            yield Finding(
+                kind=FindingKind.MEMBER_ADDED,
+                where=name,
+                meaning=f"{name} is in the archive and not in its manifest: it was put in after the "
+                "export.",
+                to_do=f"Do not believe it. {AGAIN}.",
+            )
+        elif (found := sha256_hex(data)) != members[name]:
+            yield Finding(
+                kind=FindingKind.MEMBER_CHANGED,
+                where=name,
+                meaning=f"{name} has sha256 {found}, and the manifest says {members[name]}: it was "
+                "changed after the export.",
+                to_do=f"Do not believe it. {AGAIN}.",
+            )
+
+
+def no_store(error: StoreUnsuitable) -> Finding:
+    """Return what is wrong where the objects of an archive are no store that this version reads."""
+    return Finding(
+        kind=FindingKind.ARCHIVE_UNREADABLE,
+        where=f"{STORE}format.json",
+        meaning=f"{error} The tracks in the archive were not checked.",
+        to_do=f"{AGAIN}; where a newer version wrote it, update this checkout.",
+    )
+
+
+def is_left_out(manifest: ArchiveManifest, key: str) -> bool:
+    """Whether an object is not in the archive on purpose: rows of data, and what the manifest names."""
+    is_row = key.startswith("datasets/") and "/log/" not in key and "/manifests/" not in key
+    return is_row or any(each.what == key for each in manifest.left_out)

@@ -1,6 +1,6 @@
 """Read what triage looks at: of each run the ledger's rows, the newest records, the journal's end.
 
-The ledger finds the runs and tells what is long past. What is recent is read from the track itself,
+The ledger finds the runs and has what is long past. What is recent is read from the track itself,
 from the opening of the last attempt on, because a daemon that is gone has taken nothing in since. Reads
 only, and little of each run: one with a thousand records costs a dozen reads.
 """
@@ -22,7 +22,7 @@ from tracks_dagster.attempts.ports import GangReport, LauncherOf
 from tracks_dagster.data.effects.known_families import check_family
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.attempt_tail import Tail, fold_tail
-from tracks_dagster.recovery.signs import DAEMON_AGE_S_MAX
+from tracks_dagster.recovery.triage import DAEMON_AGE_S_MAX
 from tracks_dagster.stores.journals import JournalTail, read_tail
 from tracks_dagster.track.bodies import StopRequested
 from tracks_dagster.track.errors import (
@@ -42,14 +42,19 @@ from tracks_dagster.track.text.nearest import no_run
 from tracks_dagster.track.text.redact import Redact
 from tracks_dagster.track.track import RUNS, check_chain, log_key, read_records, run_track
 
-# --- daemon ---------------------------------------------------------------------------------------
-#
-# What the daemon does about a run by itself, as far as its last heartbeat tells.
+RUNS_MAX = 200
+ATTEMPTS_MAX = 3  # the newest ones: the newest attempt may have taken no step to measure a pace by
+COMMITS_MAX = 8  # the newest ones, should the newest of all have been withdrawn since
+_FSCK = "`tracks fsck` explains it"
+TAIL_MAX = 400  # records of one attempt that are read backwards; a longer one from its start
+ANSWERS_S_MAX = 5.0  # of a launcher that asks others, until it answers once for all its gangs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Daemon:
-    """at: when it ticked last, None where none ever did; ticks: whether that was just now. openers: the
+    """What the daemon does by itself, by its last heartbeat.
+
+    at: when it ticked last, None where none ever did; ticks: whether that was just now. openers: the
     sensors that open attempts and were switched on then, whether it still ticks or not. late: what
     became of launches that do not come, by the key of an attempt, or of an attempt at an eval.
     """
@@ -61,7 +66,7 @@ class Daemon:
 
 
 def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
-    """Return what the last heartbeat tells of the daemon."""
+    """Return the daemon as its last heartbeat shows it."""
     if heartbeat is None:
         return Daemon(at=None, ticks=False, openers=())
     others = (LAUNCH_ATTEMPTS, RUN_EVALS)
@@ -76,21 +81,13 @@ def daemon_of(heartbeat: Heartbeat | None, now: datetime) -> Daemon:
     )
 
 
-# --- gangs ----------------------------------------------------------------------------------------
-#
-# Ask the launchers for gangs, within a bounded time: a lost cluster must not hold the answer up.
-#
-# A launcher of this machine is asked for all it knows, which only reads; any other one for a glance,
-# because observing a gang there begins to keep what happens to it.
-
-ANSWERS_S_MAX = (
-    5.0  # of a launcher that asks others, until it answers once: that serves all its gangs
-)
-
-
 class Gangs:
-    """Reports of gangs, or in words why there is none: an error may be of one gang alone, so the next
-    is asked for all the same. A launcher whose errors took `ANSWERS_S_MAX` is not asked again."""
+    """Asks the launchers for gangs within a bounded time: a lost cluster must not delay the answer.
+
+    An error may be of one gang alone, so the next is asked for all the same. A launcher whose errors
+    took `ANSWERS_S_MAX` is not asked again. This machine's launcher is asked for all it knows, which only
+    reads; any other one for a glance, because observing a gang there starts to store its events.
+    """
 
     def __init__(self, launcher_of: LauncherOf, *, clean: Redact) -> None:
         self._launcher_of = launcher_of
@@ -148,15 +145,6 @@ class Gangs:
             return gangs.glance(run_id, attempt_id), None
         except (GangError, SettingsError, TracksError) as error:
             return None, self._clean(str(error))
-
-
-RUNS_MAX = 200
-ATTEMPTS_MAX = 3  # the newest ones: an attempt that took no step tells no pace, one before it may
-COMMITS_MAX = 8  # the newest ones, should the newest of all have been withdrawn since
-_FSCK = "`tracks fsck` says what that means"
-TAIL_MAX = (
-    400  # records of one attempt that are read backwards; a longer one is read from its start
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +224,7 @@ def _known(ledger: Ledger, store: ObjectStore, run_ids: list[str]) -> list[str]:
 
 
 def read_runs(ledger: Ledger, store: ObjectStore, run_ids: Sequence[str]) -> list[RunRead]:
-    """Return what there is on these runs, the one declared first first."""
+    """Return what there is on these runs, oldest declaration first."""
     if not run_ids:
         return []
     rows = _rows(ledger, "runs", run_ids, attempts_max=ATTEMPTS_MAX)
@@ -319,8 +307,8 @@ def _tail(store: ObjectStore, row: Mapping[str, Json]) -> tuple[Tail | None, str
 
 
 def _check_head(records: Sequence[Record], seq: int, sha256: str) -> None:
-    """Raise TrackBroken unless the record that the ledger took in last still stands there: a track
-    that lost its end would tell of an attempt that is long over."""
+    """Raise TrackBroken unless the record that the ledger took in last is still there: a track
+    that lost its end would show an attempt that is long over."""
     if records[-1].seq < seq:
         raise TrackBroken(
             f"Record {records[-1].seq + 1} is missing, and the ledger knows the track up to record "
@@ -368,5 +356,5 @@ def _rows(
 
 
 def read_sql(name: str) -> str:
-    """Return the statement of `triage_<name>.sql`; {run_ids} in it stands for parameters."""
-    return Path(__file__).with_name(f"{name}.sql").read_text(encoding="utf-8")
+    """Return the statement of `triage_<name>.sql`; {run_ids} in it is a list of parameters."""
+    return Path(__file__).with_name(f"triage_{name}.sql").read_text(encoding="utf-8")

@@ -1,1 +1,0 @@
-"""What is checked of tracks, objects, journals and the ledger; each finding says what to do."""

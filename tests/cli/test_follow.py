@@ -187,7 +187,7 @@ def test_ctrl_c_while_the_store_is_away_drains_when_it_is_back(
     followed = scene.follow(scene.story.begin, interrupt)
     assert followed.is_drained
     assert scene.tracks.records(f"runs/{RUN_ID}")[-1].kind is Kind.STOP_REQUESTED
-    assert "is asked for as soon as it answers" in capsys.readouterr().err
+    assert "the drain is requested as soon as it answers" in capsys.readouterr().err
 
 
 def test_whatever_ends_the_command_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:

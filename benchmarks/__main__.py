@@ -5,8 +5,8 @@ code and ends with 1 where something got worse by more than a tenth. Without nam
 benchmarks. SIGTERM ends whatever a benchmark started.
 
 Machines are shared and noisy: every figure of interest is a ratio of two medians measured in turns
-in the same process, counted, or simulated; in seconds are only `retry`'s kill and what `ledger` says
-of whole commands beside a large history, of an idle machine.
+in the same process, counted, or simulated; in seconds are only `retry`'s kill and `ledger`'s
+whole commands beside a large history, of an idle machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from benchmarks import (
     ledger_history,
     retry,
     retry_kill,
-    saved,
     start,
     step,
     track,
@@ -51,7 +50,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
 }
 ALL = ("step", "start", "track", "ledger", "checkpoint", "retry")
 SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save and --compare
-# By the figure's name, without what stands behind its "@"; the others have no bar.
+# By the figure's name, without what follows its "@"; the others have no bar.
 AT_MOST = {
     **step.AT_MOST,
     **checkpoint.BARS,
@@ -85,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run(names: Sequence[str], given: argparse.Namespace) -> saved.Figures:
+def _run(names: Sequence[str], given: argparse.Namespace) -> compare.Figures:
     figures = {}
     for name in names:
         print(f"\n{name}", file=sys.stderr)
@@ -96,18 +95,18 @@ def _run(names: Sequence[str], given: argparse.Namespace) -> saved.Figures:
 
 
 def _save(names: Sequence[str], given: argparse.Namespace) -> int:
-    commit, load_average = saved.clean_commit(), os.getloadavg()[0]
+    commit, load_average = compare.clean_commit(), os.getloadavg()[0]
     figures = _run(names, given)
-    path = saved.save(figures, commit=commit, load_average=load_average, now=datetime.now(UTC))
-    print(f"Saved in {path.relative_to(saved.ROOT)}; commit it.")
+    path = compare.save(figures, commit=commit, load_average=load_average, now=datetime.now(UTC))
+    print(f"Saved in {path.relative_to(compare.ROOT)}; commit it.")
     return 0
 
 
 def _compare(names: Sequence[str]) -> int:
-    found = saved.newest()
+    found = compare.newest()
     if found is None:
         raise InvalidInput("No figures were saved yet; call `./run bench --save` first.")
-    commit = saved.commit_of(*found)
+    commit = compare.commit_of(*found)
     with compare.checkout_of(commit) as before:
         rows = compare.compare(names, before, compare.run_benchmark)
     print(f"Before: {commit[:12]}, saved {found[1].saved_at[:10]}.\n")
@@ -147,7 +146,7 @@ def _history(given: argparse.Namespace) -> dict[str, float]:
 
 
 def _judged(label: str, value: float) -> str:
-    """Say whether a figure that has a bar meets it, and if not, what else stands in it."""
+    """Return whether a figure that has a bar meets it, and if not, what else is in it."""
     name = label.partition(" @")[0]
     is_part = name != label and name in (*retry.AT_LEAST, *retry.AT_MOST)
     missed = f"MISSED ({WHY.get(name)})"

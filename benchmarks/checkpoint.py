@@ -3,7 +3,7 @@
 Ours is measured as a script sees it: `join`, `report`, the commit record in the track, a second
 `join`. Every figure is a ratio of two medians, measured in turns in this process: against a memcpy of
 the same tensors into buffers that are there, against one raw write and fsync of as many bytes, and
-against reading them. torch.save, DCP and safetensors (with an fsync each) stand beside it.
+against reading them. torch.save, DCP and safetensors (with an fsync each) are measured beside it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ BARS = {  # figure, without its size: at most
     "stored_share_of_ten_saves": 0.27,
     "peak_extra_mb_beyond_one_copy": 256.0,
 }
-WHY = {  # what stands in a figure beside its measure, where it misses its bar
+WHY = {  # what else is in a figure that misses its bar
     "blocked_to_memcpy": "beside the copy: naming the state's tensors and RNG, waking a thread; a few "
     "ms whatever the size, and cold caches after the other savers",
     "durable_to_raw_write_fsync": "beside the write: the copy, hashes, an fsync for each chunk, the "

@@ -31,7 +31,7 @@ class Took:
 def time_command(arguments: Sequence[str], environment: Mapping[str, str], *, rounds: int) -> Took:
     """Return the medians of `rounds` runs of a command, and its greatest peak.
 
-    Raises RuntimeError with what it said when it says that it was used in a wrong way.
+    Raises RuntimeError with its complaint when it was used in a wrong way.
     """
     took = [_once(arguments, environment) for _ in range(rounds)]
     return Took(
@@ -58,7 +58,7 @@ def _once(arguments: Sequence[str], environment: Mapping[str, str]) -> Took:
         )
         wall_s = time.perf_counter() - started
         if done.returncode >= WRONG_USE or not out.exists():
-            told = f"tracks {' '.join(arguments)} ended with {done.returncode}: {done.stderr}"
-            raise RuntimeError(told)
-        said = json.loads(out.read_text())
-    return Took(wall_s=wall_s, **said)
+            problem = f"tracks {' '.join(arguments)} ended with {done.returncode}: {done.stderr}"
+            raise RuntimeError(problem)
+        measured = json.loads(out.read_text())
+    return Took(wall_s=wall_s, **measured)

@@ -161,7 +161,7 @@ def _spent(seconds: float, saves: int) -> Body:
 def evidence_of(run: RunPlan, attempt: AttemptPlan, node: str) -> bytes:
     """Return the stored evidence of an attempt's end."""
     assert attempt.end is not None, "the attempt is open"
-    told = {
+    known = {
         "run_id": run.run_id,
         "attempt_id": attempt.attempt_id,
         "launch_id": launch_id(run.index, attempt.attempt_id),
@@ -169,7 +169,7 @@ def evidence_of(run: RunPlan, attempt: AttemptPlan, node: str) -> bytes:
         "finished_at": at(run, attempt.ended_s),
         "last_step": attempt.last_step or None,
     }
-    return canonical_json(evidence_json(attempt.when, attempt.end, told, node=node))
+    return canonical_json(evidence_json(attempt.when, attempt.end, known, node=node))
 
 
 def evidence_key(run: RunPlan, attempt: AttemptPlan, sha256: str) -> str:

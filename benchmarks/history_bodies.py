@@ -1,4 +1,4 @@
-"""The bodies of a generated run's declaration, as JSON, and what its other records share with it.
+"""The bodies of a generated run's declaration, evals and promotions, as JSON, and what records share.
 
 Every body is made of its dataclass, so that it has all fields of today.
 """
@@ -14,17 +14,22 @@ from tracks_dagster.track.bodies import (
     CheckpointCadence,
     CodeVersion,
     ComputeRequest,
+    EvalEnded,
+    EvalOpened,
     EvalRequirement,
+    PromotionDecided,
     PromotionRule,
     RunDeclared,
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 Body = Mapping[str, Json]
 
 GLOBAL_BATCH = 1024
+EVAL_S = 30.0
 SUITE, METRIC, THRESHOLD = "heldout-loss", "loss", 2.2
 ENVIRONMENT = {"python": "3.12.3", "torch": "2.8.0", "numpy": "2.1.0", "platform": "linux-x86_64"}
 ENVIRONMENT_SHA256 = sha256_hex(canonical_json(ENVIRONMENT))
@@ -113,3 +118,63 @@ def at(run: RunPlan, seconds: float) -> str:
 
 def _compute(run: RunPlan) -> ComputeRequest:
     return ComputeRequest(ranks=run.ranks, device_class=DEVICE_CLASS, pool=run.pool)
+
+
+def eval_opened(run: RunPlan, checkpoint: CheckpointRef) -> Body:
+    """Return the body of `eval_opened`, the first attempt at the eval of a checkpoint."""
+    return to_json(
+        EvalOpened(
+            eval_id=f"{SUITE}@{checkpoint.step}",
+            number=1,
+            checkpoint=checkpoint,
+            suite=SUITE,
+            suite_version="1",
+            snapshot=heldout(run),
+            seed=7,
+            decision="The run's declaration requires it.",
+            decided_by="run_evals",
+        )
+    )
+
+
+def eval_ended(run: RunPlan, checkpoint: CheckpointRef, begun_s: float) -> Body:
+    """Return the body of `eval_ended`; begun_s: seconds from the declaration to its begin."""
+    return to_json(
+        EvalEnded(
+            eval_id=f"{SUITE}@{checkpoint.step}",
+            number=1,
+            reason="completed",
+            metrics={METRIC: loss_at(checkpoint.step)},
+            sample_count=512,
+            environment=ENVIRONMENT,
+            environment_sha256=ENVIRONMENT_SHA256,
+            started_at=at(run, begun_s),
+            finished_at=at(run, begun_s + EVAL_S),
+            device_seconds=EVAL_S,
+        )
+    )
+
+
+def promotion(run: RunPlan, checkpoint: CheckpointRef) -> Body:
+    """Return the body of `promotion_decided`."""
+    loss = loss_at(checkpoint.step)
+    return to_json(
+        PromotionDecided(
+            alias=f"best-{run.family}",
+            promoted=loss <= THRESHOLD,
+            checkpoint=checkpoint,
+            eval_id=f"{SUITE}@{checkpoint.step}",
+            eval_number=1,
+            suite=SUITE,
+            suite_version="1",
+            snapshot=heldout(run),
+            seed=7,
+            environment_sha256=ENVIRONMENT_SHA256,
+            metrics={METRIC: loss},
+            metric=METRIC,
+            direction="min",
+            threshold=THRESHOLD,
+            decided_by="run_evals",
+            why=f"{METRIC} of {SUITE} is {loss}; the rule asks for at most {THRESHOLD}.",
+        )
+    )

@@ -1,6 +1,6 @@
 """How the attempts of a generated history end: the kinds of ends, and the evidence that each leaves.
 
-The verdict that stands in a record is what the classifier says of that evidence, so `explain` of a
+The verdict in a record is what the classifier finds in that evidence, so `explain` of a
 generated attempt reads like that of a real one. A test holds every kind to the reason it is named for.
 """
 
@@ -30,7 +30,7 @@ class EndKind:
 
     exit_code, signal: of rank 0, as `RankEnd` has them; word: the reason of its last word, empty
     without one; exception: "package.Type: message" in it; condition: (type, reason) that a control
-    plane told; boots_anew: its node has another boot id afterwards.
+    plane reported; reboots: its node has another boot id afterwards.
     """
 
     weight: int
@@ -41,7 +41,7 @@ class EndKind:
     log: str = ""
     condition: tuple[str, str] | None = None
     kernel_lines: tuple[str, ...] = ()
-    boots_anew: bool = False
+    reboots: bool = False
     stop: Mapping[str, str] | None = field(default=None, hash=False)
 
 
@@ -59,7 +59,7 @@ MIDWAY: Mapping[str, EndKind] = {
         word=DRAINED,
         condition=("DisruptionTarget", "EvictionByEvictionAPI"),
     ),
-    "node_failure": EndKind(weight=9, exit_code=None, signal=SIGKILL, boots_anew=True),
+    "node_failure": EndKind(weight=9, exit_code=None, signal=SIGKILL, reboots=True),
     "gpu_hardware": EndKind(
         weight=6,
         log="RuntimeError: CUDA error: uncorrectable ECC error encountered",
@@ -152,25 +152,25 @@ def _weights(when: str) -> tuple[list[str], list[int]]:
 
 @cache
 def verdict_on(when: str, name: str) -> Verdict:
-    """Return what the classifier says of such an end."""
+    """Return the classifier's verdict on such an end."""
     return classify(from_json(Evidence, evidence_json(when, name, {}, node="n")))
 
 
 def evidence_json(
-    when: str, name: str, told: Mapping[str, Json], *, node: str
+    when: str, name: str, known: Mapping[str, Json], *, node: str
 ) -> Mapping[str, Json]:
-    """Return the evidence that such an end leaves, as it is stored; only rank 0 says anything.
+    """Return the evidence that such an end leaves, as it is stored; only rank 0 left a last word.
 
-    told: run_id, attempt_id, launch_id, started_at, finished_at and last_step, where they are known.
+    known: run_id, attempt_id, launch_id, started_at, finished_at and last_step, where they are known.
     """
     template = _template(when, name)
     rank = dict(template["ranks"][0])
-    rank["started_at"], rank["ended_at"] = told.get("started_at"), told.get("finished_at")
+    rank["started_at"], rank["ended_at"] = known.get("started_at"), known.get("finished_at")
     if rank["last_word"] is not None:
-        said = {"step": told.get("last_step"), "at": told.get("finished_at", NEVER)}
-        rank["last_word"] = {**rank["last_word"], **said}
-    boots = {node: "another-boot"} if KINDS[when][name].boots_anew else {}
-    return {**template, **told, "ranks": [rank], "boot_ids": boots}
+        last_word = {"step": known.get("last_step"), "at": known.get("finished_at", NEVER)}
+        rank["last_word"] = {**rank["last_word"], **last_word}
+    boots = {node: "another-boot"} if KINDS[when][name].reboots else {}
+    return {**template, **known, "ranks": [rank], "boot_ids": boots}
 
 
 @cache
@@ -214,5 +214,5 @@ def _last_word(kind: EndKind) -> LastWord | None:
 def _conditions(kind: EndKind) -> tuple[Condition, ...]:
     if kind.condition is None:
         return ()
-    told, why = kind.condition
-    return (Condition(type=told, reason=why, message="", at=None, source="kubernetes"),)
+    name, why = kind.condition
+    return (Condition(type=name, reason=why, message="", at=None, source="kubernetes"),)

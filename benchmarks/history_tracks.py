@@ -1,40 +1,61 @@
-"""The tracks of a generated fleet's runs: the stored bytes of every record, in order. Pure."""
+"""The tracks of a generated fleet: the stored bytes of every record, in order. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import pairwise
 
 from benchmarks import history_attempts as attempts
-from benchmarks import history_evals as evals
-from benchmarks.history_bodies import declared
+from benchmarks.history_bodies import (
+    EVAL_S,
+    declared,
+    eval_ended,
+    eval_opened,
+    promotion,
+    snapshot_ref,
+)
 from benchmarks.history_ends import CANCELLED, COMPLETED, STOPPED
 from benchmarks.history_plan import (
+    DATASETS,
+    NODES_OF_POOL,
+    POOLS,
     RESTORED_S,
+    SNAPSHOT_COUNT,
+    SPAN,
+    WIDE_SNAPSHOT,
     AttemptPlan,
     Fleet,
     RunPlan,
     checkpoint_ref,
     plan_run,
 )
-from benchmarks.history_written import Written
 from tracks_dagster.track.bodies import (
     Alert,
     AttemptSupervised,
     CheckpointDecision,
+    DatasetDeclared,
+    NodeQuarantined,
+    NodeReleased,
+    NodeStruck,
     Note,
     RetryRefused,
     RunFinished,
+    SnapshotCommitted,
+    SnapshotRef,
     StopRequested,
 )
 from tracks_dagster.track.body_json import to_json
-from tracks_dagster.track.records import Json, Kind, sha256_hex
+from tracks_dagster.track.records import Draft, Json, Kind, format_time, seal, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.track import run_track
+from tracks_dagster.track.track import dataset_track, pool_track, run_track
 
 EVAL_EVERY_ATTEMPTS = NOTE_EVERY_ATTEMPTS = 5
 STARTED_S = 5.0  # after it was opened
+STRIKES_OF_POOL = 60
+QUARANTINE_EVERY_STRIKES = 3
+QUARANTINE = timedelta(days=3)
 
 
 def run_tracks(
@@ -125,7 +146,7 @@ def _conclude(track: Written, run: RunPlan) -> None:
     if last.end == COMPLETED:
         _evaluate(track, run, last, final)
         promoted_at = _at(run, last.ended_s + 60)
-        track.add(Kind.PROMOTION_DECIDED, evals.promotion(run, final), promoted_at)
+        track.add(Kind.PROMOTION_DECIDED, promotion(run, final), promoted_at)
     finished = RunFinished(
         stop_cause="step_budget" if last.end == COMPLETED else "user",
         why="All steps are done." if last.end == COMPLETED else "ann asked to stop.",
@@ -150,9 +171,9 @@ def _refuse(track: Written, run: RunPlan, last: AttemptPlan) -> None:
 
 def _evaluate(track: Written, run: RunPlan, attempt: AttemptPlan, ref: CheckpointRef) -> None:
     begun_s = attempt.ended_s + 2
-    track.add(Kind.EVAL_OPENED, evals.eval_opened(run, ref), _at(run, begun_s))
-    body = evals.eval_ended(run, ref, begun_s + 1)
-    track.add(Kind.EVAL_ENDED, body, _at(run, begun_s + 2 + evals.EVAL_S))
+    track.add(Kind.EVAL_OPENED, eval_opened(run, ref), _at(run, begun_s))
+    body = eval_ended(run, ref, begun_s + 1)
+    track.add(Kind.EVAL_ENDED, body, _at(run, begun_s + 2 + EVAL_S))
 
 
 def _decide(
@@ -180,3 +201,99 @@ def _ref(run: RunPlan, attempt: AttemptPlan, step: int) -> CheckpointRef:
 
 def _at(run: RunPlan, seconds: float) -> datetime:
     return run.declared_at + timedelta(seconds=seconds)
+
+
+def other_tracks(fleet: Fleet) -> Iterator[Written]:
+    """Yield the tracks of the datasets and of the pools."""
+    for dataset in DATASETS.values():
+        yield _dataset(fleet, dataset, WIDE_SNAPSHOT + 1)
+        yield _dataset(fleet, f"{dataset}-heldout", 1)
+    for pool in POOLS:
+        yield _pool(fleet, pool)
+
+
+def _dataset(fleet: Fleet, dataset: str, snapshot_count: int) -> Written:
+    """Return the track of a dataset whose snapshots come at even distances."""
+    track = Written(dataset_track(dataset))
+    begin = fleet.begin_at - timedelta(days=3)
+    spec = DatasetDeclared(dataset=dataset, description=f"Samples of {dataset}.", kind="text")
+    track.add(Kind.DATASET_DECLARED, to_json(spec), begin)
+    for number in range(snapshot_count):
+        body = _snapshot(snapshot_ref(dataset, number), number)
+        at = begin + timedelta(days=1) + number / SNAPSHOT_COUNT * SPAN
+        track.add(Kind.SNAPSHOT_COMMITTED, to_json(body), min(at, fleet.end_at))
+    return track
+
+
+def _snapshot(ref: SnapshotRef, number: int) -> SnapshotCommitted:
+    return SnapshotCommitted(
+        dataset=ref.dataset,
+        snapshot_id=ref.snapshot_id,
+        manifest_key=f"datasets/{ref.dataset}/snapshots/{ref.snapshot_id}/manifest.json",
+        row_count=1_000_000 + number,
+        total_bytes=4_000_000_000,
+        shard_count=32,
+        logical_sha256=sha256_hex(f"rows {ref.snapshot_id}".encode()),
+        source="s3://example/landing",
+        checks=("rows_are_unique", "text_is_not_empty"),
+    )
+
+
+def _pool(fleet: Fleet, pool: str) -> Written:
+    """Return the track of a pool: strikes at even distances; every third quarantines its node."""
+    track = Written(pool_track(pool))
+    for number in range(STRIKES_OF_POOL):
+        at = fleet.begin_at + (number + 1) / (STRIKES_OF_POOL + 1) * SPAN
+        node = f"{pool}-{number * 7 % NODES_OF_POOL:03d}"
+        run_index = (fleet.run_count - 1) * number // STRIKES_OF_POOL
+        strike = NodeStruck(
+            pool=pool,
+            node=node,
+            run_id=fleet.run_id(run_index),
+            attempt_id=1,
+            reason="gpu_hardware",
+            struck_at=format_time(at),
+            exposure_s=86_400.0,
+            pool_exposure_s=86_400.0 * NODES_OF_POOL,
+            pool_node_count=NODES_OF_POOL,
+            why="A device of it reported a hardware fault.",
+            by="node_health",
+        )
+        track.add(Kind.NODE_STRUCK, to_json(strike), at)
+        if number % QUARANTINE_EVERY_STRIKES == 0:
+            _quarantine(track, pool, node, at=at + timedelta(seconds=1))
+    return track
+
+
+def _quarantine(track: Written, pool: str, node: str, *, at: datetime) -> None:
+    until_at = format_time(at + QUARANTINE)
+    why = "Three strikes in seven days."
+    quarantine = NodeQuarantined(pool=pool, node=node, until_at=until_at, by="node_health", why=why)
+    track.add(Kind.NODE_QUARANTINED, to_json(quarantine), at)
+    release = NodeReleased(pool=pool, node=node, by="gus", why="The device was replaced.")
+    track.add(Kind.NODE_RELEASED, to_json(release), at + timedelta(days=1))
+
+
+@dataclass(slots=True)
+class Written:
+    """One track as it grows, sealed and chained.
+
+    stored: the bytes of its records; objects: what they name, by key, where `with_objects` asks for it.
+    """
+
+    name: str
+    with_objects: bool = False
+    stored: list[bytes] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+    _head: str | None = None
+
+    def add(
+        self, kind: Kind, body: Mapping[str, Json], at: datetime, attempt_id: int | None = None
+    ) -> None:
+        """Append one record."""
+        seq = len(self.stored)
+        uid = sha256_hex(f"{self.name} {seq}".encode())[:32]
+        draft = Draft(uid=uid, kind=kind, body=body, attempt_id=attempt_id)
+        data = seal(draft, seq=seq, at=at, prev_sha256=self._head)
+        self._head = sha256_hex(data)
+        self.stored.append(data)

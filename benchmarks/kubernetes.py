@@ -3,7 +3,7 @@
 `gangs` holds 500 gangs of 64 pods in the double of an API server and watches a sample of them as run
 workers do; `ticks` counts what one tick of every sensor asks for, beside more and more closed attempts.
 All is counted, nothing is timed: requests, bytes, SQLite's steps, memory. The double's objects have no
-managedFields, and its kubelet tells fewer events than a real one: bytes are lower bounds.
+managedFields, and its kubelet writes fewer events than a real one: bytes are lower bounds.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _watched(
 
             ended = spans(all_of, end)
             wait(lambda: world.left([g for g in ending if g in watched]) == 0, "nothing is left")
-            told = {name: each.ask() for name, each in watchers.items()}
+            at_the_end = {name: each.ask() for name, each in watchers.items()}
             idle = {name: each.idle for name, each in watchers.items()}
     names = list(groups)
     return {
@@ -120,7 +120,7 @@ def _watched(
         **_of_events(dict(zip(names, joined, strict=True)), groups, len(late), "start"),
         **_of_events(dict(zip(names, ended, strict=True)), groups, len(ending), "end"),
         **_of_ends(dict(zip(names, ended, strict=True))),
-        **_of_memory(idle, watching, told),
+        **_of_memory(idle, watching, at_the_end),
     }
 
 
@@ -223,14 +223,14 @@ def _of_ends(ended: Mapping[str, Span]) -> Figures:
 def _of_memory(
     idle: Mapping[str, dict[str, int]],
     watching: Mapping[str, dict[str, int]],
-    told: Mapping[str, dict[str, int]],
+    at_the_end: Mapping[str, dict[str, int]],
 ) -> Figures:
     """Return a supervisor's resident memory: at its begin, while it watches, and at the most."""
     found: Figures = {}
-    for name in told:
+    for name in at_the_end:
         found[f"supervisor_mib @{name}, idle"] = idle[name]["rss_bytes"] / MIB
         found[f"supervisor_mib @{name}, watching"] = watching[name]["rss_bytes"] / MIB
-        found[f"supervisor_mib @{name}, peak"] = told[name]["peak_bytes"] / MIB
+        found[f"supervisor_mib @{name}, peak"] = at_the_end[name]["peak_bytes"] / MIB
         found[f"supervisor_threads @{name}"] = float(watching[name]["threads"])
     return found
 

@@ -1,9 +1,9 @@
 """Many gangs on the double of an API server: what watching them asks of it, and what that costs.
 
-All pods of all gangs stand in the double, without processes. A sample of the gangs is supervised, by
+All pods of all gangs are in the double, without processes. A sample of the gangs is supervised, by
 the supervisor that run workers have, in processes of 4, 12 and 24 gangs: where the figures of one gang
 are the same in each of them, they hold for any number. Two more processes supervise one gang each, as a
-run worker does, and tell how much memory that takes.
+run worker does, and report how much memory that takes.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ class World:
         for index, pod in enumerate(self.running(gang)):
             first = index * gang.ranks_of_a_pod
             ranks = range(first, first + gang.ranks_of_a_pod)
-            told = PodBeat(
+            beat = PodBeat(
                 pod=pod["metadata"]["name"],
                 node=pod["spec"]["nodeName"],
                 boot_id="boot",
                 index=index,
                 ranks=tuple(Beat(rank=r, phase=Phase.EVALUATING, step=1, count=1) for r in ranks),
             )
-            self.store.put(beat_key(gang.run_id, 1, pod["metadata"]["uid"]), encode_beat(told))
+            self.store.put(beat_key(gang.run_id, 1, pod["metadata"]["uid"]), encode_beat(beat))
 
     def running(self, gang: Gang) -> list[Any]:
         """Return the pods of a gang that run."""
@@ -166,14 +166,14 @@ class Watchers:
             text=True,
             cwd=ROOT,
         )
-        self.idle = self._hear()
+        self.idle = self._read_answer()
 
     def ask(self) -> dict[str, Any]:
         """Let it tell what it has used so far."""
         assert self._process.stdin is not None
         self._process.stdin.write("now\n")
         self._process.stdin.flush()
-        return self._hear()
+        return self._read_answer()
 
     def is_watching(self) -> bool:
         """Whether every gang has its three watches, and every log was read once."""
@@ -198,13 +198,13 @@ class Watchers:
         self._process.stdout.close()
         self.door.close()
 
-    def _hear(self) -> dict[str, Any]:
+    def _read_answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError("A supervising process ended; what it said is above.")
-        told: dict[str, Any] = json.loads(line)
-        return told
+            raise RuntimeError("A supervising process ended; its output is above.")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,14 +224,14 @@ def spans(watchers: Sequence[Watchers], deed: Callable[[], None]) -> list[Span]:
     deed()
     seconds = time.monotonic() - began_s
     found = []
-    for each, (passed, told) in zip(watchers, before, strict=True):
+    for each, (passed, then) in zip(watchers, before, strict=True):
         now = each.ask()
         found.append(
             Span(
                 seconds=seconds,
                 passed=each.door.passed().since(passed),
-                cpu_s=now["cpu_s"] - told["cpu_s"],
-                store_calls=sum(now["store_calls"].values()) - sum(told["store_calls"].values()),
+                cpu_s=now["cpu_s"] - then["cpu_s"],
+                store_calls=sum(now["store_calls"].values()) - sum(then["store_calls"].values()),
             )
         )
     return found

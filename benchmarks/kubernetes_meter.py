@@ -1,6 +1,6 @@
 """A door to the double of an API server that counts what passes: requests, and bytes of the answers.
 
-Each door has a port of its own, so that what one process asks is told from what another one does. Pods
+Each door has a port of its own, so that the requests of each process are counted apart. Pods
 of the double's pretend mode write nothing; the door answers for their logs.
 """
 

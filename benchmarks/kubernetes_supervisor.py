@@ -3,8 +3,7 @@
     python -m benchmarks.kubernetes_supervisor '{"kubeconfig": …, "store": …, "runs": [...], …}'
 
 It loads the code location as a run worker does, then supervises attempt 1 of each run in a thread of
-its own. It says how much memory it has when it begins, and for each line that it is sent; at the end of
-its input it ends.
+its own. It reports its memory at its start, and for each line that it is sent; it ends with its input.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ def main() -> None:
     ended: list[str] = []
     with connect(cluster) as client:
         launcher = KubernetesLauncher(client, cluster, store, now=utc_now, clean=redact)
-        _tell("idle", store, ended)
+        _report("idle", store, ended)
         for run_id in given["runs"]:
             threading.Thread(
                 target=_supervise, args=(store, launcher, run_id, ended), daemon=True
             ).start()
         for line in sys.stdin:
-            _tell(line.strip(), store, ended)
+            _report(line.strip(), store, ended)
     os._exit(0)  # whatever watches still: as a run worker that is killed
 
 
@@ -71,9 +70,9 @@ def _supervise(store: Any, launcher: KubernetesLauncher, run_id: str, ended: lis
     ended.append(f"{run_id}: {attempt.reason if attempt is not None else 'superseded'}")
 
 
-def _tell(at: str, store: Counted, ended: list[str]) -> None:
+def _report(at: str, store: Counted, ended: list[str]) -> None:
     status = dict(line.split(":", 1) for line in STATUS.read_text().splitlines() if ":" in line)
-    told = {
+    measured = {
         "at": at,
         "rss_bytes": 1024 * int(status["VmRSS"].split()[0]),
         "peak_bytes": 1024 * int(status["VmHWM"].split()[0]),
@@ -82,7 +81,7 @@ def _tell(at: str, store: Counted, ended: list[str]) -> None:
         "store_calls": dict(store.calls),
         "ended": ended,
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(measured), flush=True)
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ def figures(closed: tuple[int, ...] = CLOSED, own: tuple[int, ...] = OWN) -> Fig
     for whose, measured in ((OTHERS, others), (ITSELF, owns)):
         for count, parts in measured.items():
             for part, work in parts.items():
-                told = "  ".join(f"{what} {work[what]:g}" for what in WHATS)
-                print(f"  {count:>5} {whose}, {part}: {told}", file=sys.stderr)
+                counts = "  ".join(f"{what} {work[what]:g}" for what in WHATS)
+                print(f"  {count:>5} {whose}, {part}: {counts}", file=sys.stderr)
     return {**_growth(others, OTHERS, OPEN_RUNS), **_growth(owns, ITSELF, 1)}
 
 
@@ -167,8 +167,8 @@ class Plane:
         planned = plan_launches(found.done, self.clock())
         write_heartbeat(self.store, self.clock(), {})
         lost = close_lost(world)
-        for told in (found.problems, planned.requests, lost.problems, lost.done):
-            assert told == (), told
+        for unexpected in (found.problems, planned.requests, lost.problems, lost.done):
+            assert unexpected == (), unexpected
         for sensor in DUE:
             assert self.settle(sensor) == ()
         swept = sweep(self.tracks, self.ledger, self.launcher)

@@ -96,7 +96,7 @@ def _run(attempts: int, rounds: int, folder: Path) -> dict[str, float]:
         before = _measure(sites_of(smaller_count), rounds)
         sites = sites_of(count)
         after = _measure(sites, rounds)
-        figures |= _sizes(sites) | _told(after) | _reindexed(sites, new_database)
+        figures |= _sizes(sites) | _of_commands(after) | _reindexed(sites, new_database)
     return figures | _growth(before, after)
 
 
@@ -151,7 +151,7 @@ def a_long_run(fleet: Fleet) -> str:
 
 
 def _seven_days_s(fleet: Fleet, database: str, url: str) -> float:
-    """Return how long the query takes on an open ledger: on Postgres as it stands."""
+    """Return how long the query takes on an open ledger: on Postgres the view as it is."""
     ledger = open_ledger_to_read(url)
     on_sqlite = database == "sqlite"
     sql = SEVEN_DAYS_SINCE if on_sqlite else SEVEN_DAYS_SQL
@@ -164,7 +164,7 @@ def _seven_days_s(fleet: Fleet, database: str, url: str) -> float:
     return statistics.median(seconds)
 
 
-def _told(measured: Measured) -> dict[str, float]:
+def _of_commands(measured: Measured) -> dict[str, float]:
     """Return the figures of the commands: of the whole process, inside it, and its memory."""
     figures: dict[str, float] = {}
     for (name, database), took in measured.items():

@@ -58,7 +58,7 @@ AT_LEAST = {
     "defects_wasted_less, doomed runs": 0.30,
 }
 AT_MOST = {"defects_curable_given_up": 0.0, "kill_to_first_step_s": 20.0}
-WHY = {  # what else stands in a figure that misses its bar
+WHY = {  # what else is in a figure that misses its bar
     "llama3_ettr 30 s save, 300 s restart": "the closed form leaves 0.4 %; refusals wait for a person",
     "llama3_ettr 5 s save, 120 s restart": "refusals wait for a person",
     "defects_wasted_less": "each defect is tried once more, to tell it from a fault of the machine",
@@ -152,11 +152,11 @@ def defect_figures(traces: Mapping[str, Intervals]) -> Figures:
     """Return what defects among preemptions cost, against three retries for whatever is no preemption.
 
     The bars are on what is owed to the defects, of all runs and of those that nothing saves. Both were
-    chosen after the totals were seen, so what misses 30 % stands beside them: all waste of the doomed
+    chosen after the totals were seen, so what misses 30 % is shown beside them: all waste of the doomed
     runs, all waste of the fleet, and every device-hour that is in no finished run. Preemptions cost
     several times as much as defects, and whoever carries more runs to their end meets more of them.
     Three retries for everything waste least, because the preemptions soon stop all runs; how many
-    curable ones that gives up is told as well.
+    curable ones that gives up is shown as well.
     """
     busy = {name: each for name, each in traces.items() if len(each) > 2 * PREEMPTIONS_MIN}
     if not busy:

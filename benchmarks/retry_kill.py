@@ -1,7 +1,7 @@
 """From a killed rank to the first new step, on the embedded default: real processes, real records.
 
 A run trains under the real daemon; rank 0 is killed with SIGKILL in the middle of it, and the track and
-the journal tell when each part of the way back was done:
+the journal show when each part of the way back was done:
 
     detected     the kill → the gang's end, as its own parent saw it
     classified   → `attempt_ended`: the supervisor gathered the evidence and judged it

@@ -1,4 +1,4 @@
-"""What starting costs: `tracks status` and loading the code location, held against a bare Python.
+"""What starting costs: `tracks status` and loading the code location, beside a bare Python.
 
 In seconds of the processor, own and kernel's, so that a busy machine changes little. The commands run
 in turns, each in a fresh process; the least of a few counts, when caches were full.

@@ -1,6 +1,6 @@
-"""What a training step pays for its track: a report, and what stands between two, without a save.
+"""What a training step pays for its track: a report, and what lies between two, without a save.
 
-The journal's share is held against a step of a small transformer on one core, shorter than a step of
+The journal's share is compared with a step of a small transformer on one core, shorter than a step of
 anything that an accelerator is rented for. A figure is the lower decile of many: what the code costs
 when nothing disturbs it, which a busy machine raises far less than a median.
 """

@@ -4,7 +4,7 @@
 
 Its own seconds begin after Python and this module are up, and include the command's imports; those of
 the processor are the whole process's, and hardly tell how busy the machine was. Memory is
-the peak of this process alone: what `wait4` tells also counts the parent that it was forked from.
+the peak of this process alone: `wait4` also counts the parent that it was forked from.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main(out: Path, arguments: list[str]) -> int:
 
 
 def peak_mb() -> float:
-    """Return the most memory that this process ever held, in MB."""
+    """Return the most memory that this process ever used, in MB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     peak_kb = next(line.split()[1] for line in lines if line.startswith(PEAK))
     return int(peak_kb) * 1024 / 1e6

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare, saved
+from benchmarks import compare
 from benchmarks.compare import PAIRS, PAIRS_MAX, Row
 from tracks_dagster.track.errors import InvalidInput
 
@@ -25,7 +25,7 @@ WAIT_S_MAX = 120.0
 
 def _rows(before: list[float], now: list[float], figure: str = "report_us") -> tuple[Row, int]:
     """Return the row of one figure whose sides measure these values in turn, and how often."""
-    values: dict[Path, Iterator[float]] = {BEFORE: iter(before), saved.ROOT: iter(now)}
+    values: dict[Path, Iterator[float]] = {BEFORE: iter(before), compare.ROOT: iter(now)}
     measured = []
 
     def measure(checkout: Path, name: str) -> dict[str, float]:
@@ -33,7 +33,7 @@ def _rows(before: list[float], now: list[float], figure: str = "report_us") -> t
         return {figure: next(values[checkout])}
 
     (row,) = compare.compare(["step"], BEFORE, measure)
-    assert measured.count(BEFORE) == measured.count(saved.ROOT)
+    assert measured.count(BEFORE) == measured.count(compare.ROOT)
     return row, measured.count(BEFORE)
 
 
@@ -60,7 +60,7 @@ def test_a_figure_is_worse_when_three_quarters_of_its_pairs_say_so(
 
 def test_after_some_minutes_a_noisy_figure_gets_no_more_pairs() -> None:
     now = iter([0.0, *[compare.MORE_PAIRS_S_MAX] * 9])
-    values = {BEFORE: iter([10.0] * 7), saved.ROOT: iter([20.0, 20, 10, 10, 10, 10, 10])}
+    values = {BEFORE: iter([10.0] * 7), compare.ROOT: iter([20.0, 20, 10, 10, 10, 10, 10])}
     (row,) = compare.compare(
         ["step"],
         BEFORE,
@@ -110,61 +110,61 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository with one commit, in place of ours."""
     root = tmp_path / "repository"
     root.mkdir()
-    monkeypatch.setattr(saved, "ROOT", root)
-    monkeypatch.setattr(saved, "FOLDER", root / "docs" / "benchmarks")
-    saved.git("init", "--quiet")
-    saved.git("config", "user.name", "somebody")
-    saved.git("config", "user.email", "somebody@example.com")
+    monkeypatch.setattr(compare, "ROOT", root)
+    monkeypatch.setattr(compare, "FOLDER", root / "docs" / "benchmarks")
+    compare.git("init", "--quiet")
+    compare.git("config", "user.name", "somebody")
+    compare.git("config", "user.email", "somebody@example.com")
     (root / "code.py").write_text("then\n")
     _commit()
     return root
 
 
 def _commit() -> None:
-    saved.git("add", "--all")
-    saved.git("commit", "--quiet", "--message", "a step")
+    compare.git("add", "--all")
+    compare.git("commit", "--quiet", "--message", "a step")
 
 
 def test_a_checkout_of_the_saved_commit_is_gone_after_an_error(repository: Path) -> None:
-    commit = saved.clean_commit()
+    commit = compare.clean_commit()
     (repository / "code.py").write_text("now\n")
     with suppress(KeyboardInterrupt), compare.checkout_of(commit) as before:
         assert (before / "code.py").read_text() == "then\n"
         raise KeyboardInterrupt
     assert not before.exists()
-    assert len(saved.git("worktree", "list").splitlines()) == 1
+    assert len(compare.git("worktree", "list").splitlines()) == 1
 
 
 def test_the_newest_save_is_found_with_its_commit_and_machine(repository: Path) -> None:
-    commit = saved.clean_commit()
+    commit = compare.clean_commit()
     figures = {"step": {"report_us": 20.5}}
-    saved.save({}, commit="0" * 40, load_average=0.0, now=NOW.replace(day=1))
-    path = saved.save(figures, commit=commit, load_average=64.0, now=NOW)
-    found = saved.newest(saved.FOLDER)
+    compare.save({}, commit="0" * 40, load_average=0.0, now=NOW.replace(day=1))
+    path = compare.save(figures, commit=commit, load_average=64.0, now=NOW)
+    found = compare.newest(compare.FOLDER)
     assert found is not None
     assert path.name == f"2026-01-31-{commit[:12]}.json"
     assert (found[0], found[1].figures, found[1].commit) == (path, figures, commit)
-    assert found[1].machine == saved.this_machine()
-    assert found[1].was_busy or saved.this_machine().cpu_count >= 128
-    assert saved.commit_of(*found) == commit
+    assert found[1].machine == compare.this_machine()
+    assert found[1].was_busy or compare.this_machine().cpu_count >= 128
+    assert compare.commit_of(*found) == commit
 
 
 def test_a_save_whose_commit_a_rebase_took_away_is_of_the_commit_that_brought_it(
     repository: Path,
 ) -> None:
-    path = saved.save({}, commit="0" * 40, load_average=0.0, now=NOW)
-    found = saved.newest(saved.FOLDER)
+    path = compare.save({}, commit="0" * 40, load_average=0.0, now=NOW)
+    found = compare.newest(compare.FOLDER)
     assert found is not None
     with pytest.raises(InvalidInput, match="this clone does not have"):
-        saved.commit_of(*found)
+        compare.commit_of(*found)
     _commit()
-    assert saved.commit_of(path, found[1]) == saved.clean_commit()
+    assert compare.commit_of(path, found[1]) == compare.clean_commit()
 
 
 def test_figures_of_code_that_is_in_no_commit_are_not_saved(repository: Path) -> None:
     (repository / "code.py").write_text("now\n")
     with pytest.raises(InvalidInput, match=r"Commit first[\s\S]*code\.py"):
-        saved.clean_commit()
+        compare.clean_commit()
 
 
 def test_a_comparison_that_gets_sigterm_ends_the_benchmark_that_it_runs(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_a_comparison_that_gets_sigterm_ends_the_benchmark_that_it_runs(tmp_path
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)],
-        cwd=saved.ROOT,
-        env={**os.environ, "PYTHONPATH": str(saved.ROOT)},
+        cwd=compare.ROOT,
+        env={**os.environ, "PYTHONPATH": str(compare.ROOT)},
     )
     try:
         give_up_at = time.monotonic() + WAIT_S_MAX

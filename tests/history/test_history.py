@@ -12,11 +12,9 @@ import pytest
 
 from benchmarks import history_ends
 from benchmarks.history_bodies import snapshot_ref
-from benchmarks.history_load import load
-from benchmarks.history_others import other_tracks
 from benchmarks.history_plan import DATASETS, WIDE_SNAPSHOT, Fleet
-from benchmarks.history_store import write_store
-from benchmarks.history_tracks import run_tracks
+from benchmarks.history_sites import load, write_store
+from benchmarks.history_tracks import other_tracks, run_tracks
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.stores import open_store

@@ -216,7 +216,7 @@ def _fail_as_taken_away(context: AssetExecutionContext) -> None:
 
     Dagster's own words are the same for a preemption, a drained node and a deployment.
     """
-    if not getattr(context.instance.run_launcher, "tells_why_workers_end", False):
+    if not getattr(context.instance.run_launcher, "records_why_workers_end", False):
         return
     give_up_at = time.monotonic() + TAKEN_AWAY_S_MAX
     while time.monotonic() < give_up_at:

@@ -57,7 +57,7 @@ class RetentionConfig(Config):
 
 
 class ClusterConfig(Config):
-    """What a gang asks of a cluster; what is left out is as the cluster's settings say."""
+    """What a gang asks of a cluster; what is left out is as in the cluster's settings."""
 
     ranks_per_node: int = Field(default=1, description="Processes of each pod; divides ranks.")
     memory_bytes: int | None = Field(default=None, description="Memory of each pod, in bytes.")
@@ -69,7 +69,7 @@ class ClusterConfig(Config):
     node_selector: dict[str, str] = Field(default={}, description="Labels that nodes must have.")
     tolerations: list[dict[str, Any]] = Field(
         default=[],
-        description="Taints that pods put up with: [{key: gpu, operator: Exists}].",
+        description="Taints that pods tolerate: [{key: gpu, operator: Exists}].",
     )
     topology_key: str | None = Field(
         default=None, description="A node label of which all pods share one value."
@@ -79,13 +79,13 @@ class ClusterConfig(Config):
 class TrainingRunConfig(Config):
     """What a training run is to be. Every field has a default; leave out what does not matter.
 
-    For a branch, what is left out is taken over from the run that it goes on from.
+    For a branch, what is left out is taken over from the run that it branches from.
     """
 
     branch_from: str | None = Field(
         default=None,
         description=(
-            "Go on from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
+            "Start from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
             "out here is as that run had it, except intent, owner and drills; the code is today's."
         ),
     )
@@ -95,7 +95,7 @@ class TrainingRunConfig(Config):
     )
     family: str = Field(default="gpt", description="The model family: gpt or tabular.")
     intent: str = Field(
-        description="What the run is for, in a sentence; it stands in the record.",
+        description="What the run is for, in a sentence; it is recorded.",
     )
     run_id: str | None = Field(
         default=None,
@@ -156,7 +156,7 @@ def declare_run(
     context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
     context.log.info(
         f"Declared {run_id} on snapshot {declared.snapshot.snapshot_id}. launch_attempts requests "
-        f"its first attempt; `tracks status` shows how it stands."
+        f"its first attempt; `tracks status` shows its state."
     )
     return run_id
 
@@ -164,7 +164,7 @@ def declare_run(
 def _given(context: OpExecutionContext) -> set[str]:
     """Return the fields that were filled in, those of `retention` and `cluster` too.
 
-    Of the run's own config: in `TrainingRunConfig` Dagster does not tell a value from its default.
+    They are in the run's own config: in `TrainingRunConfig` a value may be a default.
     """
     run_config: Mapping[str, Any] = context.run_config
     filled = run_config.get("ops", {}).get(declare_run.name, {}).get("config", {})
@@ -183,7 +183,7 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
         )
     elif config.branch_from_attempt is not None:
         raise InvalidInput(
-            "branch_from_attempt says whose checkpoint branch_from means; give both."
+            "branch_from_attempt names whose checkpoint branch_from means; give both."
         )
     family = origin.family if origin is not None and "family" not in given else config.family
     cluster = config.cluster.model_dump()
@@ -216,8 +216,8 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
 @job(
     name=names.DECLARE_TRAINING_RUN_JOB,
     description=(
-        "Starts a training run. Fill in the launchpad (only `intent` is needed; every field says what "
-        "it means), then launch: the run is recorded, and within seconds its first attempt appears as "
+        "Starts a training run. Fill in the launchpad (only `intent` is needed; every field explains "
+        "itself), then launch: the run is recorded, and within seconds its first attempt appears as "
         "a partition of training_attempts, started and retried by the sensors. Nothing is materialized "
         "by hand, but the snapshot that it trains on, once."
     ),
@@ -232,7 +232,7 @@ def declare_training_run() -> None:
     description="Declares a training run on the newest snapshot that passed its checks.",
 )
 def retrain_on_newest_snapshot() -> None:
-    """Declare one training run, as the schedule says."""
+    """Declare one training run, as the schedule asks."""
     declare_run()
 
 

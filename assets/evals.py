@@ -1,10 +1,12 @@
-"""The evals asset: one partition an eval of a checkpoint, materialized by evaluating it.
+"""The evals asset, materialized by evaluating a checkpoint, and the promotions asset.
 
-Which evals are due, and their budget, is decided in the track; here stands what Dagster shows.
+One partition is one eval of a checkpoint. Which evals are due, and their budget, is decided in the
+track; this is what Dagster shows of it.
 """
 
 from dagster import (
     AssetExecutionContext,
+    AssetSpec,
     DataVersion,
     DynamicPartitionsDefinition,
     Failure,
@@ -83,3 +85,19 @@ def _number(context: AssetExecutionContext) -> int | None:
     """Return which attempt at the eval the sensor asked for; None, the newest, for a person."""
     key = context.run.tags.get(names.TAG_EVAL)
     return None if key is None else int(key.rpartition("/")[2])
+
+
+# Nothing computes it: a promotion is a record in a run's track, which run_evals reports to Dagster.
+promotions = AssetSpec(
+    key=names.PROMOTIONS,
+    deps=[names.EVAL_PARTITIONS],
+    group_name="evaluation",
+    kinds={"pytorch"},
+    owners=["team:training"],
+    description=(
+        "Checkpoints that were given an alias, the newest event last: manifest sha256, the eval "
+        "and its metrics, the threshold, and who decided. A refused promotion is an observation "
+        "with what spoke against it. Never red. To promote by hand use `tracks promote "
+        'RUN@STEP --alias NAME --why "…"`; the ledger knows who holds an alias now.'
+    ),
+)

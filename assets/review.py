@@ -1,6 +1,6 @@
 """The incident_review asset: one partition a day, what ended, what it cost and what needs a person.
 
-It reads the ledger and nothing else; `tracks review` tells the same in a terminal. Its two checks stay
+It reads the ledger and nothing else; `tracks review` prints the same in a terminal. Its two checks stay
 red until somebody has done something about what they name, and look again at each materialization.
 """
 
@@ -54,7 +54,7 @@ DAYS = DailyPartitionsDefinition(start_date=FIRST_DAY, timezone="UTC", end_offse
 
 
 def _check(name: str, description: str) -> AssetCheckSpec:
-    """Return a check that stands for each day apart: a good day must not hide a bad one."""
+    """Return a check of each day apart: a good day must not hide a bad one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PreviewWarning)  # checks by partition are new in Dagster
         return AssetCheckSpec(
@@ -97,7 +97,7 @@ def incident_review(context: AssetExecutionContext, app: ResourceParam[App]) -> 
     Made every night for the day before; the running day can be materialized at any time, and any day
     again: it is read from the ledger anew, so that corrected verdicts and later decisions show.
     Open `review` for the tables; the numbers are plotted over the days. Red checks name the attempts
-    or checkpoints that they mean and say what to do; nothing stops because of them. In a terminal:
+    or checkpoints that they mean and what to do; nothing stops because of them. In a terminal:
     `tracks review --day DATE`.
     """
     day = date.fromisoformat(context.partition_key)
@@ -152,7 +152,7 @@ review_incidents = define_asset_job(
     default_status=DefaultScheduleStatus.RUNNING,
     description=(
         "Reviews the day that is over, ten minutes after midnight UTC. Off: no review is made by "
-        "itself; `tracks review` tells the same at any time."
+        "itself; `tracks review` prints the same at any time."
     ),
 )
 def review_every_day(context: ScheduleEvaluationContext) -> RunRequest:

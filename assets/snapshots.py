@@ -39,7 +39,7 @@ CHECK_DESCRIPTION = (
 OPERATION = (
     " It changes when it is materialized and the data differs; the same data finds the same snapshot."
     " When it is red, correct what the run's error or the check's table names, and materialize it"
-    " again; training goes on with the snapshot before."
+    " again; training continues with the snapshot before."
 )
 
 

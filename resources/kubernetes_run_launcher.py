@@ -1,10 +1,10 @@
-"""Dagster's Kubernetes run launcher, which also says why a run worker is gone or does not start.
+"""Dagster's Kubernetes run launcher, which also reports why a run worker is gone or does not start.
 
-`dagster.yaml` names it on a cluster. Dagster's own says the same of a worker that was preempted,
+`dagster.yaml` names it on a cluster. Dagster's own reports the same of a worker that was preempted,
 evicted, OOM-killed or lost, asks for a run that starts nothing but the clock, and takes an API server
 that does not answer for a dead worker. Here the pods are watched while they live, what ended them
-stands in the run's tags before its failure event, and in the event in words. A run that is declared
-dead while it lives does no harm: it finds a newer claim in the track and goes.
+is in the run's tags before its failure event, and in the event in words. A run that is declared
+dead while it lives does no harm: it finds a newer claim in the track and ends.
 """
 
 import logging
@@ -23,7 +23,7 @@ from dagster_k8s.container_context import K8sContainerContext
 from dagster_k8s.job import UserDefinedDagsterK8sConfig
 from kubernetes.client import BatchV1Api, CoreV1Api
 
-from resources.own_process import health_in_own_process, runs_in_own_process
+from resources.run_launcher import health_in_own_process, runs_in_own_process
 from resources.run_worker_ends import RunWorkerEnds, job_name
 from tracks_dagster.kubernetes.effects.client import connect, explain
 from tracks_dagster.kubernetes.effects.run_worker_watch import RunWorkerApi, RunWorkerWatch
@@ -54,7 +54,7 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
     is right where that runs in the same image. context: of the kubeconfig, None for its current one.
     """
 
-    tells_why_workers_end = True  # in TAG_WORKER_REASON, as soon as the control plane says so
+    records_why_workers_end = True  # in TAG_WORKER_REASON, as soon as the control plane shows it
 
     def __init__(
         self,
@@ -119,18 +119,18 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
             self._launch_k8s_job_with_args(name, self._arguments(run), run)
         except (DagsterK8sAPIRetryLimitExceeded, DagsterK8sUnrecoverableAPIError) as error:
             refused = error.k8s_api_exception
-            told = explain(refused, f"start the run worker {name}", self._cluster)
+            problem = explain(refused, f"start the run worker {name}", self._cluster)
             reason = _REFUSED.get(getattr(refused, "status", None) or 0)
-            if "exceeds the quota" in str(told):
+            if "exceeds the quota" in str(problem):
                 reason = TerminationReason.SCHEDULING_TIMEOUT
             if reason is not None:
                 self._ends.tag(run, reason.value)
-            raise told from error
+            raise problem from error
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Look at the Job and its pods: two requests for a worker that lives, five for a dead one.
 
-        An API server that does not answer tells nothing of the worker: it counts as running until
+        An API server that does not answer shows nothing of the worker: it counts as running until
         the next look.
         """
         self._watch.start()
@@ -145,12 +145,12 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
     def get_run_worker_debug_info(
         self, run: DagsterRun, include_container_logs: bool | None = True
     ) -> str | None:
-        """Say why a run that Dagster gives up did not start or end, and tag it with the reason.
+        """Return why a run that Dagster gives up did not start or end, and tag it with the reason.
 
         Dagster asks just before it writes the failure of a run that did not start in time.
         """
         if not include_container_logs:
-            return None  # asked after a look that found the worker dead: its message says all
+            return None  # asked after a look that found the worker dead: its message has all
         try:
             job, pods = self._ask(run)
             return self._ends.explain_given_up(run, job, pods)
@@ -169,10 +169,10 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
             )
             return False
         was_silent = self._is_silent(run)
-        is_told = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+        is_asked = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
         if was_silent and self._is_silent(run):
             self._ends.cancel(run_id)
-        return is_told
+        return is_asked
 
     def _health(self, run: DagsterRun) -> CheckRunHealthResult:
         job, pods = self._ask(run)
@@ -190,7 +190,7 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
         return self._api.job(name), pods
 
     def _is_silent(self, run: DagsterRun) -> bool:
-        """Whether no process of the worker runs, as far as the API server tells."""
+        """Whether no process of the worker runs, as far as the API server shows."""
         try:
             job, pods = self._ask(run)
         except TracksError as error:
@@ -220,7 +220,7 @@ class TrackedK8sRunLauncher(K8sRunLauncher):
 
 
 def _labels(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels that tell whose supervisor this is; a gang's own have one more."""
+    """Return the labels that name whose supervisor this is; a gang's own have one more."""
     key = tags.get(names.TAG_ATTEMPT)
     if key is None:
         return {}

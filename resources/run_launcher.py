@@ -1,8 +1,8 @@
-"""Dagster's own run launcher, which also says what a launch met, and notices that a worker is gone.
+"""Dagster's own run launcher, which also records what a launch met, and notices that a worker is gone.
 
 `dagster.yaml` names it. Without it a run whose worker died together with the code server (a reboot, a
 `kill -9`) is listed as started for ever, and its attempt would wait for a supervisor that never comes.
-A run that is declared dead while it lives does no harm: it finds a newer claim in the track and goes.
+A run that is declared dead while it lives does no harm: it finds a newer claim in the track and ends.
 
 A code server that does not answer in time has not refused: on a machine that is overloaded the run's
 process is on its way, and to call the run failed would start another one beside it. Such a run stays as
@@ -10,8 +10,9 @@ it is, until Dagster's monitoring gives up waiting (`start_timeout_seconds`).
 """
 
 import time
+from datetime import UTC, datetime
 
-from dagster import DagsterError, DagsterEventType, DagsterRun, DefaultRunLauncher
+from dagster import DagsterError, DagsterEventType, DagsterInstance, DagsterRun, DefaultRunLauncher
 from dagster._core.errors import (
     DagsterUserCodeUnreachableError,
     DagsterUserCodeUnreachableTimeoutError,
@@ -23,7 +24,6 @@ from dagster._grpc.types import GetCurrentRunsResult
 from dagster._grpc.utils import default_grpc_timeout
 from dagster._serdes import deserialize_value
 
-from resources.own_process import health_in_own_process, runs_in_own_process
 from tracks_dagster.attempts.effects.local.processes import find_process
 from tracks_dagster.track.names import TAG_LAUNCH
 from tracks_dagster.track.text.redact import redact
@@ -45,7 +45,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
         return True
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Start the run; what that met stands in its tags. Raises DagsterError when it was refused."""
+        """Start the run; what that met is in its tags. Raises DagsterError when it was refused."""
         try:
             super().launch_run(context)
         except DagsterUserCodeUnreachableTimeoutError:
@@ -65,7 +65,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
         self._instance.add_run_tags(run.run_id, {TAG_LAUNCH: met[:TAG_CHARACTERS_MAX]})
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
-        """Ask the code server that started the run; one that does not exist any more says no."""
+        """Ask the code server that started the run; one that does not exist any more is a no."""
         client = self._get_grpc_client_for_termination(run.run_id)  # type: ignore[no-untyped-call]
         if client is None:
             return self._without_server(run)
@@ -80,17 +80,17 @@ class CheckedRunLauncher(DefaultRunLauncher):
         return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "Its process is gone.")
 
     def _is_process_gone(self, run: DagsterRun) -> bool:
-        """Whether the run told its process and that one does not live.
+        """Whether the run recorded its process and that one does not live.
 
         A code server whose storage is away when a process ends loses the thread that notices such
         ends, and names the run among its current ones for ever.
         """
         if not self.has_instance:
             return False
-        told = self._instance.get_records_for_run(
+        events = self._instance.get_records_for_run(
             run.run_id, of_type=DagsterEventType.ENGINE_EVENT, limit=EVENTS_MAX, ascending=False
         )
-        for record in told.records:
+        for record in events.records:
             event = record.event_log_entry.dagster_event
             if event is None or not event.message or STARTED not in event.message:
                 continue
@@ -118,3 +118,32 @@ def _current_runs(client: DagsterGrpcClient) -> GetCurrentRunsResult:
                 raise
             time.sleep(TRY_AGAIN_S)
     raise AssertionError("every try returns or raises")
+
+
+# Runs that no launcher started: a command executes them itself, as `dagster asset materialize` does. A
+# launcher that is asked for their health finds no worker of its own, and Dagster's monitoring would
+# write a failure into a run that lives. Only their events show whether they continue.
+SILENT_S_MAX = 3600.0  # without an event; twice what `tracks run` gives the making of snapshots
+
+
+def runs_in_own_process(instance: DagsterInstance, run: DagsterRun) -> bool:
+    """Whether no launcher was asked for this run: whoever asks one leaves an event first."""
+    launched = instance.get_records_for_run(
+        run.run_id, of_type=DagsterEventType.PIPELINE_STARTING, limit=1
+    )
+    return not launched.records
+
+
+def health_in_own_process(instance: DagsterInstance, run: DagsterRun) -> CheckRunHealthResult:
+    """Count it as running until it has ended, or has written no event for SILENT_S_MAX."""
+    now = instance.get_run_by_id(run.run_id)
+    if now is None or now.is_finished:
+        return CheckRunHealthResult(WorkerStatus.SUCCESS, "The run has ended.")
+    newest = instance.get_records_for_run(run.run_id, limit=1, ascending=False).records
+    silent_s = datetime.now(UTC).timestamp() - newest[0].timestamp if newest else 0.0
+    if silent_s > SILENT_S_MAX:
+        words = (
+            f"The command that executes it has written nothing for {silent_s:.0f} s; it is gone."
+        )
+        return CheckRunHealthResult(WorkerStatus.NOT_FOUND, words)
+    return CheckRunHealthResult(WorkerStatus.RUNNING, "The command that began it executes it.")

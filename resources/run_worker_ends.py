@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class RunWorkerEnds:
-    """Judges and tells. instance: Dagster's, at each use.
+    """Judges run workers, and tags and ends their runs. instance: Dagster's, at each use.
 
     history: what a run's newest pod went through, as the watch saw it, the oldest first.
     """
@@ -79,7 +79,7 @@ class RunWorkerEnds:
         if standing(job, pods, _now()) in (Standing.ENDED, Standing.GONE):
             return self.explain_end(run, pods)
         phase = text(mapping(mapping(pods[-1]).get("status")).get("phase")) if pods else ""
-        return f"Its pod is {phase or 'not created yet'}, and nobody says what it waits for."
+        return f"Its pod is {phase or 'not created yet'}, and nobody knows what it waits for."
 
     def cancel(self, run_id: str) -> None:
         """End a run as cancelled, in the name of a worker that never ran or is dead."""
@@ -90,7 +90,7 @@ class RunWorkerEnds:
             )
 
     def tag(self, run: DagsterRun, reason: str) -> bool:
-        """Write the reason into the run's tags; False where one that says more is there already."""
+        """Write the reason into the run's tags; False where a more precise one is there already."""
         found = self._instance().get_run_by_id(run.run_id)
         if found is None or found.tags.get(TAG_WORKER_REASON, _UNKNOWN) != _UNKNOWN:
             return False
@@ -98,7 +98,7 @@ class RunWorkerEnds:
         return True
 
     def seen(self, run_id: str, history: Sequence[Json]) -> None:
-        """Tag a run whose worker is being taken away, and add an event that says why.
+        """Tag a run whose worker is being taken away, and add an event with the reason.
 
         It may end itself before anybody looks, and Dagster's own words are the same for every reason.
 

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class CleanedError(TracksError):
-    """What an error said, its type first, without the secrets in it."""
+    """An error's words, its type first, without the secrets in it."""
 
 
 def without_secrets(body: Callable[P, R]) -> Callable[P, R]:

@@ -7,18 +7,20 @@ client, and touches no store: what it names is built when it is first used.
 from dagster import Definitions
 
 from assets.attempts import train_attempt, training_attempts
-from assets.checkpoints import checkpoints
-from assets.collection import collect_checkpoints, collect_checkpoints_every_15_minutes
+from assets.checkpoints import (
+    checkpoints,
+    collect_checkpoints,
+    collect_checkpoints_every_15_minutes,
+)
 from assets.declarations import (
     declare_training_run,
     retrain_on_newest_snapshot,
     weekly_retraining,
 )
-from assets.evals import evals, evaluate_checkpoint
-from assets.promotions import promotions
+from assets.evals import evals, evaluate_checkpoint, promotions
 from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
-from resources.tracks import RESOURCES
+from resources.application import RESOURCES
 from sensors.deciders import (
     retry_infrastructure,
     retry_numerics,

@@ -83,13 +83,13 @@ def run_main_job() -> int:
     declare(app.tracks, request)
     followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
     outcome = read_outcome(app.tracks, request.run_id, weights_sha256, by=request.owner)
-    _tell(app, {**outcome, "state": followed.state})
+    _print_outcome(app, {**outcome, "state": followed.state})
     is_good = followed.state == RunLifecycle.SUCCEEDED and not problem_of(outcome)
     return 0 if is_good else BAD_NEWS
 
 
-def _tell(app: App, outcome: Json) -> None:
-    """Print the attempts, why the one that ran out of memory ended, and where the report lies."""
+def _print_outcome(app: App, outcome: Json) -> None:
+    """Print the attempts, why the one that ran out of memory ended, and where the report is."""
     run_id = outcome["run_id"]
     click.echo()
     print_attempts(outcome)
@@ -97,8 +97,8 @@ def _tell(app: App, outcome: Json) -> None:
         if attempt["termination_reason"] == TerminationReason.GPU_OOM:
             attempt_id = attempt["attempt_id"]
             click.echo(f"\n$ tracks explain {attempt_key(run_id, attempt_id)}")
-            around = ExplainContext(rules=app.usable_rules()[0])
-            attempt = explain_attempt(app.tracks, run_id, attempt_id, around)
+            explain_context = ExplainContext(rules=app.usable_rules()[0])
+            attempt = explain_attempt(app.tracks, run_id, attempt_id, explain_context)
             click.echo(attempt_summary(attempt, width=text_width()))
     promotion = outcome["promotion"]
     promoted = f", promoted to {promotion['alias']!r}" if promotion else ""

@@ -106,7 +106,7 @@ def open_triage(settings: Settings) -> Sources:
 
 
 def _ledger_of_archive(settings: Settings) -> Ledger:
-    """Return a ledger of what an exported run holds, in a folder that goes with this process."""
+    """Return a ledger of an exported run, in a folder that is removed with this process."""
     from tracks_dagster.ledger.effects.database import open_ledger
     from tracks_dagster.ledger.effects.projector import Projector
 

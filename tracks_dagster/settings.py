@@ -1,4 +1,4 @@
-"""What a person told the application: the environment, the policy file and the rules file.
+"""The settings that a person gives: the environment, the policy file and the rules file.
 
 Beside the trainer's `join` this is the only reader of the environment. Nothing is made or opened
 here; `wiring` builds on the answers.
@@ -174,7 +174,7 @@ def usable_rules(settings: Settings) -> tuple[UserRules, str | None]:
 
 
 def find_cluster_file(settings: Settings) -> Path | None:
-    """Return the file that says how gangs run on Kubernetes, or None when there is none."""
+    """Return the file with how gangs run on Kubernetes, or None when there is none."""
     if settings.cluster_file is not None:
         return settings.cluster_file
     path = settings.home / CLUSTER_FILE
@@ -189,7 +189,7 @@ def load_cluster(settings: Settings) -> ClusterSettings:
     path = find_cluster_file(settings)
     if path is None:
         raise SettingsError(
-            "Nothing says how gangs run on Kubernetes; write at least `image: …` to "
+            "There are no settings for gangs on Kubernetes; write at least `image: …` to "
             f"{settings.home / CLUSTER_FILE}, or name another file in TRACKS_KUBERNETES."
         )
     from tracks_dagster.kubernetes.effects.cluster_file import read_cluster
@@ -199,7 +199,7 @@ def load_cluster(settings: Settings) -> ClusterSettings:
 
 
 def load_prices(settings: Settings) -> Prices | None:
-    """Return what a device hour costs; None where nothing says so.
+    """Return what a device hour costs; None where it is not given.
 
     Raises SettingsError naming every error of the file with its line.
     """

@@ -1,6 +1,6 @@
 """Builds the application: from settings to ports. Beside `reading` nothing else constructs adapters.
 
-Used by the command line and by Dagster's resources; what they were told is in `settings`. Nothing
+Used by the command line and by Dagster's resources; what a person gave is in `settings`. Nothing
 happens at import, and adapters are imported where they are built, so that no command loads Dagster
 or torch.
 """
@@ -105,7 +105,7 @@ class App:
 
     @property
     def policy(self) -> RetryPolicy:
-        """The retry policy as its file says now; raises SettingsError naming every error of it."""
+        """The retry policy as its file is now; raises SettingsError naming every error of it."""
         return load_policy(self.settings)
 
     def usable_policy(self) -> tuple[RetryPolicy, str | None]:

@@ -13,7 +13,7 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.stories import RUN_ID, Story
 from tracks_dagster.cli import fail
 from tracks_dagster.cli.start import follow
-from tracks_dagster.cli.start.driving import drive, going_on
+from tracks_dagster.cli.start.driving import continue_hint, drive
 from tracks_dagster.cli.start.follow import Followed, Interrupts, LineView, RunFollower
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
@@ -190,15 +190,17 @@ def test_ctrl_c_while_the_store_is_away_drains_when_it_is_back(
     assert "the drain is requested as soon as it answers" in capsys.readouterr().err
 
 
-def test_whatever_ends_the_command_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    said = "To go on: tracks run --run-id r-1"
-    with pytest.raises(StoreUnavailable) as error, going_on("r-1"), going_on("r-1"):
+def test_whatever_ends_the_command_prints_how_to_continue(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hint = "To continue: tracks run --run-id r-1"
+    with pytest.raises(StoreUnavailable) as error, continue_hint("r-1"), continue_hint("r-1"):
         raise StoreUnavailable("It does not answer.")
     fail(error.value)
-    assert capsys.readouterr().err.splitlines() == ["tracks: It does not answer.", said]
-    with pytest.raises(KeyboardInterrupt), going_on("r-1"):
+    assert capsys.readouterr().err.splitlines() == ["tracks: It does not answer.", hint]
+    with pytest.raises(KeyboardInterrupt), continue_hint("r-1"):
         raise KeyboardInterrupt
-    assert capsys.readouterr().err.splitlines() == [said]
-    with pytest.raises(InvalidInput) as refused, going_on("r-1"):  # nothing was written
+    assert capsys.readouterr().err.splitlines() == [hint]
+    with pytest.raises(InvalidInput) as refused, continue_hint("r-1"):  # nothing was written
         raise InvalidInput("No.")
     assert not hasattr(refused.value, "__notes__")

@@ -92,7 +92,7 @@ def test_drain_empties_a_node_and_says_who_leaves(app: App, call: Call) -> None:
     told = call("drain", "n-2", "--why", "a new kernel", "--for", "2h")
     assert told.exit_code == 0, told.output
     assert "Node n-2 is in quarantine in kubernetes/h100 until" in told.stdout
-    assert "Asked to save and go on elsewhere: r-1." in told.stdout
+    assert "Asked to save and resume elsewhere: r-1." in told.stdout
     assert [stop.body.mode for stop in app.tracks.run("r-1").stops] == [MOVE]
     assert "Ending already: r-1." in call("drain", "n-2", "--why", "a new kernel").stdout
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dagster import DagsterInstance, RunRequest, build_schedule_context
 
-from assets.collection import collect_checkpoints, collect_checkpoints_every_15_minutes
+from assets.checkpoints import collect_checkpoints, collect_checkpoints_every_15_minutes
 from tests.stories import RUN_ID, Story
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import build

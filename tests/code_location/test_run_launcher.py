@@ -26,7 +26,7 @@ from dagster._grpc.types import GetCurrentRunsResult
 from dagster._serdes import serialize_value
 
 from resources import run_launcher
-from resources.orchestrator import DagsterOrchestrator
+from resources.application import DagsterOrchestrator
 from resources.run_launcher import TRIES, CheckedRunLauncher
 
 

@@ -22,7 +22,7 @@ from dagster import (
 )
 
 from assets.attempts import training_attempts
-from resources.orchestrator import DagsterOrchestrator
+from resources.application import DagsterOrchestrator
 from sensors.deciders import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.launch_attempts import launch_attempts
 from sensors.watch_attempts import watch_attempts
@@ -121,7 +121,7 @@ def test_a_supervisor_whose_pod_is_preempted_fails_in_words_that_say_so(
         raise DagsterExecutionInterruptedError
 
     monkeypatch.setattr(Supervisor, "supervise", taken_away)
-    monkeypatch.setattr(type(instance.run_launcher), "tells_why_workers_end", True, raising=False)
+    monkeypatch.setattr(type(instance.run_launcher), "records_why_workers_end", True, raising=False)
     failure = supervise(app, instance).failure_data_for_node(names.ATTEMPT_PARTITIONS)
     assert failure is not None
     assert failure.user_failure_data is not None

@@ -141,7 +141,7 @@ def test_ctrl_c_drains_and_the_run_is_taken_up_to_the_same_weights(embedded_home
     command.send_signal(signal.SIGINT)
     done = finished(command)
     assert done.returncode == 1
-    assert "To go on: tracks run --run-id ctrl-c" in done.stderr
+    assert "To continue: tracks run --run-id ctrl-c" in done.stderr
     taken_up = outcome(embedded_home.run("ctrl-c", *many))
     assert taken_up["attempts"][0]["termination_reason"] == "user_cancelled"
     assert taken_up["attempts"][0]["lost_steps"] == 0

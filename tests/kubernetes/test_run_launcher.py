@@ -11,7 +11,7 @@ from dagster import DagsterInstance, DagsterRun, DagsterRunStatus
 from dagster._core.events import DagsterEvent, DagsterEventType
 from dagster._core.launcher import WorkerStatus
 
-from resources import own_process
+from resources import run_launcher
 from resources.run_worker_ends import job_name
 from tests.kubernetes.double.faults import Misbehaviour
 from tests.kubernetes.double.furniture import NAMESPACE
@@ -156,7 +156,7 @@ def test_a_run_that_a_command_executes_itself_is_no_run_whose_worker_is_gone(
 def test_a_run_whose_own_command_writes_nothing_any_more_is_given_up(
     instance: DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_process, "SILENT_S_MAX", -1.0)
+    monkeypatch.setattr(run_launcher, "SILENT_S_MAX", -1.0)
     run = begin(instance, new_run(instance))
     assert monitor(instance, run).status is FAILED
     assert "has written nothing for" in failure_of(instance, run)

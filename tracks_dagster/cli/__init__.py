@@ -27,7 +27,7 @@ from tracks_dagster.track.errors import (
 BAD_NEWS = 1
 WRONG_USE = 2
 
-# What a person gave, or pointed at, cannot be used: anything else that goes wrong is bad news.
+# What a person gave, or pointed at, cannot be used; every other error is bad news.
 _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, LedgerError)
 
 # The subcommands as `tracks --help` lists them: by what somebody is about to do. Each has a sentence

@@ -61,7 +61,7 @@ def verify_checkpoints(
     are verified.
     """
     if run_id is None and (step is not None or attempt is not None):
-        raise InvalidInput("--step and --attempt need a RUN: they say which of its checkpoints.")
+        raise InvalidInput("--step and --attempt need a RUN: they choose among its checkpoints.")
     open_store_to_read(Settings.from_environment())  # an empty home is an error, it is not made
     app = open_app()
     if run_id is None:
@@ -120,7 +120,7 @@ def _detail(read: Verified) -> str:
 
 @click.command("gc")
 @click.argument("run_id", metavar="[RUN]", required=False)
-@click.option("--dry-run", is_flag=True, help="Tell what would be done, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be done, and write nothing.")
 @as_json
 @click.pass_context
 def collect_checkpoints(
@@ -128,7 +128,7 @@ def collect_checkpoints(
 ) -> None:
     """Supersede and delete what the rule of RUN, or of every run, keeps no longer.
 
-    The newest checkpoint is read in full first: while it is not known to be good, nothing goes. Exit
+    The newest checkpoint is read in full first: until it is known to be good, nothing is deleted. Exit
     with 1 when one is corrupt, or a run could not be looked at; the others are collected all the same.
     """
     tracks, reader = _open(dry_run)
@@ -280,7 +280,7 @@ def _counts(counts: Mapping[str, int]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return seconds in the unit in which a person would say them."""
+    """Return seconds in the unit that a person would use."""
     if seconds < 120.0:
         return f"{seconds:.3g} s"
     if seconds < 7200.0:
@@ -298,7 +298,7 @@ class Result:
 
 
 def of_every_run(store: ObjectStore, one: Callable[[str], Iterable[Result]]) -> Iterator[Result]:
-    """Yield what `one` tells of each run of the store; an error becomes a result, too."""
+    """Yield the results of `one` for each run of the store; an error becomes a result, too."""
     for run_id in store.folders("runs/"):
         try:
             yield from one(run_id)

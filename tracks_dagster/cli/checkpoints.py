@@ -63,7 +63,7 @@ def list_checkpoints(run_id: str, as_json: bool) -> None:
     holds = Holds(tracks)
     try:
         sources, target = holds.of_checkpoints(state), next_start(holds, state).resume
-    except TrackBroken:  # of another run or of the quarantines: said below
+    except TrackBroken:  # of another run or of the quarantines: reported below
         sources, target = {}, state.resumes_from
     rows = [
         _row(
@@ -144,7 +144,7 @@ def _cells(row: dict[str, Json]) -> tuple[str, ...]:
 def save_checkpoint(ctx: click.Context, run_id: str, wait_s: float, as_json: bool) -> None:
     """Ask the gang of RUN, on this machine or on the cluster, to save at the end of its running step.
 
-    Waits until the checkpoint is committed and says which it is; exit with 1 when none came.
+    Waits until the checkpoint is committed and names it; exit with 1 when none came.
     """
     if not 0 < wait_s <= WAIT_S_MAX:
         raise InvalidInput(f"--wait is {wait_s:g}; use more than 0 and at most {WAIT_S_MAX:g} s.")

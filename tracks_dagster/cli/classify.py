@@ -110,8 +110,8 @@ def _cells(name: Json, verdict: Verdict, read: ReadCase) -> tuple[str, ...]:
 @click.command("reclassify")
 @click.argument("target", metavar="[RUN[/aNN]]", required=False)
 @click.option("--all", "all_runs", is_flag=True, help="Every run.")
-@click.option("--dry-run", is_flag=True, help="Tell what would be recorded, and write nothing.")
-@click.option("--as", "reason", help="Your own verdict on RUN/aNN, where its evidence tells none.")
+@click.option("--dry-run", is_flag=True, help="Print what would be recorded, and write nothing.")
+@click.option("--as", "reason", help="Your own verdict on RUN/aNN, where its evidence shows none.")
 @deciding_options
 @click.pass_context
 def reclassify_command(
@@ -161,7 +161,7 @@ def _give_verdict(
         raise InvalidInput("--as is a verdict on one attempt: name RUN/aNN, without --dry-run.")
     open_store_to_read(Settings.from_environment())  # an empty home is an error, it is not made
     record = give_verdict(open_app().tracks, run_id, attempt_id, reason, by=by, why=why)
-    how = recorded(record) if record else "as a person had said already"
+    how = recorded(record) if record else "as a person had decided already"
     print_answer(
         f"{target}: ended as {reason}, by {by}: {how}.",
         {"attempt": target, "now": reason, "seq": seq_of(record)},

@@ -72,12 +72,12 @@ def print_answer(sentence: str, facts: Mapping[str, Json], *, as_json: bool) -> 
 
 
 def seq_of(record: Record | None) -> int | None:
-    """Return the place of the record that a decision left, None where it stood so already."""
+    """Return the seq of the record that a decision left, None where it was so already."""
     return record.seq if record is not None else None
 
 
 def recorded(record: Record | None) -> str:
-    """Return the same in words."""
+    """Return the record that a decision left, in words."""
     return f"record {record.seq}" if record is not None else "as it was already"
 
 
@@ -112,7 +112,7 @@ def as_json(command: Command) -> Command:
 
 
 def archive_option(command: Command) -> Command:
-    """Add `--archive` to a reading command; `settings_for` says what it then reads."""
+    """Add `--archive` to a reading command; `settings_for` chooses what it then reads."""
     return click.option(
         "--archive",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),

@@ -1,4 +1,4 @@
-"""The options of `tracks run` and `tracks retry` that say where a gang runs and what it asks for there.
+"""The options of `tracks run` and `tracks retry` for where a gang runs and what it asks for there.
 
 They arrive together, as the fields of a `RunRequest` that they set: of `run` all of them, with their
 defaults; of `retry` those that were given, for what is not given stays as it was.
@@ -25,7 +25,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 _EXISTS = "Exists"
 
-# field of a RunRequest → its option, where that says something of a cluster only
+# field of a RunRequest → its option, where that is for a cluster only
 _CLUSTER = {
     "ranks_per_node": "--ranks-per-node",
     "memory_bytes": "--memory",

@@ -102,7 +102,7 @@ def _text(checked: Checked) -> str:
     "--forget-lost",
     "forgets_lost",
     is_flag=True,
-    help="Let go of what the ledger remembers of records that the store does not hold any more.",
+    help="Forget what the ledger remembers of records that the store no longer holds.",
 )
 @as_json
 @click.pass_context
@@ -122,7 +122,7 @@ def reindex_command(ctx: click.Context, forgets_lost: bool, as_json: bool) -> No
         click.echo(problem, err=True)
     if len(done.problems) > PROBLEMS_NAMED_MAX:
         click.echo(
-            f"And {len(done.problems) - PROBLEMS_NAMED_MAX} more; `tracks fsck` tells all.",
+            f"And {len(done.problems) - PROBLEMS_NAMED_MAX} more; `tracks fsck` names all.",
             err=True,
         )
     ctx.exit(BAD_NEWS if done.problems else 0)

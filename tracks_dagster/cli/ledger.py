@@ -85,7 +85,9 @@ def sql_command(query: str, as_json: bool) -> None:
     from tracks_dagster.ledger.effects.database.sql_query import run_sql
 
     settings = Settings.from_environment()
-    open_ledger_to_read(settings)  # says what to do where there is none, or one of another version
+    open_ledger_to_read(
+        settings
+    )  # its error names what to do where there is none, or one of another version
     columns, rows = run_sql(
         settings.ledger_url, query, warn=lambda warning: click.echo(warning, err=True)
     )

@@ -66,7 +66,7 @@ def search_command(
     All words of TEXT must occur in one record; "words in quotes" side by side. Exit code 1 when
     nothing is found.
     """
-    question, scope = parse_question(_asked(text)), _scope(last, target, limit)
+    question, scope = parse_question(_question(text)), _scope(last, target, limit)
     settings = Settings.from_environment()
     tracks, ledger = open_tracks_to_read(settings), open_ledger_to_read(settings)
     if deep:
@@ -79,8 +79,8 @@ def search_command(
     ctx.exit(0 if found.hits else BAD_NEWS)
 
 
-def _asked(text: tuple[str, ...]) -> str:
-    """Return the question; of several arguments one with a space was quoted, so it is a phrase."""
+def _question(text: tuple[str, ...]) -> str:
+    """Return the question; an argument with a space among several was quoted, so it is a phrase."""
     if len(text) == 1:
         return text[0]
     return " ".join(f'"{each}"' if " " in each else each for each in text)
@@ -103,7 +103,7 @@ def _since(last: str | None) -> datetime | None:
 def _text(found: Found, *, deep: bool) -> str:
     lines = [line for hit in found.hits for line in (*_hit_lines(hit), "")]
     if not found.hits:
-        lines.append("Nothing was said in these words.")
+        lines.append("No record has these words.")
         if not deep:
             lines.append("`--deep` also reads the stored evidence: the tails of logs.")
     if found.is_cut:
@@ -116,7 +116,7 @@ def _text(found: Found, *, deep: bool) -> str:
             "narrow it with --run or --last."
         )
     if found.unread:
-        lines.append(f"{len(found.unread)} could not be read; `tracks fsck` says more.")
+        lines.append(f"{len(found.unread)} could not be read; `tracks fsck` explains it.")
     return "\n".join(lines).rstrip("\n")
 
 

@@ -1,4 +1,4 @@
-"""`tracks pool`: the nodes of compute pools, what was held against them, and their quarantines."""
+"""`tracks pool`: the nodes of compute pools, their strikes and their quarantines."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def quarantine(pool: str, node: str, length: str, why: str, by: str, as_json: bo
     until = record.body["until_at"]
     print_answer(
         f"Node {node} of pool {pool} is in quarantine until {until} (record {record.seq}); no attempt "
-        "is opened onto it, those that run there go on.",
+        "is opened onto it, those that run there continue.",
         {"pool": pool, "node": node, "until_at": until, "seq": record.seq},
         as_json=as_json,
     )

@@ -109,7 +109,7 @@ def retry_command(
     record = retry_by_person(app.world(policy), run_id, asked)
     print_answer(
         f"Opened attempt {record.attempt_id} of {run_id} (record {record.seq}); the daemon launches "
-        f"it. `tracks status {run_id}` shows how it goes.",
+        f"it. `tracks status {run_id}` shows its state.",
         {"run_id": run_id, "attempt_id": record.attempt_id, "seq": record.seq},
         as_json=as_json,
     )

@@ -117,7 +117,7 @@ def simulate_command(
     if trace is not None and is_llama3:
         raise InvalidInput("--trace and --llama3 are two histories; give one of them.")
     if is_llama3 and (grace is not None or nodes is not None):
-        raise InvalidInput("--grace and --nodes are for --trace: Llama 3's gang is one, untold.")
+        raise InvalidInput("--grace and --nodes are for --trace: Llama 3's gang has one size.")
     person_s = SPOT_PERSON_AFTER_S if trace is not None else LLAMA3_PERSON_AFTER_S
     given: dict[str, Json] = {
         "save_s": _seconds("--save", save, LLAMA3_SAVE_S if is_llama3 else SPOT_SAVE_S),

@@ -116,8 +116,8 @@ def blast_command(ctx: click.Context, source: str, as_of: str | None, as_json: b
 def quarantine_command(source: str, why: str, by: str, as_json: bool) -> None:
     """Let nothing new start from a source: snapshot, checkpoint, node, code or attempt.
 
-    No attempt is opened on what descends from it, no eval, no branch, no promotion; a retry goes back
-    to the newest checkpoint that does not. Attempts that run go on. `tracks release` undoes it.
+    No attempt is opened on what descends from it, no eval, no branch, no promotion; a retry resumes
+    from the newest checkpoint that does not. Attempts that run continue. `tracks release` undoes it.
     """
     thing = parse_thing(source)
     app = open_app()
@@ -186,7 +186,7 @@ def _no_snapshot(ledger: Ledger, dataset: str | None) -> str:
 def quarantine(dataset: str, snapshot: str, why: str, by: str, as_json: bool) -> None:
     """Refuse every new attempt on SNAPSHOT of DATASET, and name what has used it.
 
-    Attempts that run go on. SNAPSHOT: the first digits of its id.
+    Attempts that run continue. SNAPSHOT: the first digits of its id.
     """
     check_words({"why": why, "by": by})
     app = open_app()

@@ -1,4 +1,4 @@
-"""`tracks status`: how runs stand, and what those that wait are waiting for."""
+"""`tracks status`: the state of runs, and what those that wait are waiting for."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`tracks stop` and `tracks drain`: end an attempt in order, for good or to go on, or empty a node.
+"""`tracks stop` and `tracks drain`: end an attempt in order, for good or for a retry, or empty a node.
 
-Both answer within a bound and say meanwhile what they wait for. Each wait below has a bound of its own;
-on a machine under load many of them follow one another. What they wait for is read from where the
-process is when the alarm comes, so no code below knows of this.
+Both answer within a bound and print meanwhile what they wait for. Each wait below has its own bound; on
+a machine under load many of them follow one another. What they wait for is read from the stack when
+the alarm comes, so no code below knows of this.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _is_node(app: App, target: str, kind: str | None, pool: str | None) -> bool:
     pools = pools_of_node(app.tracks, app.ledger, target)
     if is_run and pools:
         raise InvalidInput(
-            f"{target!r} is a training run, and a node of pool {', '.join(pools)}; say which one with "
+            f"{target!r} is a training run, and a node of pool {', '.join(pools)}; choose with "
             "--run or --node. Nothing was drained."
         )
     if not is_run and not pools:
@@ -152,7 +152,7 @@ def _describe_drain(drained: NodeDrain) -> str:
         f"{drained.until_at}; no attempt is opened onto it."
     ]
     if drained.asked:
-        lines.append(f"Asked to save and go on elsewhere: {_name_runs(drained.asked)}.")
+        lines.append(f"Asked to save and resume elsewhere: {_name_runs(drained.asked)}.")
     if drained.before:
         lines.append(f"Ending already: {_name_runs(drained.before)}.")
     if not drained.asked and not drained.before:
@@ -174,7 +174,7 @@ def _name_runs(run_ids: tuple[str, ...]) -> str:
 def answer_in_time(doing: str, *, to_know: str) -> Iterator[None]:
     """Report on stderr what the block waits for; raise TracksError once it has taken ANSWER_S_MAX.
 
-    doing: for the words, "drain r-1"; to_know: the command that tells whether it was done. Does nothing
+    doing: for the words, "drain r-1"; to_know: the command that shows whether it was done. Does nothing
     outside of the main thread, which alone gets signals.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -190,7 +190,7 @@ def answer_in_time(doing: str, *, to_know: str) -> Iterator[None]:
             return
         raise TracksError(
             f"Cannot {doing} within {ANSWER_S_MAX:g} s: waited for {what}. It may have been recorded: "
-            f"`{to_know}` tells. To give the command again does no harm."
+            f"`{to_know}` shows it. To give the command again does no harm."
         )
 
     before = signal.signal(signal.SIGALRM, ring)

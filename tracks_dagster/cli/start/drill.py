@@ -32,7 +32,7 @@ from tracks_dagster.wiring import App, build, open_dagster_home
 
 AT_ONCE = 3  # runs under way: two cores are enough for them
 POLL_S = 0.5
-RUN_S_MAX = 900.0  # without a change of its track: then the row says how far it came
+RUN_S_MAX = 900.0  # without a change of its track: then the row has how far it came
 ALL_S_MAX = 3600.0
 FAMILY = "gpt"
 STEPS = 30
@@ -45,7 +45,7 @@ COLUMNS = (
     "end to the first new step, or to the next supervisor's claim."
 )
 DATASET, SUITE = find_family(FAMILY).dataset, find_family(FAMILY).suite
-# Steps of these take long enough that somebody outside comes to it while training goes on.
+# Their steps take long enough for a fault from outside while training runs.
 _SLOW: dict[str, Json] = {"steps": 300, "global_batch": 48, "context": 64, "d_model": 64}
 
 
@@ -97,7 +97,7 @@ def drill_command(
 ) -> None:
     """Play faults on this machine, and score reason, action, lost steps and times.
 
-    Takes minutes. Exit code 1 when a row is wrong; the row says what is missing. A temporary home is
+    Takes minutes. Exit code 1 when a row is wrong; the row names what is missing. A temporary home is
     removed afterwards, unless a row is wrong.
     """
     rehearsals = _chosen(plays_all, only)
@@ -123,14 +123,14 @@ def _chosen(plays_all: bool, only: Sequence[str]) -> list[Rehearsal]:
     """Return what is played, those that need the home for themselves last; raises InvalidInput."""
     unknown = sorted(set(only) - set(REHEARSALS))
     if unknown or plays_all == bool(only):
-        problem = f"There is no drill {unknown[0]!r}." if unknown else "Say which drills to play."
+        problem = f"There is no drill {unknown[0]!r}." if unknown else "Choose the drills to play."
         raise InvalidInput(f"{problem} Give --all, or --only KIND of: {', '.join(REHEARSALS)}.")
     chosen = [each for kind, each in REHEARSALS.items() if plays_all or kind in only]
     return sorted(chosen, key=lambda each: each.alone)
 
 
 def _embedded(folder: Path) -> Settings:
-    """Return the settings of a home with everything in `folder`, whatever the environment says."""
+    """Return the settings of a home with everything in `folder`, whatever the environment has."""
     return Settings.from_environment({"TRACKS_HOME": str(folder)})
 
 
@@ -157,7 +157,7 @@ def _play_all(
     shared: str,
     started: list[UnderWay],
 ) -> dict[str, DrillRow]:
-    """Return the row of each drill; `started` is told of every run before it begins."""
+    """Return the row of each drill; `started` gets every run before it begins."""
     waiting = list(rehearsals)
     under_way: list[UnderWay] = []
     rows: dict[str, DrillRow] = {}
@@ -209,7 +209,7 @@ class UnderWay:
         )
         declare(app.tracks, request)
         if self._drill.kind != "evaluator_crash":
-            why = "The drill ends with the training; its eval would tell nothing."
+            why = "The drill ends with the training; its eval would show nothing."
             waive(app.tracks, self._run_id, SUITE, by=request.owner, why=why)
 
     def is_over(self) -> bool:
@@ -222,7 +222,7 @@ class UnderWay:
         return is_still or run_status(state).state != RunLifecycle.RUNNING
 
     def end_gang(self) -> None:
-        """Kill what still lives of it: a drill that was given up, or a command that was interrupted."""
+        """Kill what still lives of it, after a drill was given up or the command interrupted."""
         attempt = self._app.tracks.run(self._run_id).open_attempt
         if attempt is not None:
             self._app.launcher_of(attempt.opened.compute.launcher).kill(
@@ -230,7 +230,7 @@ class UnderWay:
             )
 
     def row(self) -> DrillRow:
-        """Return how it went, as far as it went."""
+        """Return its score, as far as it came."""
         return score(read_receipts(self._app.tracks, self._run_id), self._drill)
 
 

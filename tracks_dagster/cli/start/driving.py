@@ -1,7 +1,7 @@
-"""Drive a run headless: a daemon for as long as it is needed, and somebody who watches.
+"""Drive a run without a UI: a daemon for as long as it is needed, and a follower that watches.
 
-The sensors of the daemon decide and launch. What is here could be killed at any moment, and the next
-`tracks run --run-id` takes the run up where its track stands.
+The sensors of the daemon decide and launch. This process may be killed at any moment, and the next
+`tracks run --run-id` continues the run from its track.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ def take_up(app: App, run_id: str, *, by: str, intent: str) -> RunState | None:
     if state is None:
         return None
     status = run_status(state)
-    click.echo(f"{run_id} exists and is taken up as it was declared: {status.why}", err=True)
+    click.echo(f"{run_id} exists and continues as it was declared: {status.why}", err=True)
     if status.state == RunLifecycle.WAITING:
-        why = f"Taken up again by `tracks run`: {intent}"
+        why = f"Continued by `tracks run`: {intent}"
         world = app.world(app.policy)
         retry_by_person(world, run_id, ManualRetry(name=by, why=why))
     return state
@@ -52,29 +52,29 @@ def drive(
 ) -> Followed:
     """Follow the run until it is over, drained, or has not changed for `wait_s`.
 
-    Uses the daemon of this home; one that had to be started is stopped at the end. Says on stderr
-    how to go on where the run is not over. shown: how many records were there before and need no line.
-    Raises what the store, the ledger or Dagster fail with for good, with how to go on as a note.
+    Uses the daemon of this home; one that had to be started is stopped at the end. Prints on
+    stderr how to continue where the run is not over. shown: how many records were there before and need
+    no line. Raises the final error of the store, the ledger or Dagster, with how to continue as a note.
     """
-    with going_on(run_id):
+    with continue_hint(run_id):
         return _drive(app, home, run_id, wait_s=wait_s, by=by, shown=shown)
 
 
 @contextmanager
-def going_on(run_id: str) -> Iterator[None]:
-    """Say how to go on with a declared run, whatever ends the command before the run's end.
+def continue_hint(run_id: str) -> Iterator[None]:
+    """Print how to continue a declared run, whatever ends the command before the run's end.
 
     An error of ours gets it as a note, which `cli.fail` prints below its text.
     """
     try:
         yield
     except TracksError as error:
-        is_said = _how_to_go_on(run_id) in getattr(error, "__notes__", ())
-        if not is_said and not isinstance(error, InvalidInput):  # that wrote nothing
-            error.add_note(_how_to_go_on(run_id))
+        has_note = _how_to_continue(run_id) in getattr(error, "__notes__", ())
+        if not has_note and not isinstance(error, InvalidInput):  # that wrote nothing
+            error.add_note(_how_to_continue(run_id))
         raise
     except KeyboardInterrupt:
-        click.echo(_how_to_go_on(run_id), err=True)
+        click.echo(_how_to_continue(run_id), err=True)
         raise
 
 
@@ -101,7 +101,7 @@ def _drive(
                 followed = follower.to_the_end()
             except KeyboardInterrupt:
                 followed = _end_at_once(app, run_id, follower, view)
-        _say_how_to_go_on(app, run_id, followed)  # before the daemon takes its time to stop
+        _print_how_to_continue(app, run_id, followed)  # before the daemon takes its time to stop
     return followed
 
 
@@ -111,7 +111,7 @@ def _look_after_daemon(app: App, home: DagsterHome, run_id: str, keeper: DaemonK
 
 
 def play_daemon_death(app: App, home: DagsterHome, run_id: str) -> None:
-    """Kill the daemon where a drill of the run says so, once."""
+    """Kill the daemon where a drill of the run asks for it, once."""
     state = app.tracks.run(run_id)
     if not any(drill.kind == "kill_daemon" for drill in state.declared.drills):
         return
@@ -138,16 +138,16 @@ def _end_at_once(app: App, run_id: str, follower: RunFollower, view: View) -> Fo
     return Followed(state=RunLifecycle.WAITING.value, is_drained=True, waited_for=None)
 
 
-def _say_how_to_go_on(app: App, run_id: str, followed: Followed) -> None:
+def _print_how_to_continue(app: App, run_id: str, followed: Followed) -> None:
     if followed.is_drained:
-        click.echo(_how_to_go_on(run_id), err=True)
+        click.echo(_how_to_continue(run_id), err=True)
     elif followed.state == RunLifecycle.WAITING:
         status = run_status(app.tracks.run(run_id))
         click.echo(f"{run_id} did not change. {followed.waited_for or status.why}", err=True)
-        click.echo(_how_to_go_on(run_id), err=True)
+        click.echo(_how_to_continue(run_id), err=True)
     elif followed.state == RunLifecycle.REFUSED:
         click.echo(f"To see why: tracks explain {run_id}", err=True)
 
 
-def _how_to_go_on(run_id: str) -> str:
-    return f"To go on: tracks run --run-id {run_id}"
+def _how_to_continue(run_id: str) -> str:
+    return f"To continue: tracks run --run-id {run_id}"

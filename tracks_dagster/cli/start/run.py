@@ -31,7 +31,7 @@ from tracks_dagster.cli.compute_options import (
     gang_check_of,
     read_trainer,
 )
-from tracks_dagster.cli.start.driving import drive, going_on, take_up
+from tracks_dagster.cli.start.driving import continue_hint, drive, take_up
 from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
 from tracks_dagster.cli.terminal import RECORDED
 from tracks_dagster.home.home_folder import check_home
@@ -231,7 +231,7 @@ def _followed(
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, request.family, data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
-    with going_on(request.run_id):
+    with continue_hint(request.run_id):
         declare(app.tracks, request, check_gang=gang_check_of(given))
         shown = before.head.seq + 1 if before is not None else 0
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)

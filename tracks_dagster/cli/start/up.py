@@ -33,7 +33,7 @@ def up_command(port: int, on_kubernetes: bool) -> None:
     settings = Settings.from_environment()
     # Wrong settings are an error before anything is started.
     home = open_cluster_home(settings) if on_kubernetes else open_dagster_home(settings)
-    _tell_what_runs(build(settings), home)
+    _report_what_runs(build(settings), home)
     with Interrupts() as interrupts, home.daemon(), home.webserver(port) as address:
         click.echo(f"{address} (Ctrl-C stops it)")
         keeper = DaemonKeeper(home, lambda text: click.echo(text, err=True))
@@ -42,8 +42,8 @@ def up_command(port: int, on_kubernetes: bool) -> None:
             threading.Event().wait(LOOK_EVERY_S)
 
 
-def _tell_what_runs(app: App, home: DagsterHome) -> None:
-    """End what nobody uses, and say on stderr who may read the home and what of it runs already."""
+def _report_what_runs(app: App, home: DagsterHome) -> None:
+    """End what nobody uses; print on stderr who may read the home and what of it runs already."""
     if (problem := how_open(app.settings.home)) is not None:
         click.echo(problem, err=True)
     for what in home.end_unused():

@@ -1,18 +1,52 @@
-"""Dagster's instance behind `ports.Orchestrator`: which runs an attempt has had, and how they stand."""
+"""Resources of assets and sensors: the application that wiring built, and Dagster behind a port.
+
+They ask for it by parameter: `app: ResourceParam[App]`, `orchestrator: ResourceParam[Orchestrator]`.
+Built at first use, once per process and settings, so that loading definitions touches nothing.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import cache
 
-from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunRecord, RunsFilter
+from dagster import (
+    DagsterInstance,
+    DagsterRun,
+    DagsterRunStatus,
+    InitResourceContext,
+    RunRecord,
+    RunsFilter,
+    resource,
+)
 
-from tracks_dagster.attempts.ports import OrchestratorRun
+from tracks_dagster.attempts.ports import Orchestrator, OrchestratorRun
+from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.settings import Settings
 from tracks_dagster.track import names
+from tracks_dagster.wiring import App, build
+
+
+@resource(description="The application; every setting comes from the environment.")
+@without_secrets
+def app_resource(_context: InitResourceContext) -> App:
+    """Return this process's application; it reads the policy and rules files when they are used."""
+    return build_once(Settings.from_environment())
+
+
+@resource(description="Dagster's own instance, as far as decisions need it.")
+def orchestrator_resource(context: InitResourceContext) -> Orchestrator:
+    """Return the instance that is being used, behind the port that services know."""
+    return DagsterOrchestrator(context.instance or DagsterInstance.get())
+
+
+build_once = cache(build)
+RESOURCES = {"app": app_resource, "orchestrator": orchestrator_resource}
+
 
 RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
 
 
 class DagsterOrchestrator:
-    """Implements `ports.Orchestrator` for one Dagster instance."""
+    """Implements `ports.Orchestrator` for one instance: the Dagster runs of an attempt."""
 
     def __init__(self, instance: DagsterInstance) -> None:
         self._instance = instance

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from tests.contract.conftest import NewUrl
 from tests.fakes import FakeObjectStore
 from tests.random_histories import random_dataset, random_run
 from tests.seeds import fresh_seeds
+from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.database.tables import metadata
 from tracks_dagster.ledger.effects.projector import Projector, Reindexed
@@ -156,17 +158,14 @@ def test_a_ledger_that_was_lost_is_rebuilt_equal(ledger: SqlLedger, store: FakeO
 
 
 @pytest.mark.full
-def test_a_ledger_of_fresh_histories_is_read_back_and_rebuilt_equal(ledger: SqlLedger) -> None:
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+def test_ledgers_of_fresh_histories_are_read_back_and_rebuilt_equal(
+    database: str, new_url: NewUrl
+) -> None:
     for seed in fresh_seeds(10):
+        ledger = open_ledger(new_url(database))
         assert project_at_once(ledger, seed=seed) == ledger.dump()
-        forget_all(ledger)
-        check_rebuilt(ledger, FakeObjectStore(), seed=seed)
-        forget_all(ledger)
-
-
-def forget_all(ledger: SqlLedger) -> None:
-    for row in ledger.query("select track from track_cursors"):
-        ledger.forget(row["track"])
+        check_rebuilt(open_ledger(new_url(database)), FakeObjectStore(), seed=seed)
 
 
 def check_rebuilt(ledger: SqlLedger, store: FakeObjectStore, *, seed: int) -> None:

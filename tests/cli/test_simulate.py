@@ -12,7 +12,7 @@ import pytest
 
 from tests.cli.conftest import Call, files_of
 from tests.stories import Story
-from tracks_dagster.simulation import traces
+from tracks_dagster.simulation import histories
 
 TRACE = {
     "zone-a": {"tick_s": 30, "intervals": [[1, 7200], [0, 600], [1, 3600], [0, 60], [1, 9000]]},
@@ -81,9 +81,9 @@ def test_a_gang_of_one_of_two_instances_runs_on(trace: str, call: Call) -> None:
 
 
 def test_llama_3_is_drawn_by_its_seed(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    tenth = {cause: (count // 10, why) for cause, (count, why) in traces.LLAMA3_CAUSES.items()}
-    monkeypatch.setattr(traces, "LLAMA3_CAUSES", tenth)
-    monkeypatch.setattr(traces, "LLAMA3_DAYS", traces.LLAMA3_DAYS / 10)
+    tenth = {cause: (count // 10, why) for cause, (count, why) in histories.LLAMA3_CAUSES.items()}
+    monkeypatch.setattr(histories, "LLAMA3_CAUSES", tenth)
+    monkeypatch.setattr(histories, "LLAMA3_DAYS", histories.LLAMA3_DAYS / 10)
     # A day without a single retry suffices to see the draw: nobody answers.
     given = ("simulate", "--llama3", "--person-after", "none", "--every", "10min", "--json")
     first, other = (json.loads(call(*given, "--seed", seed).stdout) for seed in ("3", "4"))

@@ -63,9 +63,9 @@ def clean_text(text: str) -> str:
 
 
 def clean_error(error: BaseException, clean: Redact) -> BaseException:
-    """Return the error itself, or where it or one behind it shows a secret, one that shows none.
+    """Return the error, or a cleaned copy where it, or an error behind it, contains a secret.
 
-    That one has the places in the code of each error of the chain, and their words.
+    The copy keeps the tracebacks and the cleaned words of the chain.
     """
     chain = _chain(error)
     texts = ["".join(traceback.format_exception_only(each)).rstrip("\n") for each in chain]

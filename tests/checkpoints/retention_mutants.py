@@ -61,7 +61,7 @@ def the_newest_is_not_held(patch: pytest.MonkeyPatch) -> None:
         return {sha: why for sha, why in real(state).items() if sha != newest}
 
     patch.setattr(retention, "wanted_by_rule", wanted)
-    patch.setattr(protection, "_held", protection.pins_of)
+    patch.setattr(protection, "_uses", protection.pins_of)
 
 
 def the_best_is_evicted_by_the_ring(patch: pytest.MonkeyPatch) -> None:

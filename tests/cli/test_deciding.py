@@ -68,7 +68,7 @@ def test_a_decision_that_does_not_get_through_ends_in_time_and_says_what_it_wait
     result = call(command, RUN_ID, "--why", "make room")
     assert result.exit_code == 1
     assert f"Cannot {command} {RUN_ID} within 0.05 s: waited for " in result.stderr
-    assert f"`tracks explain {RUN_ID}` tells" in result.stderr
+    assert f"`tracks explain {RUN_ID}` shows it" in result.stderr
     assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)
 
 

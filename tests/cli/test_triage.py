@@ -12,7 +12,7 @@ from tests.cli.conftest import Call, files_of
 from tests.histories import History
 from tests.six_variants import DONE, FAMILY, QUEUED, write_variants
 from tracks_dagster.cli import main
-from tracks_dagster.recovery.triage import BAD_NEWS, CLOSABLE, Verdict
+from tracks_dagster.recovery.triage import BAD_VERDICTS, CLOSABLE, Verdict
 from tracks_dagster.settings import Settings
 from tracks_dagster.wiring import App, build
 
@@ -131,7 +131,7 @@ def test_apply_says_that_nothing_starts_without_a_daemon_and_exits_with_1_for_wh
     told = call("triage", "orphan", "--apply")
     assert "No daemon is up: nothing that was opened starts before `tracks up`" in told.stdout
     assert told.exit_code == 1  # it is no less there than before, as an orphan would be
-    assert {Verdict.ORPHANED, Verdict.NOT_SEEN} == BAD_NEWS - CLOSABLE
+    assert {Verdict.ORPHANED, Verdict.NOT_SEEN} == BAD_VERDICTS - CLOSABLE
 
 
 def test_only_the_runs_that_were_named_are_told(variants: App, call: Call) -> None:

@@ -247,7 +247,7 @@ def test_numbers_that_json_cannot_say_come_as_text(postgres_url: str) -> None:
 
 
 def test_a_ledger_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"no\.db.*`tracks reindex` builds it"):
+    with pytest.raises(LedgerError, match=r"no\.db.*`tracks reindex` rebuilds it"):
         run_sql(f"sqlite:///{tmp_path / 'no.db'}", "select * from notes")
     assert list(tmp_path.iterdir()) == []
 

@@ -99,7 +99,7 @@ def test_the_refusal_names_everything_that_used_it(confirmed: Settled) -> None:
     assert "2 runs (r-1, r-2)" in text or "2 runs (r-2, r-1)" in text
     for name in ("r-1/a02", "r-1/a01", "r-2/a01", "r-1@10", "r-2@10", "r-2/heldout-loss@10"):
         assert name in text
-    assert f"tracks snapshots release aws-docs {TRAIN.snapshot_id[:12]}" in text
+    assert f"tracks release snapshot:aws-docs@{TRAIN.snapshot_id[:12]}" in text
 
 
 def test_every_new_attempt_on_it_is_refused(

@@ -71,5 +71,5 @@ def test_up_tells_of_a_wider_home_with_the_command_that_narrows_it(
     home.chmod(0o755)
     settings = Settings(home=home, store_url=str(home / "store"), root=tmp_path)
     (home / "dagster").mkdir()
-    up._tell_what_runs(build(settings), open_dagster_home(settings))
+    up._report_what_runs(build(settings), open_dagster_home(settings))
     assert capsys.readouterr().err.count(f"`chmod 700 {home}` narrows it") == 1

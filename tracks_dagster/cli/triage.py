@@ -24,8 +24,7 @@ from tracks_dagster.recovery.effects.triage import GivenDevices, Triage, triage
 from tracks_dagster.recovery.effects.triage_line import Line
 from tracks_dagster.recovery.effects.triage_reading import RUNS_MAX
 from tracks_dagster.recovery.restart_plan import LATER, NEVER, NOW, Planned
-from tracks_dagster.recovery.triage import BAD_NEWS as BAD_VERDICTS
-from tracks_dagster.recovery.triage import CLOSABLE, Sign, Verdict
+from tracks_dagster.recovery.triage import BAD_VERDICTS, CLOSABLE, Sign, Verdict
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

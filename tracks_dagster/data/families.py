@@ -81,7 +81,7 @@ class ChoiceKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsKey:
-    """A list of windows of steps, as `track.skip_windows` reads it."""
+    """A list of windows of steps, as `track.samples` reads it."""
 
     meaning: str
 

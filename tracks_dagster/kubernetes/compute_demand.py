@@ -42,7 +42,7 @@ class Demand:
 def demand(compute: ComputeRequest, cluster: ClusterSettings, problems: list[str]) -> Demand:
     """Return what to ask for; adds to `problems` what cannot be asked for.
 
-    Where the request leaves a word empty ("") it refuses what the settings say.
+    An empty word ("") in the request switches off what the settings say.
     """
     problems += _impossible(compute)
     device = _device(compute.device_class, cluster, problems)
@@ -56,14 +56,14 @@ def demand(compute: ComputeRequest, cluster: ClusterSettings, problems: list[str
         # with more threads than it computes with, though the node has cores to spare.
         limits={name: value for name, value in requests.items() if name != CPUS},
         node_selector={**cluster.node_selector, **device.node_selector, **compute.node_selector},
-        priority_class=_first(compute.priority_class, cluster.priority_class),
-        topology_key=_first(compute.topology_key, cluster.topology_key),
-        queue=_first(compute.queue, cluster.queue),
+        priority_class=_asked_or_set(compute.priority_class, cluster.priority_class),
+        topology_key=_asked_or_set(compute.topology_key, cluster.topology_key),
+        queue=_asked_or_set(compute.queue, cluster.queue),
     )
 
 
 def threads(compute: ComputeRequest) -> int | None:
-    """Return with how many threads a rank computes on its share of the CPUs, None if unsaid."""
+    """Return how many threads each rank computes with; None where no CPUs were asked for."""
     if compute.cpus is None or not math.isfinite(compute.cpus):
         return None
     return max(1, int(compute.cpus // max(1, compute.ranks_per_node)))
@@ -123,8 +123,8 @@ def _requests(
     return found
 
 
-def _first(asked: str | None, settled: str | None) -> str | None:
-    return (settled if asked is None else asked) or None
+def _asked_or_set(asked: str | None, from_settings: str | None) -> str | None:
+    return (from_settings if asked is None else asked) or None
 
 
 def affinity(

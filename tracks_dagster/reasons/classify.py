@@ -1,6 +1,6 @@
 """Why an attempt ended, from its evidence alone. Pure.
 
-Each rule looks for one kind of signal; `RULES` is their order, by the weights of design section 6.
+Each rule looks for one kind of signal; `RULES` is their order, by the weights in docs/reasons.md.
 The first that finds something gives the verdict. The others are asked as well, and a finding of another
 reason is recorded in `against`. To teach it a new cause, add a row to `rules.machines`,
 `rules.processes` or `rules.software` (words in logs and last words) or to `rules.control_words` (those
@@ -33,7 +33,7 @@ AGAINST_MAX = 5
 
 
 class Weight(IntEnum):
-    """How much a kind of signal weighs, the smallest number most: design section 6."""
+    """How much a kind of signal weighs, the smallest number most: docs/reasons.md."""
 
     AS_MEANT = 0  # every rank says that it is done
     INTENT = 1  # a person or a policy asked for it

@@ -127,7 +127,7 @@ class Evidence:
 class Verdict:
     """Why an attempt ended. confidence: 0 to 1; rule: the rule's name; lines: what decided.
 
-    root_message: the root failure's message; `policy.fingerprint` normalises it.
+    root_message: the root failure's message; `reasons.fingerprints` normalises it.
     against: what speaks against the verdict, in words, for the receipt.
     """
 

@@ -51,7 +51,7 @@ class Verdict(Enum):
         return self.name.lower()
 
 
-BAD_NEWS = frozenset(
+BAD_VERDICTS = frozenset(
     {Verdict.ORPHANED, Verdict.DEAD, Verdict.FINISHED_UNRECORDED, Verdict.NOT_SEEN}
 )
 CLOSABLE = frozenset({Verdict.DEAD, Verdict.FINISHED_UNRECORDED})

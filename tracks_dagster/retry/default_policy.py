@@ -1,4 +1,4 @@
-"""The default retry policy: the table of design section 7, one row a reason.
+"""The default retry policy: one row a reason, as docs/retries.md has it.
 
 To give a reason another budget, change its row; `policy.RetryRule` explains the fields.
 """
@@ -22,6 +22,7 @@ def _rows(*reasons: TerminationReason, like: RetryRule) -> tuple[RetryRule, ...]
 
 DEFAULT_POLICY = RetryPolicy(
     rules=(
+        # No count: preemptions are limited in device time alone.
         *_rows(
             _R.NODE_DRAINED,
             like=RetryRule(

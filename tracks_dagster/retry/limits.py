@@ -118,7 +118,7 @@ def spendings(state: RunState, policy: RetryPolicy) -> tuple[Spent, ...]:
 def is_free(failed: AttemptState, rule: RetryRule) -> bool:
     """Whether a retry after `failed` costs nothing: no rank of it ran its first line.
 
-    Neither does one that is limited in device time alone, after an attempt of which none is known.
+    Also free: a retry limited in device time alone, after an attempt that used none.
     Not where failing before the first step is the reason's own budget, nor where time is, nor where
     the reason is never retried.
     """

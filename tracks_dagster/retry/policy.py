@@ -33,7 +33,7 @@ _R = TerminationReason
 
 
 class Remedy(StrEnum):
-    """What a retry changes (`remedies`, `rollback`), or what is done before it is opened."""
+    """What a retry changes (`remediation`, `rollback`), or what is done before it is opened."""
 
     RESUME = "resume"  # nothing changes
     OTHER_NODE = "other_node"  # the node that it ran on is excluded

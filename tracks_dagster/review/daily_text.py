@@ -1,6 +1,6 @@
 """A review in sentences and in numbers: its headline, what its checks say, what a chart shows.
 
-The UI and the command line use the same ones; its tables are `review.review_tables`'s.
+The UI and the command line use the same ones.
 """
 
 from __future__ import annotations

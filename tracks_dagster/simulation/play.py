@@ -26,7 +26,7 @@ from tracks_dagster.simulation.tracks import (
     seconds,
 )
 from tracks_dagster.simulation.world import Costs, Launch, Start, World
-from tracks_dagster.track.bodies import CheckpointCadence, CheckpointDecision
+from tracks_dagster.track.bodies import MANUAL, CheckpointCadence, CheckpointDecision
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.run_state import RunState
@@ -156,7 +156,7 @@ class _Simulation:
             self._run.open(decision.opened(decided_by=BY), opens_s)
         else:
             why = "A person takes up the run."
-            self._run.open_again(cause="manual_retry", why=why, time_s=opens_s)
+            self._run.open_again(cause=MANUAL, why=why, time_s=opens_s)
         return True
 
     def _decide(self) -> Decision:

@@ -96,8 +96,8 @@ class RetentionRule:
     """Which checkpoints are kept when nothing pins them; all the others are superseded.
 
     keep_last: the newest K, 1 or more; keep_best: the best K by the commit's own `metric`
-    (direction "min" or "max"), 0 or more; milestone_every_steps: every step that it divides, None for
-    none. delete_after_s: seconds from the supersede decision to the deletion, 0 or more.
+    (direction "min" or "max"), 0 or more; milestone_every_steps: every multiple of it, None for none.
+    delete_after_s: seconds from the supersede decision to the deletion, 0 or more.
     """
 
     keep_last: int = 3
@@ -136,7 +136,8 @@ class PromotionRule:
 class Drill:
     """A fault played on purpose. step: 1-based step it fires at (0: before the first).
 
-    rank: whom it concerns, None: as its kind has it; how: of a hang; steps: how many a spike takes.
+    rank: whom it concerns, None: as its kind has it; how: the kind of hang; steps: how long a spike
+    lasts.
     """
 
     kind: str
@@ -206,14 +207,15 @@ class ConfigChange:
 
 
 FIRST = "first"
-AUTOMATIC = "retry"  # the cause of an attempt that the policy opened; a person's is never a debit
+AUTOMATIC = "retry"  # the cause of an attempt that the policy opened
+MANUAL = "manual_retry"  # a person asked for it: never a debit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptOpened:
     """`attempt_opened`: decision, debit and remediation in one record.
 
-    cause: FIRST, AUTOMATIC (then the debit is there) or "manual_retry".
+    cause: FIRST, AUTOMATIC (then the debit is there) or MANUAL.
     decided_by: the sensor's or the person's name. decision: one or two sentences; counted_seqs: the
     records that the decision counted.
     config: the whole config of this attempt, as remedied. cadence: how often it saves, as remedied;
@@ -280,7 +282,7 @@ class AttemptPlaced:
     ranks: by rank; of a gang too large for a record only rank 0's. Then pod_nodes has the node of
     each pod, and places_sha256 names the object with all places (`track.placement`).
     environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
-    code; digest: sha256 of them.
+    code; environment_sha256: of these versions.
     """
 
     launch_id: str
@@ -349,7 +351,7 @@ class AttemptEnded:
 
     evidence_key, evidence_sha256: the stored evidence; lines: what decided, shortened.
     device_seconds: ranks times seconds, from each rank's start to its end.
-    steps_run: steps finished by this attempt; last_step: the last of them, None when there is none.
+    last_step: the last step that it finished, None without one.
     first_line_ran: whether any rank ran its first line (an attempt without is free).
     onset_step: the step at which the numbers went wrong (NaN, spike, divergence), None otherwise.
     blamed_node: the node of the rank that failed first, or that was rebooted; None: not known.

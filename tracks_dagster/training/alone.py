@@ -20,6 +20,8 @@ from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.reasons.fingerprints import fingerprint
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.bodies import (
+    FIRST,
+    MANUAL,
     AttemptEnded,
     AttemptOpened,
     CheckpointCadence,
@@ -82,7 +84,7 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
     def open_next(records: list[Record]) -> Draft | None:
         state = _state(records)
         opened = AttemptOpened(
-            cause="manual_retry" if state.attempts else "first",
+            cause=MANUAL if state.attempts else FIRST,
             decided_by=BY,
             decision="The script was started.",
             config=config,

@@ -2,7 +2,7 @@
 
 The epochs' permutations, one after the other, form an endless stream of sample indices, cut into
 blocks of the global batch B: block b (1-based) is the positions [(b-1)·B, b·B). Step s takes block s,
-or, behind `skip_windows`, the s-th block that these leave (`track.skip_windows`); rank r takes its r-th
+or, behind `skip_windows`, the s-th block that these leave (`track.samples`); rank r takes its r-th
 contiguous slice. So the order does not depend on world size, micro-batch, loader workers or how far a
 loader prefetched, and the cursor after step s is the end of its block: nothing has to be saved to
 resume. Blocks are left out where the stream has them, over the end of an epoch as well: what is

@@ -120,7 +120,7 @@ class Steps:
         self._triggers.ask()
 
     def finish(self) -> bool:
-        """Save what a loop left early did not; return whether the last step was reached."""
+        """Save the last steps of a loop that was left before its end; return whether it reached it."""
         self._settle()
         if self.saver.saved_step < self._done:
             self._save("final")
@@ -135,8 +135,8 @@ class Steps:
             self._log.take(step, loss, own_loss, metrics, self._sampler)
         except (NonFinite, LossDiverged) as error:
             try:
-                self._settle()  # weights that were not finite before are the better answer
-            except CheckpointWriteFailed as late:  # and this a worse one; the journal has it
+                self._settle()  # NaN weights found by the save explain more than a NaN loss
+            except CheckpointWriteFailed as late:  # explains less; the journal has it
                 raise error from late
             error.args = (f"{error} The last checkpoint is of step {self.saver.saved_step}.",)
             raise

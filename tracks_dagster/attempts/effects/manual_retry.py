@@ -34,6 +34,7 @@ from tracks_dagster.retry.avoidance import own_compute
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
 from tracks_dagster.track.bodies import (
+    MANUAL,
     AttemptOpened,
     CheckpointCadence,
     ComputeRequest,
@@ -114,7 +115,7 @@ class ManualRetry:
         if source is not None and key is not None and tracks.store.get(key) is None:
             return First(do=partial(_store, tracks, key, source))  # before what needs it
         opened = AttemptOpened(
-            cause="manual_retry",
+            cause=MANUAL,
             decided_by=self.name,
             decision=f"{self.why} {start.words}".rstrip(),
             config=plan.config,

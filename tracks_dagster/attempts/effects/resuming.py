@@ -64,8 +64,8 @@ def check_resume(
 ) -> ResumeCheck:
     """Check what `attempt` builds on and what its gang would get.
 
-    Writes nothing. By its environment an attempt that begins afresh is never refused, nor is one whose
-    checkpoint was written by a launch that recorded none.
+    Writes nothing. An attempt that starts afresh, or whose checkpoint's launch recorded no environment,
+    is not refused for its environment.
     """
     refusal = _in_quarantine(tracks, state, attempt)
     if refusal is not None:
@@ -126,7 +126,7 @@ def _in_quarantine(tracks: Tracks, state: RunState, attempt: AttemptState) -> Co
 def _reachable(state: RunState, asked: CheckpointRef) -> list[CheckpointRef]:
     """Return what the gang may resume from: `asked`, and what it falls back to from corrupt ones.
 
-    One for each attempt that wrote some, the newest: an attempt has one environment.
+    Only the newest of each attempt: an attempt has one environment.
     """
     own = sorted(state.resumable, key=lambda ref: (ref.attempt_id, ref.step), reverse=True)
     source = state.declared.branched_from

@@ -157,7 +157,8 @@ class Retries:
     def _answer(self, state: RunState, world: World, decision: Decision) -> Answer:
         """Return the record that `decision` makes.
 
-        One that no record holds becomes a refusal, which does: trying again would fail for ever.
+        A decision too large for a record becomes a refusal, which fits: trying again would
+        fail for ever.
         """
         if isinstance(decision, Wait):
             return decision
@@ -238,8 +239,8 @@ def _count(count: int, noun: str) -> str:
 def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
     """Quarantine the snapshot that the newest attempt trained on; describe what has used it.
 
-    One that its dataset's track does not know cannot be; the words say so. Raises StoreUnavailable and
-    Contended.
+    A snapshot unknown to its dataset's track cannot be quarantined; the text says so. Raises
+    StoreUnavailable and Contended.
     """
     failed = state.attempts[-1]
     ref = failed.opened.snapshot
@@ -254,7 +255,7 @@ def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
         world.holds.ask_again()
     return (
         f"Snapshot {short_id(ref)} of {ref.dataset} is quarantined. {_used(world.ledger, ref)} "
-        f'`tracks snapshots release {ref.dataset} {short_id(ref)} --why "…"` releases it.'
+        f'`tracks release snapshot:{ref.dataset}@{short_id(ref)} --why "…"` releases it.'
     )
 
 

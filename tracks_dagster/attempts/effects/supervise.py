@@ -91,7 +91,7 @@ class Supervisor:
             return self._watch(ref)
         # A start may take long, and fail because a newer supervisor was at it too.
         _, attempt = find_attempt(self.tracks, ref)
-        if attempt.is_open and not self._holds(attempt):
+        if attempt.is_open and not self._has_claim(attempt):
             return None
         return self._close(ref, problem)
 
@@ -109,7 +109,7 @@ class Supervisor:
 
         def choose(state: RunState | None) -> Draft | None:
             attempt = state.attempt(ref.attempt_id) if state else None
-            is_free = attempt is not None and attempt.is_open and not self._holds(attempt)
+            is_free = attempt is not None and attempt.is_open and not self._has_claim(attempt)
             return draft if is_free else None
 
         find_attempt(self.tracks, ref)
@@ -140,7 +140,7 @@ class Supervisor:
                 is_noted = True
             self.sleep(START_AGAIN_S)
             _, attempt = find_attempt(self.tracks, ref)
-            if not attempt.is_open or not self._holds(attempt):
+            if not attempt.is_open or not self._has_claim(attempt):
                 return None  # the first look of the watch lets go
 
     def _start_or_adopt_once(self, ref: AttemptRef, attempt: AttemptState) -> EndProblem | None:
@@ -211,7 +211,7 @@ class Supervisor:
                 self.on_growth(state)
             if not attempt.is_open:
                 return attempt
-            if not self._holds(attempt):
+            if not self._has_claim(attempt):
                 return None
             report = self.gangs.observe(ref.run_id, ref.attempt_id)
             if is_over(report, self.tracks.now()):
@@ -244,7 +244,7 @@ class Supervisor:
                 break
             self.sleep(POLL_S)
         _, attempt = find_attempt(self.tracks, ref)
-        if attempt.is_open and not self._holds(attempt):
+        if attempt.is_open and not self._has_claim(attempt):
             return None
         message = found.message.partition("\n")[0]
         return self._close(ref, EndProblem(message=message, conditions=(found,)))
@@ -259,7 +259,7 @@ class Supervisor:
         self.on_growth(self.tracks.run(ref.run_id))
         return ended
 
-    def _holds(self, attempt: AttemptState) -> bool:
+    def _has_claim(self, attempt: AttemptState) -> bool:
         claims = attempt.claims
         return bool(claims) and claims[-1].body.dagster_run_id == self.dagster_run_id
 

@@ -17,7 +17,7 @@ from tracks_dagster.retry.policy import RetryPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Passed whole; make one for a tick. Safe for several threads.
+    """What every decider gets, as one object, made for one tick. Safe for several threads.
 
     decides_retries: False where no policy is known by which a retry could be decided; `policy` is the
     shipped one then. off: sensors that are switched off, for the words.

@@ -39,7 +39,7 @@ STEPS = 30
 SMALL: dict[str, Json] = {"global_batch": 4, "micro_batch": 2, "context": 32, "d_model": 16}
 HANG_S = 5.0
 PAGE_LINES = 2000
-COLUMNS = (
+WHAT_THE_TIMES_MEAN = (
     "Detected: from the fault to the record of the end, the eval's end or the alert; decided: from "
     "there to the record that opens the next one, the policy's backoff included; recovered: from the "
     "end to the first new step, or to the next supervisor's claim."
@@ -111,7 +111,7 @@ def drill_command(
     else:
         _print_table(rows)
         right = sum(row.is_right for row in rows)
-        click.echo(f"{right} of {len(rows)} right. {COLUMNS}")
+        click.echo(f"{right} of {len(rows)} right. {WHAT_THE_TIMES_MEAN}")
     if home is None and is_right:
         shutil.rmtree(folder)
     else:

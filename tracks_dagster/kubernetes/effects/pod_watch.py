@@ -245,7 +245,7 @@ class PodWatch:
         self._writer.add(line)
 
     def _miss(self, resource: str, gap: str) -> None:
-        """Say what of the known is not there any more, though nobody saw it go.
+        """Record the pods and Jobs that disappeared unseen.
 
         What another watcher saw after that LIST is not missed: the stream here has yet to send it.
         """
@@ -299,7 +299,7 @@ class PodWatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """log_reads_per_s: of one gang, log_every_s: of one pod, beside the reads at once."""
+    """How often the watch reads. log_reads_per_s: for the whole gang; log_every_s: for each pod."""
 
     backoff: Backoff = field(default_factory=Backoff)
     log_reads_per_s: float = LOG_READS_PER_S

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.ledger.timeline import accelerator_of, time_of
+from tracks_dagster.track import bodies
 from tracks_dagster.track.bodies import AttemptEnded, AttemptReclassified, RunDeclared
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import LOCAL, attempt_key
@@ -125,12 +126,12 @@ NO_CHECKOUT: Why = Absence(
 FIRST_ATTEMPT: Why = Absence(
     "first_attempt",
     "a first attempt spends nothing from the retry budget",
-    lambda v: v.attempt.opened.cause == "first",
+    lambda v: v.attempt.opened.cause == bodies.FIRST,
 )
 MANUAL: Why = Absence(
     "manual",
     "what a person opens spends nothing from the retry budget",
-    lambda v: v.attempt.opened.cause == "manual_retry",
+    lambda v: v.attempt.opened.cause == bodies.MANUAL,
 )
 NO_STEP: Why = Absence("no_step", "it ran no step", _has_run_no_step)
 NOT_SHIPPED: Why = Absence(

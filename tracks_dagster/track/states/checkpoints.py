@@ -2,7 +2,7 @@
 
 A checkpoint is a protocol (writing, committed, superseded), not a file: it exists for readers if and
 only if its `checkpoint_committed` record is in the run's track. How bytes are written and
-verified is `training.checkpoint_files`'s work.
+verified is `training.saves.manifest`'s work.
 """
 
 from __future__ import annotations

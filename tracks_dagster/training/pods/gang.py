@@ -1,6 +1,6 @@
 """The ranks of one pod, from outside: asked to end, killed, watched. Decides when it is over.
 
-torchrun runs in a thread (`pod_torchrun`); this is what the main thread does meanwhile, in which
+torchrun runs in a thread (`torchrun`); this is what the main thread does meanwhile, in which
 signals arrive.
 """
 
@@ -114,7 +114,7 @@ class PodGang:
 
     @property
     def exit_code(self) -> int:
-        """What the pod ends with: its first rank's that failed, else fenced, drained or done.
+        """The exit code of the rank that failed first; else that of a fenced or drained rank; else 0.
 
         A rank that signal n ended makes 128 + n. So the kubelet's report of a pod with one rank is
         what the rank ended with, also where the store was never reached.
@@ -183,7 +183,7 @@ class PodGang:
                     os.kill(process.pid, signal.SIGTERM)
 
     def _follow_failure(self) -> None:
-        """End the ranks that wait for one of another pod; they had time to find out by themselves."""
+        """End our ranks that wait for a failed rank of another pod, once they had time to find out."""
         if not self._failure.is_seen:
             return
         now = time.monotonic()

@@ -102,7 +102,7 @@ def log_folder(work: Path) -> Path:
 
 def log_tail(work: Path, local_rank: int) -> str:
     """Return the end of a rank's log, not cleaned yet; "" where there is none."""
-    # Errors first: all that is in there came before `pod_rank` made one log of the two.
+    # Errors first: all that is in there came before `rank` made one log of the two.
     paths = sorted(log_folder(work).glob(f"*/attempt_0/{local_rank}/std*.log"))
     return "".join(read_tail(path) for path in paths)[-LOG_TAIL_BYTES_MAX:]
 

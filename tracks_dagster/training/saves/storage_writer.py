@@ -2,7 +2,7 @@
 
 `write_data` stages the rank's tensors, which is all that training waits for, and
 stores them as chunks in a thread. `finish` makes the manifest; its bytes are durable when it returns,
-and still nobody knows of it: only the commit record makes a checkpoint, and `saving` appends it.
+and still nobody knows of it: only the commit record makes a checkpoint, and `committing` appends it.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Whole runs through faults, with the real daemon: the resumed run equals the undisturbed one.
 
-The default set runs on 2 ranks with a preemption without grace, on Postgres and S3 (test_ui.py has a
-home in one folder). `--full` adds that one, other rank counts, a preemption with grace, Ctrl-C and a
-killed command.
+The default set runs on 2 ranks with a preemption without grace, on Postgres and S3 (test_ui.py has an
+OOM too, on a home in one folder). `--full` adds an OOM here, other rank counts, a preemption with
+grace, Ctrl-C and a killed command.
 """
 
 from __future__ import annotations
 
 import json
 import signal
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -46,20 +47,30 @@ def check_resumed(resumed: Json, plain: Json, *, lost_steps: int) -> None:
         assert resumed["final"][digest] == plain["final"][digest]
 
 
+@dataclass(frozen=True)
+class Outcomes:
+    """Of an undisturbed run, of one that lost steps, and of one whose code failed at once."""
+
+    plain: Json
+    lost: Json
+    refused: Json
+
+
 @pytest.fixture(scope="module")
-def plain_and_lost(server_home: Home) -> tuple[Json, Json]:
-    """The outcomes of an undisturbed run and of one that lost steps, both trained once."""
-    # The first run makes the snapshots of the empty home; after that both may go on at once.
+def outcomes(server_home: Home) -> Outcomes:
+    """Three runs of one home, each trained once."""
+    # The first run makes the snapshots of the empty home; after that all may go on at once.
     plain = server_home.run("plain", "--ranks", "2")
     wait_for(lambda: server_home.line("plain") is not None)
     lost = server_home.run("lost", "--ranks", "2", "--drill", LOST)
-    return outcome(plain), outcome(lost)
+    refused = server_home.run("refused", "--drill", "code_error@0")
+    return Outcomes(plain=outcome(plain), lost=outcome(lost), refused=outcome(refused, exit_code=1))
 
 
 def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(
-    plain_and_lost: tuple[Json, Json],
+    outcomes: Outcomes,
 ) -> None:
-    plain, lost = plain_and_lost
+    plain, lost = outcomes.plain, outcomes.lost
     [only] = plain["attempts"]
     assert (only["kept_steps"], only["lost_steps"], only["continuity"]) == (40, 0, None)
     check_resumed(lost, plain, lost_steps=3)
@@ -69,7 +80,7 @@ def test_a_run_that_lost_steps_ends_with_the_weights_of_the_undisturbed_one(
         assert run["promotion"]["manifest_sha256"] == run["final"]["manifest_sha256"]
 
 
-@pytest.mark.usefixtures("plain_and_lost")
+@pytest.mark.usefixtures("outcomes")
 def test_a_ledger_built_from_nothing_equals_the_one_that_grew(
     server_home: Home, tmp_path: Path
 ) -> None:
@@ -83,8 +94,10 @@ def test_a_ledger_built_from_nothing_equals_the_one_that_grew(
     assert len(grown["training_runs"]) >= 2
 
 
-def test_code_that_fails_before_the_first_step_is_refused_a_retry(server_home: Home) -> None:
-    refused = outcome(server_home.run("refused", "--drill", "code_error@0"), exit_code=1)
+def test_code_that_fails_before_the_first_step_is_refused_a_retry(
+    server_home: Home, outcomes: Outcomes
+) -> None:
+    refused = outcomes.refused
     assert refused["state"] == "refused"
     [attempt] = refused["attempts"]
     assert (attempt["termination_reason"], attempt["last_step"]) == ("code_error", None)
@@ -96,8 +109,9 @@ def test_code_that_fails_before_the_first_step_is_refused_a_retry(server_home: H
     assert "> RuntimeError: drill code_error@0" in full
 
 
+@pytest.mark.full
 def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
-    server_home: Home, plain_and_lost: tuple[Json, Json]
+    server_home: Home, outcomes: Outcomes
 ) -> None:
     server_home.dagster("sensor", "stop", "retry_oom")
     command = server_home.run("oom", "--ranks", "2", "--drill", "gpu_oom@31")
@@ -109,8 +123,7 @@ def test_an_oom_waits_for_its_sensor_and_then_goes_on_with_the_same_samples(
     run = outcome(command)
     first, second = run["attempts"]
     assert (first["termination_reason"], second["termination_reason"]) == ("gpu_oom", "completed")
-    plain, _ = plain_and_lost
-    assert run["final"]["samples_sha256"] == plain["final"]["samples_sha256"]
+    assert run["final"]["samples_sha256"] == outcomes.plain["final"]["samples_sha256"]
     changes = {
         change["key"]: (change["before"], change["after"])
         for change in _explained(server_home, "oom/a02")["tried"]["changes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -129,6 +130,15 @@ def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
     assert "A device ran out of memory." in said
     assert "as played" in said  # a drill is not sold as a real OOM
     assert "preempted" in said  # why this attempt was opened
+
+
+@pytest.mark.usefixtures("address")
+def test_what_follows_the_oom_has_half_the_micro_batch_and_the_same_global_batch(
+    home: Home,
+) -> None:
+    tried = json.loads(home.call("explain", "drilled/a03", "--json").stdout)["tried"]
+    changes = {each["key"]: (each["before"], each["after"]) for each in tried["changes"]}
+    assert changes == {"micro_batch": (4, 2), "accumulation": (6, 12)}  # 1 rank × 4 × 6 = 24
 
 
 def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Browser) -> None:

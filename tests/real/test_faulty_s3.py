@@ -57,11 +57,11 @@ def fresh(count: int) -> range:
 
 
 def test_schedules_at_the_http_session_never_break_a_promise() -> None:
-    play("no wire", range(48))
+    play("no wire", range(24))
 
 
 def test_schedules_over_http_never_break_a_promise() -> None:
-    play("wire", range(4000, 4024))
+    play("wire", range(4000, 4012))
 
 
 @pytest.mark.full

@@ -224,7 +224,15 @@ class Dying(sqlite3.Connection):
         super().backup(target, pages=5, progress=lambda *_: die())
 
 
-@pytest.mark.parametrize("at", ["0", "3", "the swap begins", "the swap is half done"])
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param("0", marks=pytest.mark.full),
+        "3",
+        pytest.param("the swap begins", marks=pytest.mark.full),
+        "the swap is half done",
+    ],
+)
 def test_one_that_is_killed_leaves_the_old_ledger_and_the_next_goes_on(
     at: str, older_url: str, store_url: str, tmp_path: Path
 ) -> None:

@@ -61,7 +61,7 @@ def test_schedules_at_the_http_session_never_break_a_promise() -> None:
 
 
 def test_schedules_over_http_never_break_a_promise() -> None:
-    play("wire", range(4000, 4012))
+    play("wire", range(4000, 4024))
 
 
 @pytest.mark.full

@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.histories import History
+from tests.processes import PROCESSES
 from tracks_dagster.ledger.effects.database import open_ledger, open_ledger_to_read
 from tracks_dagster.ledger.effects.database.engine import make_engine, transaction
 from tracks_dagster.ledger.effects.database.schema import VERSION_TABLE, current_version
@@ -24,7 +25,6 @@ from tracks_dagster.ledger.ports import Cursor
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import LedgerError, SettingsError
 
-PROCESSES = multiprocessing.get_context("spawn")
 PROCESS_S_MAX = 120
 SEQS = 16
 

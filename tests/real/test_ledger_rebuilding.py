@@ -6,7 +6,6 @@ Real processes: killed in the middle and in the swap, two that come at once; on 
 from __future__ import annotations
 
 import gzip
-import multiprocessing
 import os
 import signal
 import sqlite3
@@ -22,6 +21,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.processes import PROCESSES
 from tests.random_histories import random_dataset, random_run
 from tracks_dagster.ledger.effects import projector
 from tracks_dagster.ledger.effects.database import (
@@ -39,7 +39,6 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.errors import LedgerError
 
-PROCESSES = multiprocessing.get_context("spawn")
 PROCESS_S_MAX = 120
 RUN_IDS = [f"r-{number}" for number in range(4)]
 STORED = Path(__file__).parents[1] / "history"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from tests.processes import PROCESSES
 from tests.s3_faults import REQUESTS_MAX, Wrong
 from tests.s3_fronts import Front, no_wire, wire
 from tests.training import faulted_saves
@@ -63,8 +63,7 @@ def play_side_by_side(over: str, seeds: range) -> Met:
     """Play the schedules in as many processes as there are cores."""
     blocks = [seeds[first : first + BLOCK] for first in range(0, len(seeds), BLOCK)]
     met = Met()
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=spawn) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=PROCESSES) as pool:
         for part in pool.map(play_block, [over] * len(blocks), blocks):
             met.faults += part.faults
             met.told += part.told

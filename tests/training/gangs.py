@@ -28,6 +28,7 @@ from pyarrow import parquet
 
 from tests.bodies import FREE
 from tests.ports import free_port
+from tests.processes import PROCESSES
 from tests.training.checkpoints import weights_of
 from tracks_dagster.data.families import find_family, resolve_config
 from tracks_dagster.reasons.evidence import LastWord
@@ -76,18 +77,6 @@ SMALL: dict[str, dict[str, Json]] = {
         "warmup_steps": 2,
     },
 }
-
-_forkserver = multiprocessing.get_context("forkserver")
-_forkserver.set_forkserver_preload(
-    # All but the first are what scripts, optimizers and pyarrow import when they are first used.
-    [
-        "tracks_dagster.training.main",
-        "torch.distributed.fsdp",
-        "torch._dynamo",
-        "pandas",
-        "tests.training.gangs",
-    ]
-)
 
 
 @dataclass(kw_only=True)
@@ -258,7 +247,7 @@ class TrainingRun:
         gang = Gang(ranks=[], work=work)
         for rank in range(self.ranks):
             environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            process = _forkserver.Process(
+            process = PROCESSES.Process(
                 target=run_rank, args=(environment, work / f"rank-{rank}.log", self.script)
             )
             process.start()

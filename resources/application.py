@@ -24,6 +24,8 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track import names
 from tracks_dagster.wiring import App, build
 
+RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
+
 
 @resource(description="The application; every setting comes from the environment.")
 @without_secrets
@@ -40,9 +42,6 @@ def orchestrator_resource(context: InitResourceContext) -> Orchestrator:
 
 build_once = cache(build)
 RESOURCES = {"app": app_resource, "orchestrator": orchestrator_resource}
-
-
-RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
 
 
 class DagsterOrchestrator:

@@ -1,8 +1,9 @@
-"""No module of the product is in an import cycle: each can be read, and imported, by itself."""
+"""No module of the product is in an import cycle, and none binds a name twice."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -40,3 +41,18 @@ def test_no_module_of_the_product_is_in_an_import_cycle() -> None:
         for name, path in known.items()
     }
     TopologicalSorter(graph).prepare()  # raises CycleError, which names the modules
+
+
+def test_no_module_binds_a_name_twice() -> None:
+    twice = []
+    for name, path in modules().items():
+        bound = Counter(
+            each.id
+            for statement in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(statement, ast.Assign)
+            for target in statement.targets
+            for each in ast.walk(target)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        )
+        twice += [f"{name}.{each}" for each, count in bound.items() if count > 1]
+    assert twice == []  # the second value would also be the first one's

@@ -124,6 +124,16 @@ def test_the_last_label_of_an_axis_ends_with_it_and_is_not_cut_off(
     assert re.search(r'<text class="end" [^>]*>step 40</text>', html)
 
 
+def test_curve_and_picture_have_margins_of_their_own(story: Story, tracks: Tracks) -> None:
+    story.whole()
+    html = render_report(tracks, RUN_ID)
+    (curve,) = re.findall(r'<svg viewBox="0 0 720 300".*?</svg>', html, re.DOTALL)
+    assert set(re.findall(r'class="grid" x1="(\d+)" x2="(\d+)"', curve)) == {("84", "700")}
+    assert 'y="270" text-anchor="end">40</text>' in curve  # 26 above the axis's own name
+    (picture,) = re.findall(r'<svg class="picture".*?</svg>', html, re.DOTALL)
+    assert '<line class="grid" x1="176.0"' in picture
+
+
 def test_the_bar_of_seconds_says_in_words_what_it_shows(story: Story, tracks: Tracks) -> None:
     story.whole()
     html = render_report(tracks, RUN_ID)

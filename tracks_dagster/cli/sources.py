@@ -46,6 +46,7 @@ from tracks_dagster.track.text.nearest import did_you_mean
 from tracks_dagster.track.text.safe_text import check_words
 
 SOURCE_KEYS = ("source", "by", "why", "at", "track", "seq", "through")  # of one in quarantine
+_SNAPSHOT_TITLES = ("dataset", "snapshot", "status", "rows", "bytes", "committed", "from", "why")
 
 
 @click.command("lineage")
@@ -141,9 +142,6 @@ def release_command(source: str, why: str, by: str, as_json: bool) -> None:
     if record is not None:
         sentence = f"{name} is released: {recorded(record)}."
     print_answer(sentence, {"source": name, "seq": seq_of(record)}, as_json=as_json)
-
-
-_SNAPSHOT_TITLES = ("dataset", "snapshot", "status", "rows", "bytes", "committed", "from", "why")
 
 
 @click.group("snapshots", cls=WholeGroup)

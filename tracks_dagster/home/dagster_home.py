@@ -97,6 +97,14 @@ storage:
     postgres_url:
       env: {POSTGRES_VARIABLE}
 """
+DAEMON = "dagster._daemon"
+WEBSERVER = "dagster_webserver"
+ADDRESS = "127.0.0.1"
+USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
+ADDRESS_FILE = "webserver.json"  # which web server answers, and where
+ANSWER_S_MAX = 180.0  # until the web server answers
+POLL_S = 0.1
+LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
 
 def local_config(*, on_postgres: bool) -> str:
@@ -187,16 +195,6 @@ def _run(command: list[str], folder: Path, environment: Mapping[str, str]) -> No
         lines = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
         found = postgres_problem(environment.get(POSTGRES_VARIABLE)) or lines[-1][:LINE_MAX]
         raise OrchestratorError(f"Cannot create Dagster's storage in {folder}: {found}")
-
-
-DAEMON = "dagster._daemon"
-WEBSERVER = "dagster_webserver"
-ADDRESS = "127.0.0.1"
-USERS_FILE = "daemon.users"  # locked by every command that uses the daemon
-ADDRESS_FILE = "webserver.json"  # which web server answers, and where
-ANSWER_S_MAX = 180.0  # until the web server answers
-POLL_S = 0.1
-LOG_CHARACTERS_MAX = 300  # of the last line of a log
 
 
 class DagsterHome:

@@ -60,6 +60,10 @@ _CREATING = "FailedCreate"  # of a Job: its controller may not make a pod
 _CANCELLED = "Cancelling deletion"  # the taint manager's word that it lets a pod live after all
 # A kubelet's reasons for a wait without a cause.
 _SILENT_WAITS = frozenset({"ContainerCreating", "PodInitializing", ""})
+KERNEL_LINES_MAX = 200  # of all pods together
+POD_PROBLEM = "PodProblem"  # the type of the condition of a pod's own problem
+NOT_STARTED = "RanksNotStarted"
+UNWATCHED = "Unwatched"  # the type of the condition of what could not be seen
 
 
 def rank_ends(seen: GangSeen, *, pods: int, ranks_per_pod: int) -> tuple[RankEnd, ...]:
@@ -251,11 +255,6 @@ def _condition(event: EventSeen, rank: int | None) -> Condition:
 # A watcher sees pods from outside; a pod writes down how each of its ranks ended. The pod's own record
 # is preferred, since a container has one exit code for all ranks; what it lacks (the pod was killed)
 # comes from outside.
-
-KERNEL_LINES_MAX = 200  # of all pods together
-POD_PROBLEM = "PodProblem"  # the type of the condition of a pod's own problem
-NOT_STARTED = "RanksNotStarted"
-UNWATCHED = "Unwatched"  # the type of the condition of what could not be seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

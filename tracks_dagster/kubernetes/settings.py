@@ -20,6 +20,10 @@ PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 GIB = 1024**3
 CPU = "cpu"  # the device class that every cluster has
 HOSTNAME = "kubernetes.io/hostname"  # the label by which a gang is kept off excluded nodes
+TRAINER = "trainer"  # the template's container that ours is laid over; the first where none has it
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
+_READ_ONLY = ("configMap", "secret", "downwardAPI", "projected", "image")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +111,6 @@ class ClusterSettings:
 
 # Whether pods can reach the object store, as far as settings show. Pods see what their volumes mount,
 # never the folders of the machine that declares a run.
-
-
-TRAINER = "trainer"  # the template's container that ours is laid over; the first where none has it
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-_HERE = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
-_READ_ONLY = ("configMap", "secret", "downwardAPI", "projected", "image")
 
 
 def why_unreachable(store_url: str, cluster: ClusterSettings) -> str | None:

@@ -20,6 +20,9 @@ from tracks_dagster.track.records import Json
 ENDED_GRACE = timedelta(minutes=5)
 UNKNOWN_GRACE = timedelta(minutes=30)  # of a run that the store does not know
 SERVICE = "Service"  # the kind of what only leads to a gang
+KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects; PreferNoSchedule keeps nobody off
+TAINT_KEY = "tracks/quarantine"
+TAINT_EFFECT = "NoSchedule"  # what runs there continues
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,11 +115,6 @@ def _minutes(age: timedelta) -> str:
 # https://kubernetes.io/docs/concepts/scheduling-eviction/taint-and-toleration/
 # Affinity keeps our own gangs off a node in quarantine, whatever its taints are. The taint is for
 # the pods of others: `taint_quarantined_nodes` in the settings.
-
-
-KEEPS_OFF = ("NoSchedule", "NoExecute")  # effects; PreferNoSchedule keeps nobody off
-TAINT_KEY = "tracks/quarantine"
-TAINT_EFFECT = "NoSchedule"  # what runs there continues
 
 
 def repelling(

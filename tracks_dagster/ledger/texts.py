@@ -21,6 +21,13 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json, Kind, Record
 from tracks_dagster.track.track import RUNS
 
+TEXT_CHARACTERS_MAX = 4000  # of one record; the root of a failure comes first
+WORD_CHARACTERS_MAX = 64  # longer words are cut, in texts and in questions: indexes bound an entry
+PHRASES_MAX = 32  # of one question
+EXCERPT_CHARACTERS = 240  # of a text, around the first word that was asked for
+_GAPS = re.compile(r"[\W_]+")
+_TERMS = re.compile(r'"([^"]*)"?|(\S+)')
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextView:
@@ -62,8 +69,6 @@ TEXT: tuple[Fact[TextView], ...] = (
 )
 # fmt: on
 
-
-TEXT_CHARACTERS_MAX = 4000  # of one record; the root of a failure comes first
 
 # Where a body of any kind holds words, in the order in which they read best.
 _WORDS = (
@@ -139,14 +144,6 @@ def _change(change: dict[str, Json]) -> str:
 
 def _is_words(value: Json) -> bool:
     return isinstance(value, str) and bool(value.strip())
-
-
-WORD_CHARACTERS_MAX = 64  # longer words are cut, in texts and in questions: indexes bound an entry
-PHRASES_MAX = 32  # of one question
-EXCERPT_CHARACTERS = 240  # of a text, around the first word that was asked for
-
-_GAPS = re.compile(r"[\W_]+")
-_TERMS = re.compile(r'"([^"]*)"?|(\S+)')
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

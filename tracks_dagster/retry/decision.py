@@ -29,6 +29,9 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 
 _R = TerminationReason
+COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
+NAMED_SEQS_MAX = 10  # in its words
+MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +125,6 @@ Decision = Retry | Wait | Refuse | Finish
 
 
 # --- the text of a decision -----------------------------------------------------------------------
-
-COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
-NAMED_SEQS_MAX = 10  # in its words
 
 
 def describe_plan(
@@ -255,8 +255,6 @@ def refuse_too_large(
 #
 # Every command can be run as it is, but for what nobody else can know: `…`, KEY=VALUE, SIZE,
 # CLASS, FILE.py and SNAPSHOT. A test runs each of them.
-
-MIB = 1024**2
 
 
 @dataclass(frozen=True, slots=True)

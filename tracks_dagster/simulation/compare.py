@@ -31,6 +31,10 @@ from tracks_dagster.track.states.run_state import RunState
 OURS = "ours"
 ADVISED = "√(2·δ·M)"
 EVERY_S = (600.0, 3600.0)  # the fixed intervals that are compared, unless others are asked for
+LAUNCHES_MAX = 100_000
+FIRST_EVERY_S = 600.0  # while nothing is known of the pool, as `remediation` begins as well
+FIXED_RETRIES = (0, 3, None)  # None: without limit
+NEVER = CheckpointCadence()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +150,6 @@ def outcome_json(outcome: Outcome) -> dict[str, Json]:
 #
 # With the interruptions known beforehand, and by closed form.
 
-LAUNCHES_MAX = 100_000
-
 
 def best_kept_s(scenario: Scenario) -> float:
     """Return the time kept by whoever knows each interruption: it saves once, right before each.
@@ -196,11 +198,6 @@ def best_ettr(*, blocking_s: float, restart_s: float, mean_time_s: float) -> flo
 # Ways to decide on a failure, and ways to choose how often to save.
 # `ours` is `decide` under a retry policy, and the cadence that `checkpoints.cadence` advises from
 # what the run went through. The others are what a job system without reasons has.
-
-FIRST_EVERY_S = 600.0  # while nothing is known of the pool, as `remediation` begins as well
-FIXED_RETRIES = (0, 3, None)  # None: without limit
-
-NEVER = CheckpointCadence()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

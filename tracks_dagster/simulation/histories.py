@@ -67,6 +67,7 @@ HOURS_MAX = 24.0 * 3650
 INTERVALS_MAX = 1_000_000  # of one trace
 SHOWN_MAX = 60  # characters of a value in an error
 CONFIG: Mapping[str, Json] = {"micro_batch": 8, "accumulation": 1}
+STEP_S_UNKNOWN = 1.0  # of a run that never finished a step
 
 
 def llama3(costs: Costs, *, seed: int, person_after_s: float | None) -> Scenario:
@@ -229,8 +230,6 @@ def _shown(value: Json) -> str:
 # had, whatever the policy changed; a person comes when one really came. So a policy that never changes
 # anything is given the remedies that were really made, and one that retries more than was retried
 # learns nothing of what would have followed.
-
-STEP_S_UNKNOWN = 1.0  # of a run that never finished a step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

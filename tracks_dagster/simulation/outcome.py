@@ -22,6 +22,7 @@ from tracks_dagster.track.states.accounting import StepAccount
 FIRST_START = "first_start"  # what the first launch costs is no failure's fault
 
 DONE = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+SAVES_MAX = 1_000_000  # of one attempt: a day of one save a step of 0.1 s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,8 +160,6 @@ def sum_outcomes(name: str, outcomes: Iterable[Outcome]) -> Outcome:
 # Its steps and saves up to what ends it, in simulated time: pure arithmetic, no clock.
 # A save is tried as in `training.triggers`: after the step that the cadence's count divides,
 # or at the end of the first step that comes its seconds after the save before.
-
-SAVES_MAX = 1_000_000  # of one attempt: a day of one save a step of 0.1 s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

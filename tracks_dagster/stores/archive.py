@@ -54,6 +54,7 @@ NAME_CHARACTERS_MAX = 1024  # of one of them: a key has 900, below `store/`
 NAMES_CHARACTERS_MAX = 128 * 1024**2  # of all of them, which are kept in memory
 MEMBER_BYTES_MAX = 1024**3  # of one of them: a chunk has 8 MiB, a large manifest 100
 TOTAL_BYTES_MAX = 64 * 1024**3  # of all of them, unpacked
+Add = Callable[[str, bytes], None]  # (name of a member, its bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,9 +131,6 @@ snapshot consists of, without the rows.
 {MANIFEST} lists every file with its sha256, and what was left out. `tracks export` makes the same bytes
 again from the same records; whoever made this file can tell you its sha256.
 """
-
-
-Add = Callable[[str, bytes], None]  # (name of a member, its bytes)
 
 
 class ArchiveStore:

@@ -15,6 +15,10 @@ from tracks_dagster.track.errors import InvalidInput
 
 Clock = Callable[[], datetime]  # an aware UTC datetime
 NewUid = Callable[[], str]  # a fresh random identity, 32 hex digits
+LEFTOVER_AGE_S = 24 * 3600.0  # a living writer is far younger: one object is written in minutes
+# Keys are the same everywhere: no store holds what another cannot, and none is led out of its root.
+KEY_BYTES_MAX = 900  # S3 takes 1024, its prefix included
+_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._=@-]{1,200}")
 
 
 class ObjectStore(Protocol):
@@ -76,9 +80,6 @@ class ObjectStore(Protocol):
         ...
 
 
-LEFTOVER_AGE_S = 24 * 3600.0  # a living writer is far younger: one object is written in minutes
-
-
 class Leftovers(Protocol):
     """What killed writers left in an object store: bytes without a key, which no method shows."""
 
@@ -89,12 +90,6 @@ class Leftovers(Protocol):
         Raises StoreUnavailable.
         """
         ...
-
-
-# Keys are the same everywhere: no store holds what another cannot, and none is led out of its root.
-KEY_BYTES_MAX = 900  # S3 takes 1024, its prefix included
-
-_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._=@-]{1,200}")
 
 
 def is_part(name: str) -> bool:

@@ -17,6 +17,10 @@ from enum import StrEnum
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 
+SKIP_WINDOWS = "skip_windows"  # the config's key
+WINDOWS_MAX = 64  # in one config: a run that needs more has another trouble than its data
+Blocks = tuple[tuple[int, int], ...]  # (first, last), 1-based, sorted, with a gap between each two
+
 
 class SampleOrder(StrEnum):
     """How the permutation of an epoch is made (`training.sampling`)."""
@@ -33,12 +37,6 @@ def find_order(name: str) -> SampleOrder:
             f"{', '.join(SampleOrder)}. Update this checkout."
         )
     return SampleOrder(name)
-
-
-SKIP_WINDOWS = "skip_windows"  # the config's key
-WINDOWS_MAX = 64  # in one config: a run that needs more has another trouble than its data
-
-Blocks = tuple[tuple[int, int], ...]  # (first, last), 1-based, sorted, with a gap between each two
 
 
 def skipped_blocks(windows: Json) -> Blocks:

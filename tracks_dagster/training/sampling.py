@@ -28,6 +28,13 @@ from tracks_dagster.track.samples import SampleOrder, block_of, find_order, skip
 Batch = Any  # a tensor, or a tuple, list or dict of batches
 PART = 4096  # places of an epoch that are computed at once: 32 KiB, and steps between share them
 PARTS_KEPT = 4  # what the loader reads ahead, the step that is reported, and the next of each
+Indices = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+# Half of them change the left half, half the right. With 16, all orders of 3 to 6 samples are equally
+# frequent as far as 40 000 keys can tell (chi-squared within 2 deviations); with 12, those of 6 samples
+# are not (11 deviations), with 8 those of 5 neither (56).
+ROUNDS = 16
+_HALF_BITS = np.uint64(32)
 
 
 class SampleIndex(int):
@@ -187,15 +194,6 @@ def sample_rng(seed: int, epoch: int, index: int) -> np.random.Generator:
 # checkpoint holds a place in one and not its samples, so another order after an upgrade would train
 # some samples twice and others never, unseen. They must not change; a better one gets a name of its own
 # in `track.samples`.
-
-Indices = npt.NDArray[np.int64]
-Words = npt.NDArray[np.uint64]
-
-# Half of them change the left half, half the right. With 16, all orders of 3 to 6 samples are equally
-# frequent as far as 40 000 keys can tell (chi-squared within 2 deviations); with 12, those of 6 samples
-# are not (11 deviations), with 8 those of 5 neither (56).
-ROUNDS = 16
-_HALF_BITS = np.uint64(32)
 
 
 def philox_key(seed: int, epoch: int) -> Words:

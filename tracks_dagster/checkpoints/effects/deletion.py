@@ -24,6 +24,9 @@ from tracks_dagster.track.states.run_state import CheckpointState, RunState
 CHUNKS_IN_RECORD_MAX = 40  # a key is at most about 200 bytes, a record 16 KiB
 FINISHED_AGAIN_MAX = 200  # newest deletions of a run whose bytes are looked after in one pass
 LIST_UNNAMED_S_MAX = 24 * 3600.0  # a collector stores a list and names it within seconds
+ATTEMPTS_MAX = 50  # newest ended attempts that are looked through in one pass
+KEYS_MAX = 10_000  # removed in one pass; the next one continues
+ROUNDS_MAX = 8  # of reading what was committed while the others were read
 
 
 def decide_deletion(
@@ -150,9 +153,6 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
 # checkpoint that first named it. They are removed without a record, because no record names them.
 # For that reason listing is allowed here: it decides nothing about a committed checkpoint.
 
-ATTEMPTS_MAX = 50  # newest ended attempts that are looked through in one pass
-KEYS_MAX = 10_000  # removed in one pass; the next one continues
-
 
 def leftover_keys(store: ObjectStore, state: RunState) -> list[str]:
     """Return keys below the step folders of ended attempts that no committed checkpoint owns.
@@ -184,8 +184,6 @@ def _step_prefixes(store: ObjectStore, attempt_prefix: str) -> Iterator[str]:
 
 
 # --- manifests ------------------------------------------------------------------------------------
-
-ROUNDS_MAX = 8  # of reading what was committed while the others were read
 
 
 class Manifests:

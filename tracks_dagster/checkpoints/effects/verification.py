@@ -23,6 +23,9 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 
 WHY_CHARACTERS_MAX = 4000  # of a quarantine: a record is at most 16 KiB
+READ_BYTES_MAX = 256 * 1024 * 1024  # of a checkpoint that a tick reads by itself: a second or two
+UNREAD_S_MAX = 3600.0  # from the attempt's end on; the collector comes by every 15 minutes
+ERROR_CHARACTERS_MAX = 500  # of a reader's own words, in an alert or a refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +118,6 @@ def describe_fallback(fallback: CheckpointRef | None) -> str:
 # checkpoints, before anything else that it does. Nobody waits for either in silence: after an hour a
 # person gets one alert. What this version can never read ends in a refusal; its bytes are right, and
 # stay.
-
-READ_BYTES_MAX = 256 * 1024 * 1024  # of a checkpoint that a tick reads by itself: a second or two
-
-UNREAD_S_MAX = 3600.0  # from the attempt's end on; the collector comes by every 15 minutes
-ERROR_CHARACTERS_MAX = 500  # of a reader's own words, in an alert or a refusal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,17 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import format_time
 
+_APART = {  # why an attempt of a run that was hit is not
+    ThingKind.SNAPSHOT: "they were opened on another one, and resumed from nothing that holds it",
+    ThingKind.CHECKPOINT: "they resumed from other checkpoints, or started before it was there",
+    ThingKind.NODE: "they ran on other nodes, and resumed from no checkpoint that was saved on it",
+    ThingKind.CODE: "no gang of theirs was placed with that code",
+    ThingKind.ATTEMPT: "they resumed from checkpoints that the attempt did not work on",
+}
+IN_USE_HERE = "in use as far as this archive knows"  # another run may hold the alias
+LINKS_NAMED_MAX = 20  # attempts of a chain, the nearest first
+NODES_NAMED_MAX = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clean:
@@ -51,15 +62,6 @@ class Blast:
     is_promoted: bool
     hit: Descendants
     clean: tuple[Clean, ...]
-
-
-_APART = {  # why an attempt of a run that was hit is not
-    ThingKind.SNAPSHOT: "they were opened on another one, and resumed from nothing that holds it",
-    ThingKind.CHECKPOINT: "they resumed from other checkpoints, or started before it was there",
-    ThingKind.NODE: "they ran on other nodes, and resumed from no checkpoint that was saved on it",
-    ThingKind.CODE: "no gang of theirs was placed with that code",
-    ThingKind.ATTEMPT: "they resumed from checkpoints that the attempt did not work on",
-}
 
 
 def blast(tracks: Tracks, ledger: Ledger, thing: Thing, *, as_of: datetime | None = None) -> Blast:
@@ -105,11 +107,6 @@ def _clean(kind: ThingKind, hit: Descendants) -> tuple[Clean, ...]:
         ),
     )
     return tuple(each for each in candidates if each.group.count)
-
-
-IN_USE_HERE = "in use as far as this archive knows"  # another run may hold the alias
-LINKS_NAMED_MAX = 20  # attempts of a chain, the nearest first
-NODES_NAMED_MAX = 4
 
 
 def blast_lines(radius: Blast, *, of_archive: bool = False) -> Iterator[str]:

@@ -25,6 +25,8 @@ LINKS_MAX = 1000  # attempts that one thing is followed back over
 
 DESCENDANTS = Path(__file__).with_name("descendants.sql")
 ANCESTORS = Path(__file__).with_name("ancestors.sql")
+ALWAYS = datetime(9999, 1, 1, tzinfo=UTC)  # later than any record
+Row = Mapping[str, Json]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,10 +261,6 @@ def _ancestor(row: Row, until: datetime) -> Ancestor:
 
 
 # --- which samples an attempt used, as of a time --------------------------------------------------
-
-ALWAYS = datetime(9999, 1, 1, tzinfo=UTC)  # later than any record
-
-Row = Mapping[str, Json]
 
 
 def consumed_by(

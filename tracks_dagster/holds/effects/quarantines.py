@@ -28,6 +28,9 @@ SOURCES = (
     ThingKind.ATTEMPT,
 )
 
+NAMED_MAX = 10  # of each kind of consumer: a refusal is one record of at most 16 KiB
+ID_CHARACTERS = 12  # of a snapshot's id in a sentence
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decided:
@@ -103,9 +106,6 @@ def _check_source(thing: Thing, verb: str) -> Thing:
 #
 # A quarantine refuses every new attempt on it: of a run just declared, a retry, a branch. What trained
 # on it before is named, not touched.
-
-NAMED_MAX = 10  # of each kind of consumer: a refusal is one record of at most 16 KiB
-ID_CHARACTERS = 12  # of a snapshot's id in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

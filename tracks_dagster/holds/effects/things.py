@@ -27,6 +27,11 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import CheckpointState, RunState
 from tracks_dagster.track.text.nearest import did_you_mean, instead
 
+KNOWN_MAX = 10_000  # names that the ledger is asked for, to find the nearest
+AMBIGUOUS_NAMED_MAX = 5
+NODES_NAMED_MAX = 5
+CODE_NAMED_MAX = 3  # of the runs declared last
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exact:
@@ -245,11 +250,6 @@ def _no_step(state: RunState, step: int, attempt_id: int | None) -> str:
 
 
 # --- what no track is named for -------------------------------------------------------------------
-
-KNOWN_MAX = 10_000  # names that the ledger is asked for, to find the nearest
-AMBIGUOUS_NAMED_MAX = 5
-NODES_NAMED_MAX = 5
-CODE_NAMED_MAX = 3  # of the runs declared last
 
 
 def find_manifest(ledger: Ledger | None, name: str) -> tuple[str, str]:

@@ -31,6 +31,8 @@ from tracks_dagster.track.records import Json, format_time
 BOARD_S = 4.0  # how old an answer may be; a sensor ticks every 5 s
 _FINAL = frozenset({"Complete", "Completed", "Failed"})  # of a Job, and of a JobSet
 JOB_LOOK_S = 5.0  # while no watch shows the Job: it has just begun, or may not see any
+NEVER_S = 10.0  # how old the answer may be that a gang never was
+KNOWN_MAX = 8192  # gangs without a Job that are remembered
 
 
 class JobState(Enum):
@@ -188,10 +190,6 @@ class GangJob:
             key = attempt_key(self._run_id, self._attempt_id)
             self._place.check_absent(key, self.started, self._files, self._store)
         return job
-
-
-NEVER_S = 10.0  # how old the answer may be that a gang never was
-KNOWN_MAX = 8192  # gangs without a Job that are remembered
 
 
 class Glances:

@@ -43,6 +43,9 @@ from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.run_state import RunState
 
 TRIES_MAX = 64  # cursors that moved while a track was compared; each is an append that was read
+AGAIN = (
+    "Ask for the archive again, and compare its sha256 with the one that `tracks export` printed"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +152,6 @@ def _compared(store: ObjectStore, ledger: Ledger, name: str) -> _Track:
     else:
         wrong_rows = []  # of no one moment
     return _Track(records=records, state=state, problems=problems, wrong_rows=wrong_rows)
-
-
-AGAIN = (
-    "Ask for the archive again, and compare its sha256 with the one that `tracks export` printed"
-)
 
 
 class Archive(Protocol):

@@ -46,6 +46,34 @@ KEYS: Mapping[str, str] = {
 _ALL = "cast('all' as text)"  # one group of everything
 
 Row = Mapping[str, Json]
+BUCKET_LABELS = {
+    "queue": "in queue, before the first rank",
+    "startup": "starting the gang",
+    "restore": "restoring",
+    "step_kept": "steps that were kept",
+    "step_lost": "steps that were lost",
+    "checkpoint_blocking": "standing still for saves",
+    "data_wait": "waiting for data",
+    "inline_eval": "evaluating in the loop",
+    "detection": "ended or hung, not yet found",
+    "idle": "between attempts",
+    "unknown": "not measured",
+}
+TERMS = {  # what a term of the account stands for, explained at the end
+    "ETTR": "effective training time ratio, what part of the time went into steps that were kept",
+    "MTBI": "mean time between interruptions, of the time on devices; planned ones do not count",
+    "planned": "its node was drained; what a person stopped is no interruption at all",
+    "MTTR": "mean time to recover, from a gang's last rank to the run's next restore",
+    "cycled": "hosts that an attempt left out and the one before it did not",
+    "wasted": "device hours that went into anything but steps that were kept",
+}
+KEY_LABELS = {
+    "reason": "why attempts ended",
+    "family": "model family",
+    "team": "team",
+    "week": "week, by its Monday",
+    "run": "run",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,36 +317,6 @@ def _eval_lag(ledger: Ledger, asked: Row) -> EvalLag:
 
 def _ratio(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
-
-
-BUCKET_LABELS = {
-    "queue": "in queue, before the first rank",
-    "startup": "starting the gang",
-    "restore": "restoring",
-    "step_kept": "steps that were kept",
-    "step_lost": "steps that were lost",
-    "checkpoint_blocking": "standing still for saves",
-    "data_wait": "waiting for data",
-    "inline_eval": "evaluating in the loop",
-    "detection": "ended or hung, not yet found",
-    "idle": "between attempts",
-    "unknown": "not measured",
-}
-TERMS = {  # what a term of the account stands for, explained at the end
-    "ETTR": "effective training time ratio, what part of the time went into steps that were kept",
-    "MTBI": "mean time between interruptions, of the time on devices; planned ones do not count",
-    "planned": "its node was drained; what a person stopped is no interruption at all",
-    "MTTR": "mean time to recover, from a gang's last rank to the run's next restore",
-    "cycled": "hosts that an attempt left out and the one before it did not",
-    "wasted": "device hours that went into anything but steps that were kept",
-}
-KEY_LABELS = {
-    "reason": "why attempts ended",
-    "family": "model family",
-    "team": "team",
-    "week": "week, by its Monday",
-    "run": "run",
-}
 
 
 def format_goodput(goodput: Goodput) -> str:

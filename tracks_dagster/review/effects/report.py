@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.time_buckets import BUCKETS, RunTime
-from tracks_dagster.review.effects.charts import colour, lanes, lineage_picture, loss_curve, name_of
+from tracks_dagster.review.effects.charts import colour, lanes, loss_curve, name_of
 from tracks_dagster.review.effects.explain.explanation import RunExplanation
 from tracks_dagster.review.effects.explain.glossary import BUCKET_WORDS, bucket_label, used_words
 from tracks_dagster.review.effects.explain.reading import Break
@@ -40,6 +40,7 @@ from tracks_dagster.review.effects.explain.sections import (
 )
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, members
 from tracks_dagster.review.effects.explain.text import broken_lines, end_word
+from tracks_dagster.review.effects.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore

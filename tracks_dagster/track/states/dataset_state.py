@@ -19,6 +19,7 @@ from tracks_dagster.track.records import Json, Kind, Record, canonical_json, sha
 
 PREFIX_CHARACTERS_MIN = 6  # of a shortened snapshot id
 SNAPSHOTS_NAMED_MAX = 5  # in an error message
+MANIFEST_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +128,6 @@ def find_by_prefix(state: DatasetState, prefix: str) -> SnapshotState:
             f"{prefix!r} begins {len(found)} snapshot ids of {dataset}; give more digits."
         )
     return found[0]
-
-
-MANIFEST_FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

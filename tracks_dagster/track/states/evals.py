@@ -26,6 +26,8 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
 from tracks_dagster.track.states.run_state import EvalState, RunState
 
 HAS_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
+DIRECTIONS = ("min", "max")
+NO_SEED = -1  # of a proposal without an eval: 0 is a seed like any other
 
 
 def eval_id(suite: str, step: int) -> str:
@@ -203,10 +205,6 @@ def _waits_for(
 
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["no message"])[-1]
-
-
-DIRECTIONS = ("min", "max")
-NO_SEED = -1  # of a proposal without an eval: 0 is a seed like any other
 
 
 def promotion_is_due(state: RunState) -> bool:

@@ -15,6 +15,7 @@ WORDS_CHARACTERS_MAX = 500  # of a text in a record, which is at most 16 KiB
 REPLACEMENT = "\ufffd"
 
 _INVALID = re.compile("[\ud800-\udfff\0]")
+_SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
 
 
 def valid_text(text: str) -> str:
@@ -72,9 +73,6 @@ def visible_json(text: str) -> str:
 def _escape(match: re.Match[str]) -> str:
     code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
-
-
-_SIGNS = "\\|`*_[]~"  # what markdown would take for something else, the backslash first
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

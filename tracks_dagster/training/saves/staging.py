@@ -30,6 +30,7 @@ from tracks_dagster.training.saves.manifest import CHUNK_BYTES_MAX
 
 SHARED_BYTES_MAX = CHUNK_BYTES_MAX // 2  # a tensor up to this size shares a chunk
 ALIGNED_BYTES = 64  # every tensor begins at a multiple: any dtype can be viewed there
+GROW_BYTES = 2 * 1024 * 1024  # sizes are rounded up to whole huge pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +127,6 @@ def _aligned(size: int) -> int:
 # machine with GPUs it is pinned, so that the copy runs at the bus's speed. Elsewhere it is anonymous
 # memory with huge pages asked for; a thread of this process writes from it, so no other needs to
 # see it.
-
-GROW_BYTES = 2 * 1024 * 1024  # sizes are rounded up to whole huge pages
 
 
 class Arena:

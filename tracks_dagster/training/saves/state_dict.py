@@ -29,6 +29,10 @@ from tracks_dagster.training.saves.manifest import Manifest, TensorEntry
 NAMES_SHOWN_MAX = 5  # of parameters, in a message
 
 Tensors = dict[str, torch.Tensor]
+WRAPPERS_MAX = 8  # around one module
+_ONE_MODEL = "one torch.nn.Module; several go into one torch.nn.ModuleDict"
+_ONE_OPTIMIZER = "one torch.optim.Optimizer; what differs goes into its parameter groups"
+_ONE_STATE = "one object with state_dict() and load_state_dict(), or None"
 
 
 def take_apart(tree: Any, *, name: str) -> tuple[Json, Tensors]:
@@ -90,13 +94,6 @@ _DECODERS: dict[str, Callable[[Json, Tensors], Any]] = {
     "float": lambda content, tensors: float(content),
     "tuple": lambda content, tensors: tuple(put_together(v, tensors) for v in content),
 }
-
-
-WRAPPERS_MAX = 8  # around one module
-
-_ONE_MODEL = "one torch.nn.Module; several go into one torch.nn.ModuleDict"
-_ONE_OPTIMIZER = "one torch.optim.Optimizer; what differs goes into its parameter groups"
-_ONE_STATE = "one object with state_dict() and load_state_dict(), or None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,10 @@ DELAY_MINUTES_MIN, DELAY_MINUTES_MAX = -180, 3 * 24 * 60
 # A table that was once in pandas spells whole numbers with ".0".
 _CLOCK = r"^([0-5]?\d|[01]?\d[0-5]\d|2[0-3][0-5]\d|2400)(\.0+)?$"
 _WHOLE = r"^[+-]?\d+(\.0+)?$"
+SUFFIXES = (".csv", ".parquet")
+MISSING = ("", "NA", "NaN", "nan")  # how tables spell that there is no value
+HEADINGS_BYTES_MAX = 64 * 1024
+REASON_CHARACTERS_MAX = 300
 
 
 def _whole_between(low: float, high: float, meaning: str) -> list[pa.Check]:
@@ -144,11 +148,6 @@ def _count(database: duckdb.DuckDBPyConnection, table: str) -> int:
 # Every value stays exactly as it is spelled, and nothing is guessed: a CSV has its headings in the
 # first line, commas and double quotes. The checks come afterwards, so that a bad value can be
 # named.
-
-SUFFIXES = (".csv", ".parquet")
-MISSING = ("", "NA", "NaN", "nan")  # how tables spell that there is no value
-HEADINGS_BYTES_MAX = 64 * 1024
-REASON_CHARACTERS_MAX = 300
 
 
 def load_as_text(

@@ -36,6 +36,7 @@ _VERSION = sa.Table(
     VERSION_TABLE, sa.MetaData(), sa.Column("version_num", sa.Text, primary_key=True)
 )
 LOCK_ID = 0x7472616B  # of the advisory locks on Postgres; "trak"
+READER = "tracks_reader"
 
 
 @cache
@@ -132,7 +133,6 @@ def _number(version: str) -> int:
 # `tracks sql` takes it on, on Postgres. It cannot log in and owns nothing. It is made with the ledger's
 # tables where the URL's role may make roles; elsewhere an administrator makes it.
 
-READER = "tracks_reader"
 
 _MAY_MAKE = sa.text("select rolsuper or rolcreaterole from pg_roles where rolname = current_user")
 _IS_THERE = sa.text("select exists (select from pg_roles where rolname = :role)")

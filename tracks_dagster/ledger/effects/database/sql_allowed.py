@@ -93,6 +93,9 @@ _DESCRIBED = {"DESCRIBE", "SUMMARY"}  # `describe notes`, `summarize notes`, of 
 
 
 _READABLE = frozenset({*metadata.tables, *views.tables})
+CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
+# Parts of a query that stand for columns without naming them.
+_NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,11 +284,6 @@ def _unclear(query: str, at: int) -> str:
 
 
 # --- the query, as DuckDB's parser reads it; nothing is executed ----------------------------------
-
-CELLS_MAX = 10_000_000  # rows × columns of an answer: as values of Python, about a gigabyte
-
-# Parts of a query that stand for columns without naming them.
-_NAMELESS = {"STAR", "NATURAL", "POSITIONAL_REFERENCE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

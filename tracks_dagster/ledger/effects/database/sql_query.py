@@ -52,6 +52,7 @@ Answer = tuple[list[str], list[tuple[Json, ...]]]  # column names, rows
 _COLUMN_UNKNOWN = "42703"  # SQLSTATEs of Postgres
 _TOO_LONG = "57014"
 _CLASSES_OF_THE_QUERY = ("0A", "21", "22", "25", "42", "57014")  # the others are of the server
+BATCH_ROWS = 50_000
 
 
 def run_sql(
@@ -163,7 +164,6 @@ def _plain(value: Any) -> Json:
 # from one snapshot; SQLite itself computes the views. DuckDB can reach nothing else: no files, no
 # network, no variables of this process.
 
-BATCH_ROWS = 50_000
 
 _AS_POSTGRES = "NULLS_LAST_ON_ASC_FIRST_ON_DESC"
 # An extension that a type or a function needs would be fetched from the network, into the home.

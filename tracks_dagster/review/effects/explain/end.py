@@ -37,6 +37,7 @@ KILLED = (signal.SIGKILL, signal.SIGTERM)
 LINE_CHARACTERS_MAX = 240
 FAILED_FIRST = "which failed first"
 FROM_OUTSIDE = (ReasonFamily.AS_MEANT, ReasonFamily.CAPACITY)  # no rank began it
+NOT_KNOWN = "not known"  # what the record breaks before
 
 
 def explain_end(
@@ -177,9 +178,6 @@ def _read_word(store: ObjectStore, key: str) -> LastWord | None:
         return from_json(LastWord, json.loads(store.get(key) or b"null"))
     except (ValueError, TrackBroken):
         return None
-
-
-NOT_KNOWN = "not known"  # what the record breaks before
 
 
 def explain_next(

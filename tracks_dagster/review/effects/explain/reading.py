@@ -33,6 +33,11 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import run_track
 
+_SQL = Path(__file__).parents[1] / "sql"
+COUNT_SQL, PICK_SQL = _SQL / "random_failed_count.sql", _SQL / "random_failed_pick.sql"
+SEED_MAX = 2**32
+AS_MEANT = tuple(r.value for r in TerminationReason if r.family is ReasonFamily.AS_MEANT)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
@@ -164,12 +169,6 @@ def evidence_text(tracks: Tracks, run_id: str, attempt_id: int | None) -> tuple[
         return json.dumps(json.loads(data), indent=2, ensure_ascii=False), problem
     except ValueError:
         return data.decode("utf-8", errors="replace"), problem
-
-
-_SQL = Path(__file__).parents[1] / "sql"
-COUNT_SQL, PICK_SQL = _SQL / "random_failed_count.sql", _SQL / "random_failed_pick.sql"
-SEED_MAX = 2**32
-AS_MEANT = tuple(r.value for r in TerminationReason if r.family is ReasonFamily.AS_MEANT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,7 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.track import code_diff_key
 
 ATTEMPTS_MAX = 12  # of a run, the newest, each in full; the history names all of them
+NODES_MAX = 4  # of a gang, that are looked up by name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,9 +323,6 @@ def _remarks(state: RunState, attempt: AttemptState) -> tuple[Remark, ...]:
         for seq, at, by, text in sorted(notes + stops + alerts)
         if seq in own or (attempt.opened_seq < seq < until and seq not in others)
     )
-
-
-NODES_MAX = 4  # of a gang, that are looked up by name
 
 
 def run_address(dagster_run_id: str, ui_url: str = "") -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from tracks_dagster.attempts.pod_files import PodBeat, PodEnd
 from tracks_dagster.attempts.ports import GangPhase, GangReport
-from tracks_dagster.kubernetes.report import Known, report
+from tracks_dagster.kubernetes.report import ReportInputs, report
 from tracks_dagster.kubernetes.sightings import GangSeen, PodStory
 from tracks_dagster.reasons.evidence import RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
@@ -38,7 +38,7 @@ def end(index: int, *ranks: RankEnd, **more: object) -> PodEnd:
 
 
 def told(*pods: PodStory, ends: dict[str, PodEnd] | None = None, **more: object) -> GangReport:
-    known = Known(
+    known = ReportInputs(
         nodes=2,
         ranks_per_node=2,
         seen=GangSeen(pods=pods),

@@ -7,21 +7,20 @@ defaults; of `retry` those that were given, for what is not given stays as it wa
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from tracks_dagster.attempts.run_config import LAUNCHERS, CheckGang, check_is_on_cluster
+from tracks_dagster.cli.common import Command
 from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.settings import Settings, load_cluster
 from tracks_dagster.track import names
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text import units
-
-Command = TypeVar("Command", bound=Callable[..., object])
 
 _EXISTS = "Exists"
 

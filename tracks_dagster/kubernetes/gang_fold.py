@@ -19,7 +19,7 @@ FIRST_STATUSES, LAST_STATUSES = 16, 48  # of one pod or Job
 EVENTS_OF_ONE_MAX = 24  # about one object, warnings before the others
 GAPS_MAX = 64
 PROBLEMS_MAX = 16
-Known = Mapping[str, Json]
+LineFields = Mapping[str, Json]
 
 
 class GangFold:
@@ -29,11 +29,11 @@ class GangFold:
         self._pods: dict[str, _Kept] = {}
         self._jobs: dict[str, _Kept] = {}
         self._events: dict[str, dict[str, Line]] = {}
-        self._logs: dict[str, Known] = {}
+        self._logs: dict[str, LineFields] = {}
         self._whole_logs: set[str] = set()
         self._gone: dict[str, str] = {}
         self._gaps: dict[tuple[str, str, str], Gap] = {}
-        self._problems: dict[str, Known] = {}
+        self._problems: dict[str, LineFields] = {}
         self._seen: GangSeen | None = None
         for line in lines:
             self.add(line)
@@ -101,7 +101,7 @@ class GangFold:
         )
 
     def _job(self, uid: str, kept: _Kept) -> JobStory:
-        conditions: dict[tuple[str, str], Known] = {}
+        conditions: dict[tuple[str, str], LineFields] = {}
         for line in kept.lines():
             for each in mappings(mapping(line.get("status")).get("conditions")):
                 if each.get("status") == "True":
@@ -121,7 +121,7 @@ class GangFold:
         times = [at for at in (kept.gone, self._gone.get(uid)) if at]
         return min(times, default=None)
 
-    def _add_event(self, uid: str, line: Known) -> None:
+    def _add_event(self, uid: str, line: LineFields) -> None:
         about = text(mapping(line.get("about")).get("uid"))
         if about not in self._events and len(self._events) >= PODS_MAX:
             return
@@ -133,7 +133,7 @@ class GangFold:
         if len(of_one) > EVENTS_OF_ONE_MAX:
             del of_one[min(of_one, key=lambda each: (_event_order(of_one[each]), each))]
 
-    def _add_gap(self, line: Known) -> None:
+    def _add_gap(self, line: LineFields) -> None:
         gap = Gap(
             resource=text(line.get("resource")),
             since=text(line.get("since")),
@@ -151,11 +151,11 @@ class _Kept:
     """The lines of one object by resource version: the first and the newest of many."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[int, str], Known] = {}
+        self._lines: dict[tuple[int, str], LineFields] = {}
         self.leaves: str | None = None
         self.gone: str | None = None
 
-    def add(self, line: Known) -> None:
+    def add(self, line: LineFields) -> None:
         self._lines[_order(line)] = line
         if len(self._lines) > FIRST_STATUSES + LAST_STATUSES:
             # What is dropped is in the middle of all, in whatever order they come.
@@ -164,11 +164,11 @@ class _Kept:
         if line.get("change") == "DELETED":
             self.gone = _earlier(self.gone, line.get("at"))
 
-    def lines(self) -> list[Known]:
+    def lines(self) -> list[LineFields]:
         return [self._lines[version] for version in sorted(self._lines)]
 
     @property
-    def newest(self) -> Known:
+    def newest(self) -> LineFields:
         return self._lines[max(self._lines)]
 
     def last(self, name: str) -> Json:
@@ -190,20 +190,20 @@ def _earlier(one: str | None, other: Json) -> str | None:
     return min((at for at in (one, text(other)) if at), default=None)
 
 
-def _order(line: Known) -> tuple[int, str]:
+def _order(line: LineFields) -> tuple[int, str]:
     return version_order(text(line.get("rv")))
 
 
-def _log_order(line: Known) -> tuple[str, int, str]:
+def _log_order(line: LineFields) -> tuple[str, int, str]:
     log = text(line.get("text"))
     return text(line.get("until")), len(log), log
 
 
-def _problem_order(line: Known) -> tuple[str, str]:
+def _problem_order(line: LineFields) -> tuple[str, str]:
     return text(line.get("at")), text(line.get("message"))
 
 
-def _event_order(line: Known) -> tuple[bool, str]:
+def _event_order(line: LineFields) -> tuple[bool, str]:
     return line.get("level") == "Warning", text(line.get("last"))
 
 
@@ -215,7 +215,7 @@ def _by_birth(job: JobStory) -> tuple[str, str]:
     return job.born_at or "", job.uid
 
 
-def _event(uid: str, line: Known) -> EventSeen:
+def _event(uid: str, line: LineFields) -> EventSeen:
     about, count = mapping(line.get("about")), line.get("count")
     return EventSeen(
         uid=uid,

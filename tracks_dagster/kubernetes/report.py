@@ -258,7 +258,7 @@ def _condition(event: EventSeen, rank: int | None) -> Condition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class ReportInputs:
     """All that a report is made of. beats, ends: by pod uid; silent: pods whose beats are old;
     launcher_conditions: its own; boot_ids: of the nodes that were asked, as they are now."""
 
@@ -272,7 +272,7 @@ class Known:
     boot_ids: Mapping[str, str]
 
 
-def report(known: Known, phase: GangPhase, *, where: str) -> GangReport:
+def report(known: ReportInputs, phase: GangPhase, *, where: str) -> GangReport:
     """Return the report of a gang that was started."""
     ends = _deciding_ends(known)
     ranks = _ranks(known, ends)
@@ -300,7 +300,7 @@ def report(known: Known, phase: GangPhase, *, where: str) -> GangReport:
     )
 
 
-def _deciding_ends(known: Known) -> list[PodEnd]:
+def _deciding_ends(known: ReportInputs) -> list[PodEnd]:
     """Return what the pod that decides of each index wrote, by index; where several pods of an index
     wrote and nobody saw them, the first by name."""
     found = []
@@ -316,7 +316,7 @@ def _deciding_ends(known: Known) -> list[PodEnd]:
     return found
 
 
-def _ranks(known: Known, ends: Iterable[PodEnd]) -> tuple[RankEnd, ...]:
+def _ranks(known: ReportInputs, ends: Iterable[PodEnd]) -> tuple[RankEnd, ...]:
     written = {rank.rank: rank for end in ends for rank in end.ranks}
     outside = rank_ends(known.seen, pods=known.nodes, ranks_per_pod=known.ranks_per_node)
     return tuple(_merged(written.get(end.rank), end) for end in outside)
@@ -354,13 +354,13 @@ def _unwatched(problem: str) -> Condition:
     return Condition(type=UNWATCHED, reason="", message=problem, at=None, source="supervisor")
 
 
-def _boot_ids(known: Known) -> dict[str, str]:
+def _boot_ids(known: ReportInputs) -> dict[str, str]:
     """Return node → boot, as its pods read it last."""
     reports: list[PodBeat | PodEnd] = [*known.beats.values(), *known.ends.values()]
     return {each.node: each.boot_id for each in reports if each.node and each.boot_id}
 
 
-def _beats(known: Known) -> tuple[Beat, ...]:
+def _beats(known: ReportInputs) -> tuple[Beat, ...]:
     """Return the newest beat of each rank; none while a pod has not started or is silent.
 
     A gang that waits for a node or for a queue waits as long as these want

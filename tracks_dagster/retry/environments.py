@@ -47,7 +47,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class EnvironmentJudgement:
     """refused: the differences that a rule forbids; reported: those that are only shown."""
 
     refused: tuple[Difference, ...]
@@ -68,11 +68,11 @@ def differences(saved: Mapping[str, Json], found: Mapping[str, Json]) -> tuple[D
     )
 
 
-def judge(found: Sequence[Difference], rules: Sequence[EnvironmentRule]) -> Judgement:
+def judge(found: Sequence[Difference], rules: Sequence[EnvironmentRule]) -> EnvironmentJudgement:
     """Divide differences into those that `rules` refuse and those that are only reported."""
     by_key = {rule.key: rule for rule in rules}
     refused = [each for each in found if _is_refused(each, by_key.get(each.key))]
-    return Judgement(
+    return EnvironmentJudgement(
         refused=tuple(refused), reported=tuple(each for each in found if each not in refused)
     )
 

@@ -43,7 +43,7 @@ _ATTEMPT_COLUMNS: tuple[str, ...] = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Section:
+class DailyTable:
     """One table. intro: a sentence above it; left_out: how many rows it does not show."""
 
     title: str
@@ -53,7 +53,7 @@ class Section:
     left_out: int = 0
 
 
-def sections(review: Review) -> tuple[Section, ...]:
+def sections(review: Review) -> tuple[DailyTable, ...]:
     """Return the tables that are not empty, in the order in which a person should read them."""
     sections = (
         _unexplained(review),
@@ -81,8 +81,8 @@ def _markdown_lines(review: Review) -> Iterator[str]:
             yield from ("", f"{section.left_out:,} more are not shown.")
 
 
-def _unexplained(review: Review) -> Section:
-    return Section(
+def _unexplained(review: Review) -> DailyTable:
+    return DailyTable(
         title="Without a verdict",
         intro="Nobody knows why these ended; the check is red until somebody does.",
         columns=_ATTEMPT_COLUMNS,
@@ -91,8 +91,8 @@ def _unexplained(review: Review) -> Section:
     )
 
 
-def _unevaluated(review: Review) -> Section:
-    return Section(
+def _unevaluated(review: Review) -> DailyTable:
+    return DailyTable(
         title="Promoted without an eval",
         intro="No eval was measured for these; the check is red.",
         columns=("checkpoint", "alias", "eval that is missing"),
@@ -103,13 +103,13 @@ def _unevaluated(review: Review) -> Section:
     )
 
 
-def _matters(review: Review) -> Section:
+def _matters(review: Review) -> DailyTable:
     rows = [
         (each.kind.value, each.who, _cut(each.what), each.to_do)
         for matters in review.matters
         for each in matters.shown
     ]
-    return Section(
+    return DailyTable(
         title="Needs a person",
         intro="What does not go on, or should not, until somebody has decided.",
         columns=("kind", "who", "what", "to do"),
@@ -118,18 +118,18 @@ def _matters(review: Review) -> Section:
     )
 
 
-def _ended(review: Review, ending: Ending) -> Section:
+def _ended(review: Review, ending: Ending) -> DailyTable:
     reasons, columns = review.of(ending), _REASON_COLUMNS
     rows = tuple(_reason_row(each) for each in reasons)
     if review.currency is not None:
         columns = (*columns, f"cost {review.currency}")
         costs = [_money_text(each.cost) for each in reasons]
         rows = tuple((*row, cost) for row, cost in zip(rows, costs, strict=True))
-    return Section(title=_TITLES[ending], intro=ending.sentence, columns=columns, rows=rows)
+    return DailyTable(title=_TITLES[ending], intro=ending.sentence, columns=columns, rows=rows)
 
 
-def _failures(review: Review) -> Section:
-    return Section(
+def _failures(review: Review) -> DailyTable:
+    return DailyTable(
         title="Failed attempts",
         intro="The dearest of each reason; `tracks explain` shows the whole record of each.",
         columns=_ATTEMPT_COLUMNS,

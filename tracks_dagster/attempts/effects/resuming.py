@@ -30,8 +30,8 @@ from tracks_dagster.reasons.evidence import (
 )
 from tracks_dagster.retry.environments import (
     Difference,
+    EnvironmentJudgement,
     EnvironmentRule,
-    Judgement,
     differences,
     format_differences,
     judge,
@@ -97,7 +97,7 @@ class _Compared:
 
     ref: CheckpointRef
     is_fallback: bool
-    judgement: Judgement
+    judgement: EnvironmentJudgement
     is_refused: bool
 
     @property
@@ -170,7 +170,7 @@ def _compare(
 
 def _judge(
     wrote: AttemptState | None, found: Mapping[str, Json], rules: Sequence[EnvironmentRule]
-) -> Judgement:
+) -> EnvironmentJudgement:
     """Judge what differs from the environment of an attempt; without one nothing differs."""
     saved = _comparable(wrote.placed) if wrote is not None and wrote.placed is not None else {}
     return judge(differences(saved, found), rules)

@@ -32,7 +32,7 @@ from tracks_dagster.track.text.nearest import instead
 _R = TerminationReason
 
 BY_PERSON = "by_person"  # the rule of such a verdict
-WHY_CHARACTERS_MAX = 500  # of the why in the verdict's line; the record holds all of it
+VERDICT_LINE_CHARACTERS_MAX = 500  # of the why in the verdict's line; the record holds all of it
 
 # Nobody may say that it did what it did not, and that nobody knows is no verdict; the others left out
 # end no attempt.
@@ -209,7 +209,7 @@ def _personal_verdict(
         reason=reason.value,
         confidence=STATED,
         rule=BY_PERSON,
-        lines=(f"{by}: {why}"[:WHY_CHARACTERS_MAX],),
+        lines=(f"{by}: {why}"[:VERDICT_LINE_CHARACTERS_MAX],),
         classifier_version=ended.classifier_version,
         evidence_sha256=ended.evidence_sha256,
         why=f"{by}: {why}",

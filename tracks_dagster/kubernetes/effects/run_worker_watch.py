@@ -163,7 +163,7 @@ def _brief(pod: Json) -> dict[str, Json]:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedPods:
     """Pods as of one resource version."""
 
     pods: Sequence[Object]
@@ -228,13 +228,13 @@ class RunWorkerApi:
         except CLIENT_ERRORS:
             return ""
 
-    def pods(self) -> Listed:
+    def pods(self) -> ListedPods:
         """Return the pods of all run workers, and from where to watch them."""
         query = [("labelSelector", RUN_WORKERS)]
         answer = self._requests.ask("GET", self._path("pods"), query, doing="list the run workers")
         found = mapping(answer)
         version = text(mapping(found.get("metadata")).get("resourceVersion"))
-        return Listed(pods=[*map(dict, mappings(found.get("items")))], version=version)
+        return ListedPods(pods=[*map(dict, mappings(found.get("items")))], version=version)
 
     def changes(self, version: str, *, seconds: int) -> Iterator[dict[str, Json]]:
         """Yield watch events of run workers' pods after `version`; ends by itself after `seconds`.

@@ -23,7 +23,7 @@ from tracks_dagster.kubernetes.effects.pod_evidence import read_evidence
 from tracks_dagster.kubernetes.effects.pod_watch import PodWatch
 from tracks_dagster.kubernetes.job_names import gang_labels
 from tracks_dagster.kubernetes.pod_lives import OVERDUE_S, boot_id_of, life_in, unreachable
-from tracks_dagster.kubernetes.report import Known, report
+from tracks_dagster.kubernetes.report import ReportInputs, report
 from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.kubernetes.sightings import GangSeen, PodStory
 from tracks_dagster.kubernetes.start_budget import StartBudget, cannot_start
@@ -291,10 +291,10 @@ class WatchedGang:
         except GangError:
             return []
 
-    def _known(self, seen: GangSeen, boot_ids: dict[str, str]) -> Known:
+    def _known(self, seen: GangSeen, boot_ids: dict[str, str]) -> ReportInputs:
         started = self._job.started
         indexes = [pod.index or 0 for pod in seen.pods]
-        return Known(
+        return ReportInputs(
             nodes=max(indexes, default=0) + 1 if started is None else started.nodes,
             ranks_per_node=1 if started is None else started.ranks_per_node,
             seen=seen,

@@ -29,7 +29,7 @@ from tracks_dagster.recovery.effects.fsck_objects import (
 from tracks_dagster.recovery.effects.fsck_tracks import (
     Finding,
     FindingKind,
-    Sources,
+    OtherTracks,
     check_cursor,
     fold_track,
     read_track,
@@ -72,7 +72,7 @@ def fsck(
     is_absent: whether an exported run was made without an object.
     """
     findings: list[Finding] = []
-    sources = Sources(store)
+    sources = OtherTracks(store)
     record_count = checkpoint_count = snapshot_count = 0
     names = track_names(store)
     for name in names:

@@ -227,7 +227,7 @@ def _broken(name: str, seq: int, problem: str) -> Finding:
     )
 
 
-class Sources:
+class OtherTracks:
     """Checks that other tracks have what a run refers to; reads each dataset's track once."""
 
     def __init__(self, store: ObjectStore) -> None:

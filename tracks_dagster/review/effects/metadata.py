@@ -34,7 +34,7 @@ DIGEST_CHARACTERS = 12  # of a digest in a table; `tracks explain` has the whole
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
 Shown = Any  # a value as the UI takes it
-Named = Iterable[tuple[str, Shown]]
+NamedValues = Iterable[tuple[str, Shown]]
 
 
 def _as_it_is(value: str) -> Shown:
@@ -115,7 +115,7 @@ def receipt_metadata(
     in Dagster's log is never corrected. `tracks explain` shows them.
     """
     facts = {each.ui: _shown(each, receipt.view, show) for each in ATTEMPT if each.ui}
-    beside: dict[str, Named] = {
+    beside: dict[str, NamedValues] = {
         "ended": _ended(receipt),
         "look_up": _look_up(run_id, receipt, show, report),
         "cost": _cost(receipt),
@@ -179,7 +179,7 @@ def runs_address(tag: str, value: str, address: str = "") -> str:
     return f"{address.rstrip('/')}/runs?q[0]={quote(f'tag:{tag}={value}', safe='')}"
 
 
-def _ended(receipt: Receipt) -> Named:
+def _ended(receipt: Receipt) -> NamedValues:
     reason = receipt.attempt.reason
     if reason is None:
         yield "how", "It has not ended."
@@ -187,7 +187,7 @@ def _ended(receipt: Receipt) -> Named:
         yield "kind", f"{ending_of(reason)}: {ending_of(reason).sentence}"
 
 
-def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> Named:
+def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> NamedValues:
     attempt = receipt.attempt
     key = attempt_key(run_id, attempt.attempt_id)
     yield "everything", f"tracks explain {key} --full"
@@ -206,7 +206,7 @@ def _look_up(run_id: str, receipt: Receipt, show: Show, report: str | None) -> N
         yield "all_failures", show.link(failures)
 
 
-def _cost(receipt: Receipt) -> Named:
+def _cost(receipt: Receipt) -> NamedValues:
     if receipt.attempt.ended is not None:
         yield "steps_after_the_last_commit", _uncommitted(receipt)
         yield "saves_failed", len(receipt.failed_saves) or None
@@ -218,27 +218,27 @@ def _uncommitted(receipt: Receipt) -> int:
     return receipt.account.last - (receipt.account.resume if committed is None else committed)
 
 
-def _steps(receipt: Receipt) -> Named:
+def _steps(receipt: Receipt) -> NamedValues:
     source = receipt.attempt.resumed_from
     yield "resumed_from", checkpoint_at(source) if source else "afresh"
     yield "last_committed_step", receipt.last_committed_step
     yield "continuity", receipt.continuity.sentence if receipt.continuity else None
 
 
-def _decided(receipt: Receipt) -> Named:
+def _decided(receipt: Receipt) -> NamedValues:
     changes = receipt.attempt.opened.remediation
     if changes:
         short = ", ".join(f"{each.key} {each.before} → {each.after}" for each in changes)
         yield "changes_in_short", short
 
 
-def _data(receipt: Receipt) -> Named:
+def _data(receipt: Receipt) -> NamedValues:
     ended = receipt.attempt.ended
     if ended is not None and ended.cursor_from is not None and ended.cursor_to is not None:
         yield "samples", f"{ended.cursor_from} to {ended.cursor_to}"
 
 
-def _where(receipt: Receipt, show: Show) -> Named:
+def _where(receipt: Receipt, show: Show) -> NamedValues:
     placed = receipt.attempt.placed
     yield "ranks", receipt.attempt.opened.compute.ranks
     if placed is not None:

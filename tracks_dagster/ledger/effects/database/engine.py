@@ -186,7 +186,7 @@ def _sqlite_engine(url: URL, pool: type[Pool], *, only_reads: bool) -> Engine:
 class _ReadConnection(sqlite3.Connection):
     """A connection that knows how its file was opened."""
 
-    reading: Reading
+    reading: SqliteFile
 
 
 def _connect_to_read(path: Path) -> _ReadConnection:
@@ -236,16 +236,18 @@ def _limit_postgres(connection: Connection, *, write: bool) -> None:
 # - a WAL without an index, as a copy of a home may have: both are copied to a folder of this process's
 #   own, where SQLite can recover them.
 
-Seen = tuple[tuple[int, int] | None, ...]  # (modified at in ns, bytes) of the file and of its WAL
+FileLook = tuple[
+    tuple[int, int] | None, ...
+]  # (modified at in ns, bytes) of the file and of its WAL
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SqliteFile:
     """The URI to open, and what the file looked like where a writer would go unnoticed, else None."""
 
     path: Path
     uri: str
-    seen: Seen | None = None
+    seen: FileLook | None = None
 
     def check_unchanged(self) -> None:
         """Raise LedgerError when the file was written since it was opened."""
@@ -256,16 +258,16 @@ class Reading:
             )
 
 
-def to_read(path: Path) -> Reading:
+def to_read(path: Path) -> SqliteFile:
     """Return how the file is read from here; raises LedgerError when it cannot be copied."""
     wal, index = _beside(path, "-wal"), _beside(path, "-shm")
     if os.access(path, os.W_OK) and os.access(path.parent, os.W_OK):
-        return Reading(path, _uri(path, "rw"))
+        return SqliteFile(path, _uri(path, "rw"))
     seen = _look(path)
     if seen[1] is None or seen[1][1] == 0:
-        return Reading(path, _uri(path, "ro&immutable=1"), seen)
+        return SqliteFile(path, _uri(path, "ro&immutable=1"), seen)
     if os.access(index, os.R_OK):
-        return Reading(path, _uri(path, "ro"))
+        return SqliteFile(path, _uri(path, "ro"))
     folder = Path(tempfile.mkdtemp(prefix="tracks-ledger-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
@@ -276,10 +278,10 @@ def to_read(path: Path) -> Reading:
             f"Cannot read the ledger at {path}: it has records in {wal.name}, and cannot be copied to "
             f"{folder} ({error.strerror or error})."
         ) from error
-    return Reading(path, _uri(folder / path.name, "rw"), seen)
+    return SqliteFile(path, _uri(folder / path.name, "rw"), seen)
 
 
-def _look(path: Path) -> Seen:
+def _look(path: Path) -> FileLook:
     return tuple(_size_and_time(each) for each in (path, _beside(path, "-wal")))
 
 

@@ -47,7 +47,7 @@ from tracks_dagster.ledger.effects.database.tables import UtcTime, metadata
 from tracks_dagster.track.errors import InvalidInput, LedgerError
 from tracks_dagster.track.records import Json
 
-Answer = tuple[list[str], list[tuple[Json, ...]]]  # column names, rows
+QueryResult = tuple[list[str], list[tuple[Json, ...]]]  # column names, rows
 
 _COLUMN_UNKNOWN = "42703"  # SQLSTATEs of Postgres
 _TOO_LONG = "57014"
@@ -57,7 +57,7 @@ BATCH_ROWS = 50_000
 
 def run_sql(
     ledger_url: str, query: str, *, warn: Callable[[str], None] = lambda warning: None
-) -> Answer:
+) -> QueryResult:
     """Return the column names and rows that one SELECT gives, within 60 s.
 
     Values are JSON's and datetimes, in UTC where they know their zone; others come as text.
@@ -73,7 +73,7 @@ def run_sql(
     return _on_sqlite(Path(engine.url.database or ""), select)
 
 
-def _on_postgres(engine: Engine, select: Select, warn: Callable[[str], None]) -> Answer:
+def _on_postgres(engine: Engine, select: Select, warn: Callable[[str], None]) -> QueryResult:
     try:
         columns, rows, warning = run_on_postgres(engine, select)
     except LedgerError as error:
@@ -99,7 +99,7 @@ def _refused(error: LedgerError, select: Select) -> str | None:
     return f"The query cannot be answered: {reason(cause)}{hint}"
 
 
-def _on_sqlite(ledger: Path, select: Select) -> Answer:
+def _on_sqlite(ledger: Path, select: Select) -> QueryResult:
     try:
         table = run_embedded(ledger, select)
     except duckdb.InterruptException as error:

@@ -34,6 +34,7 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState, find_at
+from tracks_dagster.track.text.units import counted
 from tracks_dagster.wiring import App
 
 BY = "tracks checkpoints gc"
@@ -218,12 +219,12 @@ def advice_lines(advice: CadenceAdvice) -> Iterator[str]:
     if advice.saves is not None:
         yield (
             f"  δ     {duration(advice.saves.blocking_s)}: how long a save blocks training, median "
-            f"of {_count(advice.saves.save_count, 'periodic save')} of this run"
+            f"of {counted(advice.saves.save_count, 'periodic save')} of this run"
         )
     yield f"  M     {_mean_time(advice.mean_time)}"
     yield from (f"        {line}" for line in _pool(advice.pool))
     if advice.steps is not None:
-        steps = _count(advice.steps.step_count, "step")
+        steps = counted(advice.steps.step_count, "step")
         yield (
             f"  step  {duration(advice.steps.step_s)}: median of {steps} of attempt "
             f"{advice.steps.attempt_id}"
@@ -236,7 +237,7 @@ def _proposal(advice: CadenceAdvice) -> str:
         return f"{advice.run_id}: too little was measured yet to advise how often to save."
     steps = ""
     if advice.interval_steps is not None:
-        steps = f"{_count(advice.interval_steps, 'step')}, "
+        steps = f"{counted(advice.interval_steps, 'step')}, "
     every = f"every {steps}{duration(advice.interval_s)}"
     return f"{advice.run_id}: save {every}{_loses(advice.expected_loss)}."
 
@@ -259,16 +260,12 @@ def _mean_time(mean_time: MeanTime | None) -> str:
 def _pool(pool: PoolRecord) -> Iterator[str]:
     yield (
         f"pool {pool.launcher}/{pool.device_class}: "
-        f"{_count(pool.interruption_count, 'interruption')}{_reasons(pool.interruptions)} in "
-        f"{duration(pool.exposure_s)} of {_count(pool.attempt_count, 'attempt')} of "
-        f"{_count(pool.run_count, 'run')}"
+        f"{counted(pool.interruption_count, 'interruption')}{_reasons(pool.interruptions)} in "
+        f"{duration(pool.exposure_s)} of {counted(pool.attempt_count, 'attempt')} of "
+        f"{counted(pool.run_count, 'run')}"
     )
     if pool.other_ends:
         yield f"not counted as interruptions: {_counts(pool.other_ends)}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _reasons(counts: Mapping[str, int]) -> str:

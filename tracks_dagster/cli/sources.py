@@ -33,9 +33,9 @@ from tracks_dagster.holds.effects.quarantines import (
     quarantine_source,
     release_snapshot,
     release_source,
-    short_id,
 )
 from tracks_dagster.holds.effects.things import find_exact
+from tracks_dagster.holds.hold import short_id
 from tracks_dagster.holds.lineage import parse_thing
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.reading import open_ledger_to_read, open_tracks_to_read

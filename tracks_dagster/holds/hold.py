@@ -20,6 +20,7 @@ from tracks_dagster.track.states.pool_state import PoolState
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import pool_track, run_track
 
+ID_CHARACTERS = 12  # of a snapshot's id, in a name or a sentence
 WHY_CHARACTERS_MAX = 300  # of a quarantine's why, in a sentence that goes into a record
 
 
@@ -100,6 +101,11 @@ class Hold:
 def key_of_run(run_id: str) -> str:
     """The `what` of a hold on every attempt of a run."""
     return f"{ThingKind.RUN}:{run_id}"
+
+
+def short_id(ref: SnapshotRef) -> str:
+    """Return as much of a snapshot's id as people need to tell it from others."""
+    return ref.snapshot_id[:ID_CHARACTERS]
 
 
 def key_of_snapshot(ref: SnapshotRef) -> str:

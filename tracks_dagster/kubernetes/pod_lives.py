@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 
 from tracks_dagster.kubernetes.sightings import FINAL_PHASES, PodStory
 from tracks_dagster.reasons.evidence import Condition
-from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_text
-from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.reasons.kube_json import mapping, mappings, text, time_of
+from tracks_dagster.track.records import Json, format_time
 
 OVERDUE_S = 30.0  # beyond the end of a deletion's grace, which the API server's own time names
 POD_UNREACHABLE = "PodUnreachable"  # the type of the condition, and its reasons
@@ -40,7 +40,7 @@ def life_of(pod: Mapping[str, Json], grace_s: float = 0.0) -> PodLife:
     meta, status = mapping(pod.get("metadata")), mapping(pod.get("status"))
     given_s = meta.get("deletionGracePeriodSeconds")
     cut_s = max(0.0, grace_s - given_s) if isinstance(given_s, int) else 0.0
-    leaves_at = _time(meta.get("deletionTimestamp"))
+    leaves_at = time_of(meta.get("deletionTimestamp"))
     return PodLife(
         name=text(meta.get("name")),
         node=text(mapping(pod.get("spec")).get("nodeName")),
@@ -56,7 +56,7 @@ def life_in(story: PodStory) -> PodLife:
         name=story.name,
         node=story.node or "",
         is_over=story.is_over,
-        leaves_at=_time(story.leaves_at),
+        leaves_at=time_of(story.leaves_at),
         status=story.status,
     )
 
@@ -119,8 +119,3 @@ def _condition(reason: str, message: str, now: datetime) -> Condition:
         at=format_time(now),
         source="supervisor",
     )
-
-
-def _time(value: Json) -> datetime | None:
-    at = time_text(value)
-    return None if at is None else parse_time(at)

@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from tracks_dagster.kubernetes.pod_starts import IMAGE, StartProblem, why_not_started
 from tracks_dagster.kubernetes.sightings import EventSeen, GangSeen, JobStory, PodStory
 from tracks_dagster.reasons.evidence import CANNOT_START, Condition
-from tracks_dagster.reasons.kube_json import mapping, mappings, time_text
-from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.reasons.kube_json import mapping, mappings, time_of
+from tracks_dagster.track.records import Json, format_time
 
 TIMED_OUT = "StartTimeout"  # its reason where none is known
 SCALE_UP = "TriggeredScaleUp"  # the cluster autoscaler's event on a pod that it adds a node for
@@ -147,8 +147,8 @@ def _scheduled(pod: PodStory) -> datetime | None:
     """Return when the scheduler gave the pod its node; its birth, where that is unknown."""
     for each in mappings(pod.status.get("conditions")):
         if each.get("type") == "PodScheduled" and each.get("status") == "True":
-            return _time(each.get("lastTransitionTime")) or _time(pod.born_at)
-    return _time(pod.born_at)
+            return time_of(each.get("lastTransitionTime")) or time_of(pod.born_at)
+    return time_of(pod.born_at)
 
 
 def _not_begun(
@@ -198,20 +198,15 @@ def _is_gated(pod: PodStory) -> bool:
 
 def _begun(job: JobStory) -> datetime | None:
     """Return when the Job began to make pods: at its birth, or when a queue admitted it last."""
-    return _time(job.status.get("startTime")) or _time(job.born_at)
+    return time_of(job.status.get("startTime")) or time_of(job.born_at)
 
 
 def _placed(pod: PodStory) -> datetime | None:
     """Return when the pod had its node: its kubelet then reports containers that are not ready."""
     for each in mappings(pod.status.get("conditions")):
         if each.get("type") in ("Ready", "ContainersReady"):
-            return _time(each.get("lastTransitionTime"))
+            return time_of(each.get("lastTransitionTime"))
     return None
-
-
-def _time(value: Json) -> datetime | None:
-    time = time_text(value)
-    return None if time is None else parse_time(time)
 
 
 def _as_object(pod: PodStory) -> Json:

@@ -14,11 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
-from tracks_dagster.reasons.pods import PodEvidence, read_pod
+from tracks_dagster.reasons.kube_json import text
+from tracks_dagster.reasons.pods import EVENTS_MAX, PodEvidence, read_pod
 from tracks_dagster.track.records import Json
 
 RANKS_MAX = 4096  # of one case that are read
-EVENTS_MAX = 1000
 
 # "Warning FailedScheduling default-scheduler 0/1 nodes…": the reason is the word in camel case.
 _EVENT_REASON = re.compile(
@@ -43,7 +43,7 @@ def evidence_of(case: Mapping[str, Json]) -> Evidence:
             *(_event(each) for each in _items(fields.get("events"))[:EVENTS_MAX]),
         ),
         kernel_lines=(*_xids(fields.get("xid")), *map(str, _items(fields.get("kernel_lines")))),
-        slurm_state=_text(fields.get("slurm_state")) or None,
+        slurm_state=text(fields.get("slurm_state")) or None,
     )
 
 
@@ -86,7 +86,7 @@ def _rank(fields: Mapping[str, Json], number: int) -> RankEnd:
         rank=number if known is None else known,
         exit_code=None if by is not None and code is None else code,
         signal=by,
-        ended_at=_text(fields.get("ended_at")) or None,
+        ended_at=text(fields.get("ended_at")) or None,
         oom_killed=fields.get("oom_killed") is True,
         log_tail=_log(fields.get("log_tail")),
     )
@@ -97,7 +97,7 @@ def _signal(value: Json) -> int | None:
     number = _number(value)
     if number is not None:
         return number if 0 < number < signal.NSIG else None
-    name = _text(value).strip().upper()
+    name = text(value).strip().upper()
     known = {**signal.Signals.__members__}
     found = known.get(name) or known.get(f"SIG{name}")
     return None if found is None else int(found)
@@ -107,28 +107,28 @@ def _xids(value: Json) -> Iterable[str]:
     for each in _items(value):
         if isinstance(each, Mapping):
             number = each.get("xid", each.get("code", each.get("number")))
-            yield f"Xid {number}: {_text(each.get('message'))}"
+            yield f"Xid {number}: {text(each.get('message'))}"
         else:
-            text = _text(each)
-            yield f"Xid {text}" if text[:1].isdigit() else text
+            line = text(each)
+            yield f"Xid {line}" if line[:1].isdigit() else line
 
 
 def _event(fields: Json) -> Condition:
     """Return an event as a condition of type Event."""
     if isinstance(fields, Mapping):
         reason, message = (
-            _text(fields.get("reason")),
-            _text(fields.get("message") or fields.get("note")),
+            text(fields.get("reason")),
+            text(fields.get("message") or fields.get("note")),
         )
     else:
-        message = _text(fields)
+        message = text(fields)
         found = _EVENT_REASON.search(message[:_EVENT_HEAD_CHARACTERS])
         reason = found[1] if found else ""
     return Condition(type="Event", reason=reason, message=message, at=None, source="kubernetes")
 
 
 def _log(value: Json) -> str:
-    return "\n".join(map(str, value)) if isinstance(value, list) else _text(value)
+    return "\n".join(map(str, value)) if isinstance(value, list) else text(value)
 
 
 def _items(value: Json) -> list[Json]:
@@ -149,7 +149,3 @@ def _number(value: Json) -> int | None:
         return int(str(value).strip())
     except ValueError:
         return None
-
-
-def _text(value: Json) -> str:
-    return "" if value is None else str(value)

@@ -47,6 +47,11 @@ class Condition:
     source: str
     rank: int | None = None
 
+    @property
+    def text(self) -> str:
+        """All of it in one line, as rules read it."""
+        return f"{self.type}/{self.reason}: {self.message}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LastWord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.records import Json, format_time, parse_time
 
 
 def mapping(value: Json) -> Mapping[str, Json]:
@@ -32,6 +32,12 @@ def time_text(value: Json) -> str | None:
     except ValueError:
         return None
     return format_time(at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def time_of(value: Json) -> datetime | None:
+    """Return Kubernetes' time; None for anything that is no time."""
+    at = time_text(value)
+    return None if at is None else parse_time(at)
 
 
 def version_order(version: str) -> tuple[int, str]:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from re import _parser  # type: ignore[attr-defined]  # the only parser of Python's own patterns
 from typing import Any
 
-from tracks_dagster.reasons.evidence import Condition, Evidence, RankEnd
+from tracks_dagster.reasons.evidence import Evidence, RankEnd
 from tracks_dagster.reasons.logs import LINE_CHARACTERS
 from tracks_dagster.reasons.rules.cause import Cause, Tier, required_words
 from tracks_dagster.track.reasons import TerminationReason
@@ -91,7 +91,7 @@ def evidence_for(rule: UserRule, evidence: Evidence) -> Evidence:
     if rule.where in (Where.ANY, Where.KERNEL):
         texts += evidence.kernel_lines
     if rule.where in (Where.ANY, Where.CONDITION):
-        texts += (_condition_text(each) for each in evidence.conditions)
+        texts += (each.text for each in evidence.conditions)
     if texts:
         number = evidence.ranks[0].rank if evidence.ranks else 0
         ranks = (*ranks, RankEnd(rank=number, log_tail="\n".join(texts)))
@@ -104,10 +104,6 @@ def _rank_for(rank: RankEnd, where: Where) -> RankEnd:
         log_tail=rank.log_tail if where in (Where.ANY, Where.LOG) else "",
         last_word=rank.last_word if where in (Where.ANY, Where.LAST_WORD) else None,
     )
-
-
-def _condition_text(condition: Condition) -> str:
-    return f"{condition.type}/{condition.reason}: {condition.message}"
 
 
 def pattern_problem(pattern: str) -> str | None:

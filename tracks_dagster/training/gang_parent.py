@@ -32,11 +32,12 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
+from tracks_dagster.attempts.effects.local.logs import private
 from tracks_dagster.attempts.effects.local.processes import (
     find_process,
+    now_text,
     read_json,
     this_process,
     write_json,
@@ -46,7 +47,6 @@ from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
-from tracks_dagster.track.records import format_time
 from tracks_dagster.training.machine import MachineWatch
 
 EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
@@ -74,7 +74,7 @@ def main(work: Path) -> int:
             return names.EXIT_STARTED_BEFORE
         gang = Gang(work, from_json(GangSpec, read_json(work / "spec.json")))
         signal.signal(signal.SIGTERM, lambda *_: gang.drain(SIGTERM_GRACE_S))
-        write_process(work / "gang.pid", this_process(), started_at=_now(), ranks=[])
+        write_process(work / "gang.pid", this_process(), started_at=now_text(), ranks=[])
         gang.start()
         gang.watch()
         _end_what_is_left()
@@ -114,7 +114,7 @@ class Gang:
         """Start every rank and write down their pids; one that cannot be started ends the gang."""
         shared = rendezvous(self._spec)
         for rank in range(self._spec.ranks):
-            self._ranks.append(Rank(rank=rank, started_at=_now()))
+            self._ranks.append(Rank(rank=rank, started_at=now_text()))
             try:
                 self._living[rank] = self._start(rank, shared)
             except OSError as error:
@@ -123,7 +123,7 @@ class Gang:
         self._pids = {child.pid for child in self._living.values()}
         processes = {rank: find_process(child.pid) for rank, child in self._living.items()}
         started = [{"rank": rank, **asdict(p)} for rank, p in processes.items() if p is not None]
-        write_process(self._work / "gang.pid", this_process(), started_at=_now(), ranks=started)
+        write_process(self._work / "gang.pid", this_process(), started_at=now_text(), ranks=started)
         if self._is_draining:  # SIGTERM came before there was a rank to pass it on to
             self._kill_at = None  # nobody has had any of the grace
             self._ask_to_end()
@@ -190,7 +190,7 @@ class Gang:
         """Write down that `rank` ended; code: as of Popen, -N for signal N."""
         self._living.pop(rank, None)
         ended = self._ranks[rank]
-        ended.ended_at = _now()
+        ended.ended_at = now_text()
         ended.exit_code, ended.signal = (code, None) if code >= 0 else (None, -code)
         self._write_ends()
         if code not in AGREED_ENDS:
@@ -240,7 +240,7 @@ class Gang:
             type="DisruptionTarget",
             reason="PreemptionByScheduler",
             message=f"A drill preempts this gang with {grace_s:g} s of grace.",
-            at=_now(),
+            at=now_text(),
             source="drill",
         )
         with (self._work / "conditions.jsonl").open("a", encoding="utf-8") as file:
@@ -267,11 +267,6 @@ def command(work: Path, spec: GangSpec) -> list[str]:
     if spec.trainer == "family":
         return [sys.executable, "-m", "tracks_dagster.training.main"]
     return [sys.executable, str(work / "trainer.py")]
-
-
-def private(path: str, flags: int) -> int:
-    """Open a file that, where it is made, is for this user alone: a log may hold what it should not."""
-    return os.open(path, flags, 0o600)
 
 
 def rendezvous(spec: GangSpec) -> dict[str, str]:
@@ -307,10 +302,6 @@ def _end_what_is_left() -> None:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue  # it went by itself
-
-
-def _now() -> str:
-    return format_time(datetime.now(UTC))
 
 
 if __name__ == "__main__":

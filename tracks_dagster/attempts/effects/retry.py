@@ -24,7 +24,8 @@ from tracks_dagster.checkpoints.effects.verification import (
     without_proof,
 )
 from tracks_dagster.checkpoints.ports import CheckpointReader
-from tracks_dagster.holds.effects.quarantines import consumers, quarantine_snapshot, short_id
+from tracks_dagster.holds.effects.quarantines import consumers, quarantine_snapshot
+from tracks_dagster.holds.hold import short_id
 from tracks_dagster.ledger.deciding import Answer, Append, First, Wait
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -42,6 +43,7 @@ from tracks_dagster.track.records import Draft, Kind, seal
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.text.units import counted
 
 QUARANTINES_MAX = 250  # of one call, 8 s of a store that takes 30 ms; the next one continues
 QUARANTINE_CHARACTERS_MAX = 2000  # of why: a record is at most 16 KiB
@@ -227,13 +229,9 @@ def free_space(tracks: Tracks, reader: CheckpointReader, run_id: str, *, by: str
     steps = ", ".join(str(deletion.ref.step) for deletion in done.deleted)
     named = f" ({'step' if len(done.deleted) == 1 else 'steps'} {steps})" if steps else ""
     return (
-        f"Before it {_count(len(done.deleted), 'superseded checkpoint')}{named} and "
-        f"{_count(done.leftover_count, 'leftover')} were removed, {done.freed_bytes} bytes in all."
+        f"Before it {counted(len(done.deleted), 'superseded checkpoint')}{named} and "
+        f"{counted(done.leftover_count, 'leftover')} were removed, {done.freed_bytes} bytes in all."
     )
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:

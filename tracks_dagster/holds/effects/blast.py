@@ -25,6 +25,7 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import format_time
+from tracks_dagster.track.text.units import counted
 
 _APART = {  # why an attempt of a run that was hit is not
     ThingKind.SNAPSHOT: "they were opened on another one, and resumed from nothing that holds it",
@@ -121,7 +122,7 @@ def blast_lines(radius: Blast, *, of_archive: bool = False) -> Iterator[str]:
         yield f"  in quarantine {radius.quarantine}"
     yield from descendants_lines(radius.hit, of_archive=of_archive)
     for each in radius.clean:
-        what = _count(each.group.count, each.what)
+        what = counted(each.group.count, each.what)
         yield f"clean: {what}{each.of}: {each.why}"
         yield from _named_lines(each.group, {})
 
@@ -136,7 +137,7 @@ def descendants_lines(hit: Descendants, *, of_archive: bool = False) -> Iterator
         ("attempt", hit.attempts),
     ):
         if group.count:
-            yield f"{_count(group.count, what)}{_statuses(group, shown)}"
+            yield f"{counted(group.count, what)}{_statuses(group, shown)}"
             yield from _named_lines(group, shown)
 
 
@@ -156,11 +157,11 @@ def _sum(hit: Descendants, *, when: str) -> str:
     if not any((hit.attempts.count, hit.checkpoints.count, hit.evals.count, hit.promotions.count)):
         return "nothing descends from it."
     in_use = (hit.promotions.counts or {}).get("in use", 0)
-    aliases = _count(in_use, "alias", "aliases") if in_use else "no alias"
+    aliases = counted(in_use, "alias", "aliases") if in_use else "no alias"
     used = f"{aliases} {when} rest{'' if in_use > 1 else 's'} on it"
     return (
-        f"{_count(hit.attempts.count, 'attempt')} in {_count(hit.run_count, 'run')} and "
-        f"{_count(hit.checkpoints.count, 'checkpoint')} descend from it; {used}."
+        f"{counted(hit.attempts.count, 'attempt')} in {counted(hit.run_count, 'run')} and "
+        f"{counted(hit.checkpoints.count, 'checkpoint')} descend from it; {used}."
     )
 
 
@@ -201,7 +202,3 @@ def _statuses(group: Group, shown: Mapping[str, str]) -> str:
         f"{n} {shown.get(status, status)}" for status, n in sorted(group.counts.items())
     ]
     return f" ({', '.join(parts)}):"
-
-
-def _count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n} {one if n == 1 else many or f'{one}s'}"

@@ -30,6 +30,7 @@ from tracks_dagster.holds.hold import (
     loss_for_branch,
     nodes_in_quarantine,
     oldest,
+    short_id,
 )
 from tracks_dagster.holds.lineage import (
     Thing,
@@ -55,7 +56,6 @@ from tracks_dagster.track.states.quarantine_state import SourceQuarantine
 from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
 from tracks_dagster.track.track import QUARANTINES_TRACK, dataset_track, run_track
 
-ID_CHARACTERS = 12  # of a snapshot's id in a name
 ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
 # A person asked this attempt to leave its node: no interruption.
 IS_MOVED = "termination_reason = 'node_drained' and rule = 'stop_requested'"
@@ -328,7 +328,7 @@ class Holds:
 
 def snapshot_name(ref: SnapshotRef) -> str:
     """Return a snapshot as people name it."""
-    return f"{ThingKind.SNAPSHOT}:{ref.dataset}@{ref.snapshot_id[:ID_CHARACTERS]}"
+    return f"{ThingKind.SNAPSHOT}:{ref.dataset}@{short_id(ref)}"
 
 
 def _hold(quarantine: SourceQuarantine, *, through: str) -> Hold:

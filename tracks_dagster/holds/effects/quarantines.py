@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracks_dagster.holds.effects.things import Exact, find_exact
+from tracks_dagster.holds.hold import short_id
 from tracks_dagster.holds.lineage import Thing, ThingKind
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -29,7 +30,6 @@ SOURCES = (
 )
 
 NAMED_MAX = 10  # of each kind of consumer: a refusal is one record of at most 16 KiB
-ID_CHARACTERS = 12  # of a snapshot's id in a sentence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,11 +182,6 @@ def consumers(ledger: Ledger, ref: SnapshotRef) -> Consumers:
         evals=tuple(f"{row['run_id']}/{row['eval_id']}" for row in evals),
         eval_count=eval_count,
     )
-
-
-def short_id(ref: SnapshotRef) -> str:
-    """Return as much of a snapshot's id as people need to tell it from others."""
-    return ref.snapshot_id[:ID_CHARACTERS]
 
 
 def _decide(tracks: Tracks, ref: SnapshotRef, kind: Kind, *, by: str, why: str) -> Record | None:

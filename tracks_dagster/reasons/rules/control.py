@@ -128,7 +128,7 @@ def condition(evidence: Evidence) -> Finding | None:
     if not known:
         return None
     first, reason = min(known, key=lambda pair: pair[0].at or "")
-    return _finding(reason, STATED, f"{first.source}: {_condition_text(first)}")
+    return _finding(reason, STATED, f"{first.source}: {first.text}")
 
 
 def slurm_state(evidence: Evidence) -> Finding | None:
@@ -225,10 +225,6 @@ def hung(evidence: Evidence) -> Finding | None:
     return None
 
 
-def _condition_text(condition: Condition) -> str:
-    return f"{condition.type}/{condition.reason}: {condition.message}"
-
-
 def blamed_rank(evidence: Evidence, reason: str) -> int | None:
     """Return the rank whose end a control plane gives as `reason`, the earliest; None: of no single
     one. Of a lost node, only the others say anything themselves: that they lost a peer."""
@@ -239,7 +235,7 @@ def blamed_rank(evidence: Evidence, reason: str) -> int | None:
 
 
 def _condition_reason(condition: Condition) -> TerminationReason | None:
-    return _first(CONDITIONS, _condition_text(condition))
+    return _first(CONDITIONS, condition.text)
 
 
 def _came_before(condition: Condition, rank: RankEnd) -> bool:
@@ -249,7 +245,7 @@ def _came_before(condition: Condition, rank: RankEnd) -> bool:
 
 def _came_after_all(condition: Condition, ranks: tuple[RankEnd, ...]) -> bool:
     """Whether every rank had ended before: then the condition does not explain why."""
-    if condition.at is None or not ranks or REPORTED_LATE.search(_condition_text(condition)):
+    if condition.at is None or not ranks or REPORTED_LATE.search(condition.text):
         return False
     return all(
         rank.ended_at is not None and _is_later(condition.at, rank.ended_at) for rank in ranks

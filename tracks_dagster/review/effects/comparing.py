@@ -15,9 +15,9 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.comparing import Comparison, Score, Side, compare
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.names import attempt_key, parse_attempt_key
-from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
+from tracks_dagster.track.states.evals import is_completed
 from tracks_dagster.track.states.run_state import (
     AttemptState,
     CheckpointState,
@@ -214,7 +214,7 @@ def _placement(view: AttemptView) -> Mapping[str, Json]:
 
 def _scores(named: Named) -> Iterator[Score]:
     """Yield the completed evals: of the checkpoint, or of the newest one of an attempt by suite."""
-    done = [e for e in named.state.evals if _is_of(e, named) and _is_completed(e)]
+    done = [e for e in named.state.evals if _is_of(e, named) and is_completed(e)]
     newest: dict[str, int] = {}
     for each in done:
         newest[each.opened.suite] = max(
@@ -233,11 +233,6 @@ def _is_of(evaluation: EvalState, named: Named) -> bool:
     if named.checkpoint is not None:
         return ref.manifest_sha256 == named.checkpoint.ref.manifest_sha256
     return ref.attempt_id == named.attempt.attempt_id
-
-
-def _is_completed(evaluation: EvalState) -> bool:
-    ended = evaluation.ended
-    return ended is not None and ended.reason == TerminationReason.COMPLETED
 
 
 def _score(evaluation: EvalState) -> Score:

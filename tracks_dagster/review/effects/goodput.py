@@ -27,7 +27,9 @@ from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.ledger.time_buckets import BUCKETS, HOLDING
 from tracks_dagster.ledger.timeline import EPOCH, micros
+from tracks_dagster.review.effects.explain.sections import clock_time
 from tracks_dagster.track.records import Json, format_time
+from tracks_dagster.track.text.units import counted
 
 GROUPS_MAX = 40  # groups that are shown
 _READ_MAX = 1_000_000  # groups that are summed up: as many as there are reasons, teams, weeks
@@ -345,13 +347,13 @@ def _lines(goodput: Goodput) -> Iterator[str]:
 
 def _heading(goodput: Goodput) -> str:
     of = f" of family {goodput.family}" if goodput.family else ""
-    since = f" that ended since {_time(goodput.since)}, or are open" if goodput.since else ""
+    since = f" that ended since {clock_time(goodput.since)}, or are open" if goodput.since else ""
     total = goodput.total
     cost = "" if total.cost is None else f", {_money(total.cost)} {goodput.currency}"
     return (
-        f"Goodput as of {_time(goodput.as_of)}: {_count(total.attempts, 'attempt')}{of}{since}, "
-        f"of {_count(goodput.runs, 'run')}; {_hours(total.total_hours, total.total_hours)} device hours"
-        f"{cost}."
+        f"Goodput as of {clock_time(goodput.as_of)}: {counted(total.attempts, 'attempt')}{of}{since}, "
+        f"of {counted(goodput.runs, 'run')}; "
+        f"{_hours(total.total_hours, total.total_hours)} device hours{cost}."
     )
 
 
@@ -396,13 +398,13 @@ def _figures(goodput: Goodput) -> Iterator[str]:
         f"goodput of device hours {_share(goodput.gpu_goodput)}"
     )
     yield (
-        f"{_count(failing.interruptions, 'interruption')} (and {failing.planned} planned): "
+        f"{counted(failing.interruptions, 'interruption')} (and {failing.planned} planned): "
         f"MTBI {_span(failing.mtbi_s)}, found in {_span(failing.detect_s)}, "
         f"MTTR {_span(failing.mttr_s)}"
     )
     yield (
         f"restarts: {retrying.manual_restarts} manual, {retrying.automatic_restarts} automatic; "
-        f"{_count(retrying.hosts_cycled, 'host')} cycled"
+        f"{counted(retrying.hosts_cycled, 'host')} cycled"
     )
     yield (
         f"dead retries (no step kept): {retrying.dead}, {_hours(retrying.dead_hours, all_hours)} "
@@ -438,10 +440,6 @@ def _hours(hours: float, total: float) -> str:
     return f"{hours:,.{digits}f}".replace(",", " ")
 
 
-def _time(text: str) -> str:
-    return f"{text[:19]}Z"
-
-
 def _span(seconds: float | None) -> str:
     if seconds is None:
         return "–"
@@ -456,7 +454,3 @@ def _share(value: float | None) -> str:
 
 def _money(amount: float) -> str:
     return f"{amount:,.2f}".replace(",", " ")
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

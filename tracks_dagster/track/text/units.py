@@ -155,6 +155,11 @@ def in_quotes(value: object) -> str:
     return f"{shown(value)} is not text; write it in quotes."
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count with its noun: "1 run", "2 runs"; plural: where it is not the noun and an s."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def _amount(value: object, what: str, example: str) -> tuple[float, str]:
     """Return (number, unit); the unit is empty where there is none."""
     match = _AMOUNT.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -14,12 +14,10 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 
-from tracks_dagster.attempts.effects.local.processes import Process, read_json
+from tracks_dagster.attempts.effects.local.processes import Process, now_text, read_json
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
-from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
 from tracks_dagster.training.pods import rank_files
 from tracks_dagster.training.pods.environment import PodEnvironment
@@ -221,7 +219,7 @@ class PodGang:
                 type="DisruptionTarget",
                 reason="PreemptionByScheduler",
                 message=f"A drill preempts this gang with {grace_s:g} s of grace.",
-                at=_now(),
+                at=now_text(),
                 source="drill",
             )
         )
@@ -254,12 +252,12 @@ class PodGang:
         code = self._torchrun.failures.get(rank.rank)
         if rank.started_at is not None:
             code = -signal.SIGKILL if code is None or code > 0 else code  # ours, a moment ago
-            return replace(rank, signal=-code, ended_at=_now())
+            return replace(rank, signal=-code, ended_at=now_text())
         if self._notice.is_heard:
             problem = "The pod was told to end before this rank was started."
-            return replace(rank, exit_code=names.EXIT_DRAINED, ended_at=_now(), problem=problem)
+            return replace(rank, exit_code=names.EXIT_DRAINED, ended_at=now_text(), problem=problem)
         problem = self._torchrun.problem or "torchrun never started this rank."
-        return replace(rank, exit_code=EXIT_PROBLEM, ended_at=_now(), problem=problem)
+        return replace(rank, exit_code=EXIT_PROBLEM, ended_at=now_text(), problem=problem)
 
 
 def _shell_code(rank: RankState) -> int:
@@ -271,7 +269,3 @@ def _shell_code(rank: RankState) -> int:
 def _kill_group(process: Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-def _now() -> str:
-    return format_time(datetime.now(UTC))

@@ -19,12 +19,10 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.processes import read_json
+from tracks_dagster.attempts.effects.local.processes import now_text, read_json
 from tracks_dagster.track import names
-from tracks_dagster.track.records import format_time
 from tracks_dagster.training.gang_parent import AGREED_ENDS, EXIT_CANNOT_RUN, SURVIVORS_S_MAX
 from tracks_dagster.training.pods.rank_files import RankFile, is_closed, read_ranks
 
@@ -43,7 +41,7 @@ def main(work: Path, local_rank: int) -> int:
     rank = gang["first_rank"] + local_rank
     if is_closed(work):
         return names.EXIT_DRAINED  # the pod was asked to end before there was a rank
-    file = RankFile(work, rank, started_at=_now())
+    file = RankFile(work, rank, started_at=now_text())
     try:
         child = subprocess.Popen(
             gang["command"],
@@ -89,7 +87,7 @@ def _wait(child: subprocess.Popen[bytes], file: RankFile, stop: _Stop, drill: Pa
 
 
 def _write_end(file: RankFile, code: int) -> None:
-    file.ended(code, at=_now())
+    file.ended(code, at=now_text())
     for _ in range(LAST_WRITES_MAX):
         if file.is_written:
             return
@@ -118,10 +116,6 @@ def _environment(ranks: int) -> dict[str, str]:
     if ranks > 1:
         shared["OMP_NUM_THREADS"] = "1"  # as torchrun does: ranks that share cores get in their way
     return {**shared, **os.environ}
-
-
-def _now() -> str:
-    return format_time(datetime.now(UTC))
 
 
 if __name__ == "__main__":

@@ -9,14 +9,16 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
-from tracks_dagster.attempts.effects.local.processes import worker_environment, write_json
+from tracks_dagster.attempts.effects.local.processes import (
+    now_text,
+    worker_environment,
+    write_json,
+)
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact, redact
 
 EVALUATOR = "tracks_dagster.training.evaluate"
@@ -34,7 +36,7 @@ class LocalEvaluator:
 
     def run(self, spec: EvalSpec) -> EvalOutcome:
         """Evaluate within the time limit. Raises GangError when no process can be started."""
-        started_at = _now()
+        started_at = now_text()
         try:
             self._work.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix="eval-", dir=self._work) as folder:
@@ -48,7 +50,7 @@ class LocalEvaluator:
             exit_code=exit_code,
             message="\n".join(lines[-MESSAGE_LINES_MAX:]),
             started_at=started_at,
-            finished_at=_now(),
+            finished_at=now_text(),
         )
 
     def _run(self, spec: Path) -> tuple[int | None, str]:
@@ -70,7 +72,3 @@ class LocalEvaluator:
         if done.returncode < 0:
             return None, f"{text}\nended by signal {-done.returncode}"
         return done.returncode, text
-
-
-def _now() -> str:
-    return format_time(datetime.now(UTC))

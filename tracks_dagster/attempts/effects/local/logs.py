@@ -56,7 +56,7 @@ def _write_clean(path: Path, scratch: Path, clean: Redact) -> bool:
     size = path.stat().st_size
     left_out = 0 if size <= CLEANED_BYTES_MAX else size - CLEANED_BYTES_MAX + BLOCK_BYTES
     differs = left_out > 0
-    with open(scratch, "w", encoding="utf-8", newline="", opener=_private) as file:
+    with open(scratch, "w", encoding="utf-8", newline="", opener=private) as file:
         if left_out:
             file.write(
                 f"[the first {left_out} bytes of this log were left out when it was cleaned]\n"
@@ -68,7 +68,8 @@ def _write_clean(path: Path, scratch: Path, clean: Redact) -> bool:
     return differs
 
 
-def _private(path: str, flags: int) -> int:
+def private(path: str, flags: int) -> int:
+    """Open a file that, where it is made, is for this user alone: a log may hold what it should not."""
     return os.open(path, flags, 0o600)
 
 

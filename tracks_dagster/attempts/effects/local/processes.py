@@ -1,8 +1,8 @@
 """Processes of this machine, each identified so that another with its number is not taken for it.
 
 A pid alone names nothing: numbers are given again, and after a reboot all of them are. Here a process
-is its pid, its start time and the machine's boot. Standard library only, because the gang's parent
-uses it too; Linux reads /proc, other systems ask `ps`.
+is its pid, its start time and the machine's boot. Nothing heavy is imported, because the gang's
+parent uses it too; Linux reads /proc, other systems ask `ps`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+
+from tracks_dagster.track.records import format_time
 
 PS_TIMEOUT_S = 10.0
 COMMAND_CHARACTERS_MAX = 80  # of a command line, in words
@@ -140,6 +142,11 @@ def is_stopped(pid: int) -> bool:
         return _output("ps", "-o", "stat=", "-p", str(pid)).startswith("T")
     stat = _stat(pid)
     return stat is not None and stat[0] in "Tt"
+
+
+def now_text() -> str:
+    """The time of this machine, in the form of our records."""
+    return format_time(datetime.now(UTC))
 
 
 def write_process(path: Path, process: Process, **more: object) -> None:

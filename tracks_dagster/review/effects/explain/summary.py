@@ -84,14 +84,14 @@ def run_summary(run: RunExplanation, *, width: int) -> str:
         shows = f"`tracks status {run.run_id}` shows what it waits for."
         to_do = run.broken.to_do if run.broken is not None else shows
         parts = [_Part("what to do", (to_do,), 1)]
-        return _fitted([_run_state(run), *_run_warnings(run)], parts, _more(run.run_id), width)
+        return _fitted([_run_state(run), *_warnings(run)], parts, _more(run.run_id), width)
     history = _Part("history", tuple(_newest_history(run)), 1, keeps_end=True)
     parts = [*_answer(newest, run.cost), history, *_background(newest)]
     if newest.next.what == "finished":  # its head says so
         parts = [part for part in parts if part.label != "what follows"]
     if run.promotions:
         parts.insert(1, _Part("promotion", run.promotions[-1:], 1))
-    return _fitted([_run_head(run, newest), *_run_warnings(run)], parts, _more(run.run_id), width)
+    return _fitted([_run_head(run, newest), *_warnings(run)], parts, _more(run.run_id), width)
 
 
 def _attempt_head(attempt: AttemptExplanation) -> str:
@@ -116,12 +116,8 @@ def _end_sentence(attempt: AttemptExplanation) -> str:
     return attempt.ended.sentence if attempt.ended else ""
 
 
-def _warnings(attempt: AttemptExplanation) -> list[str]:
-    return [*broken_lines(attempt.broken, with_to_do=False), *filter(None, [attempt.waits_for])]
-
-
-def _run_warnings(run: RunExplanation) -> list[str]:
-    return [*broken_lines(run.broken, with_to_do=False), *filter(None, [run.waits_for])]
+def _warnings(of: AttemptExplanation | RunExplanation) -> list[str]:
+    return [*broken_lines(of.broken, with_to_do=False), *filter(None, [of.waits_for])]
 
 
 def _answer(attempt: AttemptExplanation, cost: Cost) -> Iterator[_Part]:

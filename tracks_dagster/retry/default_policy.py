@@ -8,10 +8,9 @@ from __future__ import annotations
 import dataclasses
 
 from tracks_dagster.retry.environments import EnvironmentRule
+from tracks_dagster.retry.node_health import DAY_S
 from tracks_dagster.retry.policy import HOUR_S, Remedy, RetryPolicy, RetryRule
 from tracks_dagster.track.reasons import TerminationReason
-
-DAY_S = 24 * HOUR_S
 
 _R = TerminationReason
 

@@ -23,6 +23,7 @@ from typing import Protocol
 
 from tracks_dagster.kubernetes.effects.change_stream import REFUSED
 from tracks_dagster.kubernetes.effects.reads import LOGS, ReadFailed, Reads
+from tracks_dagster.kubernetes.gang_fold import PODS_MAX
 from tracks_dagster.kubernetes.sightings import tail
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track.text.redact import Redact
@@ -36,7 +37,6 @@ LINE_BYTES_MAX = 16 * 1024
 KEPT_BYTES_MAX = 4 * LOG_TAIL_BYTES_MAX  # of one read
 WORKERS = 4
 LAST_READS_MAX = 3  # tries of the read that comes after the end
-PODS_MAX = 2048
 REFUSAL_BYTES_MAX = 500  # of a kubelet's words in the place of a log
 NOT_THERE, NOT_YET = 404, 400
 # RFC 3339; a kubelet writes its node's zone, which is not the same all year.

@@ -18,7 +18,7 @@ from dataclasses import replace
 from tracks_dagster.attempts.effects.local.processes import Process, now_text, read_json
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
-from tracks_dagster.training.gang_parent import AGREED_ENDS, SURVIVORS_S_MAX
+from tracks_dagster.training.gang_parent import AGREED_ENDS, MEMBERS_EVERY_S, SURVIVORS_S_MAX
 from tracks_dagster.training.pods import rank_files
 from tracks_dagster.training.pods.environment import PodEnvironment
 from tracks_dagster.training.pods.rank_files import RankState
@@ -34,7 +34,6 @@ OTHERS_S_MAX = (
 LAST_S_MAX = 20.0  # of the grace after SIGTERM, for the pod's own last words
 LAST_PART = 0.25  # and no more of it than that
 UNSTARTED_S = 2.0  # after "start no more": what was about to start has its file by then
-MEMBERS_EVERY_S = 10.0
 EXIT_PROBLEM = 1
 PROBLEM_CHARS_MAX = 4000
 

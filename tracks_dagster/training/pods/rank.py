@@ -23,12 +23,16 @@ from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.processes import now_text, read_json
 from tracks_dagster.track import names
-from tracks_dagster.training.gang_parent import AGREED_ENDS, EXIT_CANNOT_RUN, SURVIVORS_S_MAX
+from tracks_dagster.training.gang_parent import (
+    AGREED_ENDS,
+    EXIT_CANNOT_RUN,
+    LAST_WRITES_MAX,
+    SURVIVORS_S_MAX,
+    WRITE_AGAIN_S,
+)
 from tracks_dagster.training.pods.rank_files import RankFile, is_closed, read_ranks
 
 POLL_S = 0.05
-LAST_WRITES_MAX = 100  # tries to write the end down, should the disk be full: 10 s
-WRITE_AGAIN_S = 0.1
 SIGNAL_EXIT = 128  # a rank that signal n ended ends this process with 128 + n, as shells do
 
 

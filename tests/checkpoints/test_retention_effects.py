@@ -36,6 +36,7 @@ from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import log_key, run_track
 from tracks_dagster.training.saves.manifest import StoredCheckpoints
 
 DAY_S = 24 * 3600.0
@@ -80,6 +81,28 @@ def test_a_pass_verifies_supersedes_and_later_deletes(
     gone = [c.ref for c in tracks.run(RUN_ID).checkpoints if c.deleted]
     assert not any(key.startswith(g.object_prefix) for g in gone for key in store.objects)
     assert collected(tracks).deleted == ()
+
+
+def test_the_record_of_a_deletion_comes_before_its_first_byte_goes(
+    run: Story, tracks: Tracks, clock: FakeClock, store: FakeObjectStore
+) -> None:
+    collected(tracks)
+    clock.advance(DAY_S)
+    store.calls.clear()
+    deleted = collected(tracks).deleted
+    track = run_track(RUN_ID)
+    records = [r for r in tracks.records(track) if r.kind is Kind.CHECKPOINT_DELETED]
+    for record, done in zip(records, deleted, strict=True):
+        decided = store.calls.index(("create", log_key(track, record.seq)))
+        prefix = done.ref.object_prefix
+        gone = [
+            n
+            for n, (what, key) in enumerate(store.calls)
+            if what == "delete" and key.startswith(prefix)
+        ]
+        assert gone
+        assert decided < min(gone)
+    assert len(records) == 2
 
 
 def test_a_dry_run_tells_what_a_pass_does_and_writes_nothing(

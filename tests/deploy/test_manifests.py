@@ -31,6 +31,7 @@ ALL = [
     for each in objects(path.name)
     if not each["apiVersion"].startswith(KUEUE)
 ]
+assert len(ALL) > 10, "no manifests under deploy/"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -41,13 +42,17 @@ def test_every_manifest_is_valid_on_each_version(manifest: dict[str, Any], versi
 
 def test_kustomize_names_every_manifest_or_says_when_to() -> None:
     text = (DEPLOY / "kustomization.yaml").read_text(encoding="utf-8")
-    for path in (DEPLOY / "manifests").glob("*.yaml"):
+    paths = list((DEPLOY / "manifests").glob("*.yaml"))
+    assert paths
+    for path in paths:
         assert f"manifests/{path.name}" in text
     assert "manifests/queues.yaml" not in yaml.safe_load(text)["resources"]  # needs Kueue
 
 
 def test_no_secret_stands_in_what_is_deployed() -> None:
-    for path in DEPLOY.rglob("*.yaml"):
+    paths = list(DEPLOY.rglob("*.yaml"))
+    assert paths
+    for path in paths:
         for each in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             assert each.get("kind") != "Secret"
             assert not list(secret_values(each)), path

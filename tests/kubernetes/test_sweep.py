@@ -183,4 +183,5 @@ def test_one_that_cannot_be_deleted_is_told_and_not_noted(
     clock.advance(10**6)
     swept = sweep(tracks, ledger, cluster)
     assert len(cluster.left) == 2
+    assert len(swept.problems) == 2
     assert all("may not delete jobs" in problem for problem in swept.problems)

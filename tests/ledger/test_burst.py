@@ -150,6 +150,7 @@ def test_what_ends_in_one_storm_is_paused_with_an_alert_each_and_worked_off_afte
     tick_all(tracks, ledger)
     assert opened_count(ledger) == 0
     again = tick_all(tracks, ledger)
+    assert any(t.waiting for t in again)
     assert all("retries into pool local/cpu pause" in w for t in again for w in t.waiting)
     rows = ledger.query("select count(*) as n from notes where author = 'pool_storm'")
     assert rows[0]["n"] == FEW

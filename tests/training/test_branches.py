@@ -37,6 +37,7 @@ def test_a_branch_repeats_its_source_to_the_bit_also_after_a_kill_before_its_fir
     assert branch.weights() == source.weights()
     losses = {step: line["loss"] for step, line in branch.steps(2).items()}
     assert losses == {step: line["loss"] for step, line in source.steps(1).items() if step > 5}
+    assert state.checkpoints
     for checkpoint in state.checkpoints:  # it stands on bytes of its own
         chunks = branch.manifest_of(checkpoint.ref).chunks
         assert all(chunk.key.startswith("runs/b/") for chunk in chunks)

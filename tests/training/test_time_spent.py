@@ -30,6 +30,7 @@ def test_commits_and_the_journal_tell_the_same_time(
     assert attempt.placed is not None
     launch = (run.state.run_id, 1, attempt.placed.launch_id)
     steps = {line.step: line for line in read_steps(store, *launch)}
+    assert run.state.checkpoints
     for commit in run.state.checkpoints:
         assert commit.body.spent == steps[commit.ref.step].spent
     total = steps[6].spent

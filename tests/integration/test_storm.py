@@ -232,11 +232,7 @@ class Storm:
             )
 
     def _open(self) -> list[str]:
-        return [
-            line.run_id
-            for line in self._lines()
-            if line.state in (RunLifecycle.RUNNING, RunLifecycle.WAITING)
-        ]
+        return [line.run_id for line in self._lines() if line.state in OPEN]
 
     def _lines(self) -> list[RunLine]:
         return [line for run_id in RUNS if (line := self.home.line(run_id)) is not None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 
@@ -21,7 +21,6 @@ from tracks_dagster.track.records import Json, format_time
 # As recorded on Kubernetes 1.34 when a node was cut off: the node controller's Ready has no reason.
 TAINTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
 SILENT = {"type": "Ready", "status": "False", "reason": None}
-NOT_YET = datetime(2026, 1, 31, tzinfo=UTC)
 
 
 def life(*conditions: Json, leaves_in_s: float | None = 30.0, phase: str = "Running") -> PodLife:

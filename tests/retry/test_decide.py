@@ -19,7 +19,6 @@ from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.records import Kind
 
 HOUR = 3600.0
-DAY = 24 * HOUR
 FAR = timedelta(days=30)  # after every backoff
 GPU_CONFIG = {"micro_batch": 8, "accumulation": 3, "global_batch": 48}
 

@@ -14,7 +14,7 @@ from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import random_state, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, fetch
-from tracks_dagster.training.saves.manifest import Manifest, read_manifest, read_tensors
+from tracks_dagster.training.saves.manifest import read_manifest, read_tensors
 from tracks_dagster.training.saves.staging import Arena, Staging
 from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.storage_writer import (
@@ -93,11 +93,6 @@ def ref_of(writer: CheckpointStorageWriter) -> CheckpointRef:
 def read(store: ObjectStore, ref: CheckpointRef, into: Trained) -> Fetched:
     """Fetch a checkpoint for `into`, which is not changed."""
     return fetch(store, ref, into, arena=Arena(CPU))
-
-
-def manifest_of(store: ObjectStore, ref: CheckpointRef) -> Manifest:
-    """The verified manifest."""
-    return read_manifest(store, ref)
 
 
 def weights_of(store: ObjectStore, ref: CheckpointRef) -> dict[str, torch.Tensor]:

@@ -140,11 +140,6 @@ class GangSeen:
     gaps: tuple[Gap, ...] = ()
     problems: tuple[str, ...] = ()
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing of a gang was ever seen."""
-        return not (self.pods or self.jobs)
-
 
 # A line of a watcher's evidence is one JSON object with `kind` ("pod", "job", "event", "log", "gone",
 # "gap" or "problem") and `at`, the watcher's own time; `gang_fold` reads them. Every text in it is

@@ -139,10 +139,6 @@ def _partial_s(start: _Start, now: datetime) -> float:
     return max((now - min(since)).total_seconds(), 0.0) if since else 0.0
 
 
-def _adds_node(event: EventSeen, waiting: Sequence[PodStory]) -> bool:
-    return event.reason == SCALE_UP and any(pod.uid == event.about_uid for pod in waiting)
-
-
 def _scheduled(pod: PodStory) -> datetime | None:
     """Return when the scheduler gave the pod its node; its birth, where that is unknown."""
     for each in mappings(pod.status.get("conditions")):

@@ -241,11 +241,6 @@ class KubeDouble:
             "nodes", found, lambda n: n["spec"].setdefault("taints", []).append(taint)
         )
 
-    def set_node_condition(self, node: str, kind: str, status: str, *why: str) -> None:
-        """Set a condition of a node. why: reason and message."""
-        found = self.objects.get("nodes", "", node)
-        self.objects.change("nodes", found, lambda n: furniture.say(n, kind, status, *why))
-
     # --- extensions
 
     def install_kueue(self) -> Kueue:

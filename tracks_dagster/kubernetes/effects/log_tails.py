@@ -38,7 +38,7 @@ KEPT_BYTES_MAX = 4 * LOG_TAIL_BYTES_MAX  # of one read
 WORKERS = 4
 LAST_READS_MAX = 3  # tries of the read that comes after the end
 REFUSAL_BYTES_MAX = 500  # of a kubelet's words in the place of a log
-NOT_THERE, NOT_YET = 404, 400
+NOT_THERE = 404
 # RFC 3339; a kubelet writes its node's zone, which is not the same all year.
 _TIME = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 _log = logging.getLogger(__name__)

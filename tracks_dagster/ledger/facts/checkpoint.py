@@ -87,7 +87,7 @@ NOT_COMMITTED: Absence[EvalView] = Absence(
     "not_committed", "its checkpoint is not in the track", lambda v: v.committed_at is None
 )
 
-TEXT, INTEGER, REAL, TRUTH, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TRUTH, Type.TIME
+TEXT, INTEGER, REAL, TIME = Type.TEXT, Type.INTEGER, Type.REAL, Type.TIME
 
 # Tables, to be read by the line:
 # fmt: off

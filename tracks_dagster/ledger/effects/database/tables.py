@@ -161,11 +161,11 @@ def make_views(connection: Connection) -> None:
         connection.exec_driver_sql(f"create view {view} as {text}")
 
 
-def _view(name: str, columns: str) -> Table:
-    """Return a view of these columns, the first of them its key; their names tell their types."""
+def _add_view(name: str, columns: str) -> None:
+    """Add a view of these columns, the first of them its key; their names tell their types."""
     first, *others = columns.split()
     key: Column[Any] = Column(first, _type(first), primary_key=True)
-    return Table(name, views, key, *(Column(each, _type(each)) for each in others))
+    Table(name, views, key, *(Column(each, _type(each)) for each in others))
 
 
 def _type(name: str) -> type[Text] | type[Double[Any]] | type[BigInteger]:
@@ -174,7 +174,7 @@ def _type(name: str) -> type[Text] | type[Double[Any]] | type[BigInteger]:
     return Double if name in _NUMBERS or name.endswith(("_s", "_hours")) else BigInteger
 
 
-attempt_time = _view(
+_add_view(
     "attempt_time",
     "run_id attempt_id model_family team cause reason reason_family fingerprint devices device_class "
     "accelerator cycled_node_count opened_us closed_us kept_steps lost_steps is_interruption "
@@ -184,27 +184,27 @@ attempt_time = _view(
     "checkpoint_blocking_device_s data_wait_device_s inline_eval_device_s detection_device_s "
     "unknown_device_s device_s",
 )
-run_time = _view(
+_add_view(
     "run_time",
     "run_id model_family team attempts kept_steps lost_steps wall_s queue_s startup_s restore_s "
     "step_kept_s step_lost_s checkpoint_blocking_s data_wait_s inline_eval_s detection_s idle_s "
     "unknown_s held_s step_kept_device_s step_lost_device_s device_s ettr_wall ettr gpu_goodput",
 )
-waste_by_reason = _view(
+_add_view(
     "waste_by_reason",
     "reason reason_family attempts device_hours wasted_device_hours lost_device_hours lost_steps",
 )
-dead_retries = _view(
+_add_view(
     "dead_retries",
     "run_id attempt_id cause reason reason_family fingerprint closed_us device_hours "
     "is_same_failure",
 )
-budget_burn = _view("budget_burn", "reason debits amount")
-interruptions = _view(
+_add_view("budget_burn", "reason debits amount")
+_add_view(
     "interruptions",
     "run_id attempt_id reason reason_family closed_us is_planned detect_s repair_s",
 )
-eval_lag = _view("eval_lag", "run_id eval_id number suite ended_us lag_s")
+_add_view("eval_lag", "run_id eval_id number suite ended_us lag_s")
 
 
 # Full-text search over `texts`: FTS5 on SQLite, a GIN index on Postgres, the same answers. Both index

@@ -15,32 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import files_of
-from tests.stories import RUN_ID, Story
+from tests.cli.reading_commands import READING, with_out
+from tests.stories import Story
 from tracks_dagster.ledger.effects.database.engine import to_read
 from tracks_dagster.track.errors import LedgerError
 
-COMMANDS = (
-    ("status",),
-    ("status", RUN_ID, "--json"),
-    ("triage",),
-    ("explain", RUN_ID),
-    ("explain", f"{RUN_ID}/a02", "--records"),
-    ("report", RUN_ID, "--out", "OUT/report.html"),
-    ("review",),
-    ("blast", f"checkpoint:{RUN_ID}@30"),
-    ("lineage", f"checkpoint:{RUN_ID}@30"),
-    ("pool",),
-    ("search", "memory"),
-    ("diff", f"{RUN_ID}@30", f"{RUN_ID}@40"),
-    ("goodput",),
-    ("checkpoints", "list", RUN_ID),
-    ("snapshots", "list", "aws-docs"),
-    ("policy",),
-    ("sql", "select count(*) from training_attempts"),
-    ("sql", "select run_id, attempt_id from training_attempts", "--json"),
-    ("export", RUN_ID, "OUT/run.tar.gz"),
-    ("fsck",),
-)
 ALL = """
 import json, sys
 from click.testing import CliRunner
@@ -73,7 +52,8 @@ def read_all(prefix: Sequence[str], home: Path) -> None:
     """Run every reading command in one process; each has to answer, and the home to stay as it is."""
     before = files_of(home)
     out = home.parent / "out"
-    asked = [[each.replace("OUT", str(out)) for each in arguments] for arguments in COMMANDS]
+    asked = [with_out(each, out) for each in READING]
+    asked += [(*each, "--json") for each in asked if each[0] in ("status", "sql")]
     done = subprocess.run(
         [*prefix, sys.executable, "-c", ALL],
         input=json.dumps(asked),

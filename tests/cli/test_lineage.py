@@ -4,8 +4,6 @@ promotion."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -202,15 +200,6 @@ def test_a_node_a_commit_and_a_version_reach_what_ran_there(story: Story, call: 
         assert (value["hit"]["attempts"]["count"], value["is_promoted"]) == (3, True)
 
 
-def test_reading_lineage_loads_neither_dagster_nor_torch() -> None:
-    code = (
-        "import sys\n"
-        "import tracks_dagster.cli.sources\n"
-        "assert not {'dagster', 'torch'} & set(sys.modules), 'heavy'"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_a_promotion_that_another_one_replaced_is_said_to_be(story: Story, call: Call) -> None:
     again = call("promote", f"{RUN_ID}@40", "--alias", "best", "--why", "once more")
     assert again.exit_code == 0, again.stderr
@@ -220,7 +209,3 @@ def test_a_promotion_that_another_one_replaced_is_said_to_be(story: Story, call:
     at = lines.index("2 promotions (1 in use, 1 replaced since):")
     assert "in use, step 40" in lines[at + 1]  # what an alias names now comes first
     assert "replaced since, step 40" in lines[at + 2]
-
-
-def test_the_lineage_of_a_checkpoint_is_json_too(story: Story, call: Call) -> None:
-    assert json.loads(call("lineage", f"checkpoint:{RUN_ID}@30", "--json").stdout)

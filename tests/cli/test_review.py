@@ -68,10 +68,3 @@ def test_what_is_no_day_is_refused_in_words(story: Story, call: Call, day: str) 
     told = call("review", "--day", day)
     assert told.exit_code == 2
     assert "UTC" in told.stderr
-
-
-def test_a_home_without_a_ledger_is_told_how_to_get_one(call: Call, home: Path) -> None:
-    told = call("review")
-    assert told.exit_code == 2
-    assert "no ledger" in told.stderr
-    assert not home.exists()

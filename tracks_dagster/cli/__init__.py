@@ -104,7 +104,6 @@ MODULES = {
     "goodput": "ledger",
     "sql": "ledger",
     "reclassify": "classify",
-    "completion": "terminal",
     "reindex": "fsck",
 }
 SUMMARIES = {name: text for group in GROUPS.values() for name, text in group.items()}

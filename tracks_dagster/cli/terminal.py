@@ -6,8 +6,6 @@ around it, with their own colours; a table's cells are escaped one by one.
 Every argument but the name of a file is made valid text. Bytes that are no UTF-8 (a latin-1 terminal, a
 paste) would stay in a record for ever, and so would a password. They are replaced, and the person
 sees a warning. A file's name stays as it is, or the file would not be found.
-
-Last, `tracks completion`: a shell runs it at each start, so it loads nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from click.shell_completion import get_completion_class
 
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.text.redact import HIDDEN, redact
@@ -28,9 +25,6 @@ from tracks_dagster.track.text.safe_text import REPLACEMENT, valid_text, visible
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table  # what prints no table need not load it
-
-VARIABLE = "_TRACKS_COMPLETE"  # click's own name for the program "tracks"
-SHELLS = ("bash", "zsh", "fish")
 
 
 @contextmanager
@@ -151,18 +145,3 @@ def _name(param: click.Parameter | None) -> str:
     if param is None:
         return "An argument"
     return param.opts[0] if isinstance(param, click.Option) else param.human_readable_name
-
-
-@click.command("completion")
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion_command(context: click.Context, shell: str) -> None:
-    """Print the completion script of SHELL.
-
-    bash, zsh: eval "$(tracks completion bash)" in ~/.bashrc or ~/.zshrc. fish: tracks completion fish
-    > ~/.config/fish/completions/tracks.fish
-    """
-    completion = get_completion_class(shell)
-    if completion is None:  # click knows all of SHELLS
-        raise click.UsageError(f"There is no completion for {shell}.")
-    click.echo(completion(context.find_root().command, {}, "tracks", VARIABLE).source())

@@ -10,12 +10,10 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 
-from tracks_dagster.checkpoints.effects.verification import Verified, quarantine
-from tracks_dagster.checkpoints.ports import CheckpointReader
 from tracks_dagster.checkpoints.retention import ChunkSizes, Deletion, still_asked_for
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import CheckpointDecision
-from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch
+from tracks_dagster.track.errors import CheckpointCorrupt
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import manifest_key
@@ -26,7 +24,6 @@ FINISHED_AGAIN_MAX = 200  # newest deletions of a run whose bytes are looked aft
 LIST_UNNAMED_S_MAX = 24 * 3600.0  # a collector stores a list and names it within seconds
 ATTEMPTS_MAX = 50  # newest ended attempts that are looked through in one pass
 KEYS_MAX = 10_000  # removed in one pass; the next one continues
-ROUNDS_MAX = 8  # of reading what was committed while the others were read
 
 
 def decide_deletion(
@@ -181,53 +178,3 @@ def _step_prefixes(store: ObjectStore, attempt_prefix: str) -> Iterator[str]:
         for folder in list(store.folders(f"{attempt_prefix}{launch_id}/")):
             if folder.startswith("step-"):
                 yield f"{attempt_prefix}{launch_id}/{folder}/"
-
-
-# --- manifests ------------------------------------------------------------------------------------
-
-
-class Manifests:
-    """Reads each manifest of a run once in a pass; a corrupt one quarantines its checkpoint, loudly."""
-
-    def __init__(self, tracks: Tracks, reader: CheckpointReader, *, by: str) -> None:
-        self._tracks = tracks
-        self._reader = reader
-        self._by = by
-        self._named: dict[str, ChunkSizes] = {}
-        self._unreadable: set[str] = set()
-        self.corrupt: list[Verified] = []
-
-    def read(self, run_id: str) -> tuple[RunState, dict[str, ChunkSizes]]:
-        """Return the run's state, and manifest sha256 → the chunks it names, of all not deleted.
-
-        Missing are those that cannot be read: corrupt, or of another format. The state was read
-        after every manifest: one that was deleted meanwhile is not missing, and one that was
-        committed meanwhile was read too, unless more came than the bound allows for. Raises
-        StoreUnavailable.
-        """
-        for _ in range(ROUNDS_MAX):
-            state = self._tracks.run(run_id)
-            unknown = [c for c in state.checkpoints if not c.deleted and not self._is_known(c)]
-            if not unknown:
-                break
-            for checkpoint in unknown:
-                self._read(checkpoint)
-        there = (c.ref.manifest_sha256 for c in state.checkpoints if not c.deleted)
-        return state, {sha256: self._named[sha256] for sha256 in there if sha256 in self._named}
-
-    def _is_known(self, checkpoint: CheckpointState) -> bool:
-        sha256 = checkpoint.ref.manifest_sha256
-        return sha256 in self._named or sha256 in self._unreadable
-
-    def _read(self, checkpoint: CheckpointState) -> None:
-        ref = checkpoint.ref
-        try:
-            self._named[ref.manifest_sha256] = self._reader.chunk_sizes(ref)
-        except CheckpointMismatch:
-            self._unreadable.add(ref.manifest_sha256)
-        except CheckpointCorrupt as error:
-            self._unreadable.add(ref.manifest_sha256)
-            if checkpoint.is_resumable:
-                quarantined = quarantine(self._tracks, ref, str(error), by=self._by)
-                if quarantined.seq is not None:
-                    self.corrupt.append(quarantined)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kubernetes_requests import cluster, gang, pod_of, template_of, trainer_of, variables
-from tracks_dagster.kubernetes.compute_demand import by_key, distinct, merged
 from tracks_dagster.kubernetes.manifests import gang_objects
+from tracks_dagster.kubernetes.merging import by_key, distinct, merged
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 

@@ -15,12 +15,10 @@ from tracks_dagster.kubernetes.compute_demand import (
     CPUS,
     Demand,
     affinity,
-    by_key,
-    distinct,
-    merged,
     threads,
 )
 from tracks_dagster.kubernetes.job_names import ANNOTATION_ATTEMPT, gang_labels, job_name, pod_host
+from tracks_dagster.kubernetes.merging import by_key, distinct, merged
 from tracks_dagster.kubernetes.settings import GIB, TRAINER, ClusterSettings
 from tracks_dagster.kubernetes.template_rules import (
     TemplateParts,

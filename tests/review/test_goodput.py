@@ -15,7 +15,8 @@ from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.database.sql_ledger import SqlLedger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.prices import Prices
-from tracks_dagster.review.effects.goodput import GROUPS_MAX, format_goodput, read_goodput
+from tracks_dagster.review.effects.goodput import GROUPS_MAX, read_goodput
+from tracks_dagster.review.effects.goodput_text import format_goodput
 from tracks_dagster.track.bodies import ComputeRequest, Debit, TimeSpent
 from tracks_dagster.track.records import format_time
 

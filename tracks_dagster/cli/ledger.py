@@ -9,7 +9,8 @@ import click
 
 from tracks_dagster.cli.common import as_json, as_of_option, parse_as_of, print_json, print_table
 from tracks_dagster.reading import open_ledger_to_read
-from tracks_dagster.review.effects.goodput import KEYS, format_goodput, read_goodput
+from tracks_dagster.review.effects.goodput import KEYS, read_goodput
+from tracks_dagster.review.effects.goodput_text import format_goodput
 from tracks_dagster.settings import Settings, load_prices
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput

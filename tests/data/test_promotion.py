@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.aliases import find_holder
 from tests.deciders import decided_promotion
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
-from tracks_dagster.data.effects.promotion import find_holder, promote
+from tracks_dagster.data.effects.promotion import promote
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.track.bodies import PromotionRule
@@ -78,8 +79,8 @@ def test_a_person_promotes_to_another_alias_with_words(
     assert decided.why.startswith("It reads well. heldout-loss loss is 3.25")
     holder = find_holder(ledger, "production")
     assert holder is not None
-    assert (holder.run_id, holder.decided_by) == ("r-1", "ann")
-    assert holder.manifest_sha256 == final.manifest_sha256
+    assert (holder["run_id"], holder["decided_by"]) == ("r-1", "ann")
+    assert holder["manifest_sha256"] == final.manifest_sha256
 
 
 def test_the_newest_promotion_over_all_runs_holds_an_alias(
@@ -91,8 +92,8 @@ def test_the_newest_promotion_over_all_runs_holds_an_alias(
         decided_promotion(tracks, run_id, by="run_evals")
     holder = find_holder(ledger, "best")
     assert holder is not None
-    assert holder.run_id == "r-1"
-    assert holder.promoted_at == clock.at
+    assert holder["run_id"] == "r-1"
+    assert holder["decided_at"] == clock.at
 
 
 def test_a_person_is_refused_with_everything_that_is_missing_and_nothing_is_written(

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import DatasetHistory
 from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
-from tracks_dagster.data.effects.snapshots import find_snapshot, make_snapshot, validate
+from tracks_dagster.data.effects.snapshots import find_snapshot, make_snapshot
 from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.track.bodies import SnapshotDecision, SnapshotRef
@@ -94,19 +94,8 @@ def test_bad_data_writes_nothing(
     tracks: Tracks, datasets: Datasets, store: FakeObjectStore, tmp_path: Path
 ) -> None:
     source = text(tmp_path / "in", a="\x00")
-    for attempt in (
-        lambda: make_snapshot(tracks, datasets, "aws-docs", source=source),
-        lambda: validate(datasets, "aws-docs", source),
-    ):
-        with pytest.raises(DataRejected, match="row 1, text"):
-            attempt()
-    assert store.objects == {}
-
-
-def test_good_data_is_validated_without_writing(
-    datasets: Datasets, store: FakeObjectStore, tmp_path: Path
-) -> None:
-    validate(datasets, "aws-docs", text(tmp_path / "in", a="A"))
+    with pytest.raises(DataRejected, match="row 1, text"):
+        make_snapshot(tracks, datasets, "aws-docs", source=source)
     assert store.objects == {}
 
 

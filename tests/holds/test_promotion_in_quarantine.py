@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.aliases import find_holder
 from tests.bodies import EVAL_RESULT
 from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
@@ -15,7 +16,6 @@ from tests.histories import History
 from tests.holds.test_source_quarantines import free, hold, on, settled
 from tracks_dagster.attempts.effects.eval_tick import tick_evals
 from tracks_dagster.data.effects.evals import run_eval
-from tracks_dagster.data.effects.promotion import find_holder
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
@@ -85,7 +85,7 @@ def test_a_release_takes_no_alias_from_a_checkpoint_that_was_promoted_since(
     assert ticked(tracks, ledger, refused) == []
     holder = find_holder(ledger, alias)
     assert holder is not None
-    assert holder.run_id == "r-2"
+    assert holder["run_id"] == "r-2"
 
 
 def run_on_hold(run_id: str, begin: datetime, store: FakeObjectStore) -> None:

@@ -7,13 +7,11 @@ that a run shows why it was not promoted. A person gets an error at once, and no
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Append
 from tracks_dagster.ledger.effects.deciding import HasTracks
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.retry.effects.due import runs_with_evals, runs_with_promotion_on_hold
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import PromotionDecided
@@ -26,17 +24,6 @@ from tracks_dagster.track.states.evals import final_checkpoint, newest_completed
 from tracks_dagster.track.states.run_state import RunState
 
 STEPS_NAMED_MAX = 5  # that have an eval, the last ones
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AliasHolder:
-    """The checkpoint that an alias names now."""
-
-    alias: str
-    run_id: str
-    manifest_sha256: str
-    decided_by: str
-    promoted_at: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,25 +83,6 @@ def promote(
     if record is None:
         raise UnknownRun(f"There is no training run {checkpoint.run_id!r}.")
     return from_json(PromotionDecided, record.body)
-
-
-def find_holder(ledger: Ledger, alias: str) -> AliasHolder | None:
-    """Return who holds `alias`: the newest promotion to it over all runs; None when nobody does."""
-    rows = ledger.query(
-        "select run_id, manifest_sha256, decided_by, decided_at from promotions "
-        "where alias = :alias and promoted order by decided_at desc, run_id, seq desc limit 1",
-        {"alias": alias},
-    )
-    if not rows:
-        return None
-    row = rows[0]
-    return AliasHolder(
-        alias=alias,
-        run_id=row["run_id"],
-        manifest_sha256=row["manifest_sha256"],
-        decided_by=row["decided_by"],
-        promoted_at=row["decided_at"],
-    )
 
 
 def _by_person(

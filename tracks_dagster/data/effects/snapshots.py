@@ -28,15 +28,6 @@ from tracks_dagster.track.states.dataset_state import (
 )
 
 
-def validate(datasets: Datasets, dataset: str, source: Path | None = None) -> None:
-    """Read and check what a snapshot would hold, and write nothing.
-
-    Raises InvalidInput when it cannot be read as this dataset, DataRejected naming the bad rows.
-    """
-    with datasets.prepare(dataset, source):
-        pass
-
-
 def make_snapshot(
     tracks: Tracks,
     datasets: Datasets,
@@ -48,7 +39,8 @@ def make_snapshot(
     """Commit a snapshot of the data as it is now, and return its record's body.
 
     Idempotent and safe from two processes: the same data finds the snapshot that is there, and
-    writes no second record. Raises as `validate` does, with nothing written.
+    writes no second record. With nothing written, raises InvalidInput when it cannot be read as this
+    dataset, DataRejected naming the bad rows.
     """
     with datasets.prepare(dataset, source) as prepared:
         body = _store(tracks.store, dataset, prepared, source, dagster_run_id)

@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tracks_dagster.ledger.facts.tables import with_reference
+from tracks_dagster.ledger.facts.fact import Fact
+from tracks_dagster.ledger.facts.tables import FACTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "ledger.md"
+# Which tables `tracks explain RUN --json` has, and where in it.
+EXPLAINED: Mapping[str, str] = {
+    "training_runs": "",
+    "training_attempts": ", in `attempts`",
+    "checkpoints": ", in `checkpoints` of an attempt",
+    "evals": ", in `evals` of an attempt",
+}
+
+
+BEGIN = "<!-- columns: written from ledger/facts by `python -m tests.reference` -->"
+END = "<!-- end of columns -->"
+
+
+def with_reference(page: str) -> str:
+    """Return the page with the reference of today between its two marks."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    parts = (part for table, facts in FACTS.items() for part in _table(table, facts))
+    return "\n".join([before + BEGIN, *parts, END + after])
+
+
+def _table(table: str, facts: Sequence[Fact[Any]]) -> Iterator[str]:
+    explained, is_in_ui = EXPLAINED.get(table), any(each.ui for each in facts)
+    is_compared = any(each.diff for each in facts)
+    heads = ["column", "type", "what it is", "unknown"]
+    heads += [f"`explain --json`{explained}"] if explained is not None else []
+    heads += ["in Dagster's UI"] if is_in_ui else []
+    heads += ["`diff`"] if is_compared else []
+    yield f"\n### {table}\n"
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for each in facts:
+        key = " (key)" if each.is_key else ""
+        column = f"`{each.column}`{key}" if each.has_column else ""
+        cells = [column, each.type.value, each.meaning, _unknown(each)]
+        cells += [f"`{each.json_path}`"] if explained is not None else []
+        cells += [f"`{each.ui}`" if each.ui else ""] if is_in_ui else []
+        cells += [f"`{each.diff}`" if each.diff else ""] if is_compared else []
+        yield f"| {' | '.join(cells)} |"
+    why = {absence.name: absence.sentence for each in facts for absence in each.absent}
+    if why:
+        yield f"\nUnknown: {'; '.join(f'{name}: {words}' for name, words in why.items())}.\n"
+
+
+def _unknown(fact: Fact[Any]) -> str:
+    why = ", ".join(each.name for each in fact.absent)
+    return f"{why} ({fact.instead} then)" if fact.instead else why
+
 
 if __name__ == "__main__":
     PAGE.write_text(with_reference(PAGE.read_text()))

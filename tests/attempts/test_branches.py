@@ -11,6 +11,7 @@ from tests.attempts.test_runs import REQUEST
 from tests.deciders import retried, settled_run
 from tests.fakes import FakeClock, FakeObjectStore, Fault
 from tests.histories import History
+from tests.reports import render_report
 from tests.stories import Story
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
@@ -22,7 +23,6 @@ from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.metadata import attempt_metadata
 from tracks_dagster.review.effects.narrate import sentence
-from tracks_dagster.review.effects.report import render_report
 from tracks_dagster.review.effects.status import run_line
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun

@@ -23,10 +23,10 @@ attempt.ATTEMPT += (
 
 from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
+from tests.reference import with_reference
 from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.ledger.facts.tables import with_reference
 from tracks_dagster.review.effects.comparing import compare_named
 from tracks_dagster.review.effects.explain.explanation import explanation_json
 from tracks_dagster.review.effects.explain.run import explain_run

@@ -17,6 +17,7 @@ from tests.fakes import FakeClock, FakeObjectStore, SequentialUids
 from tests.histories import History
 from tests.pools import PoolHistory
 from tests.random_histories import random_dataset, random_run
+from tests.reports import render_report
 from tests.seeds import fresh_seeds
 from tracks_dagster.attempts.effects.notes import note
 from tracks_dagster.ledger.effects.database import open_ledger
@@ -26,7 +27,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.review.effects.explain.run import explain_run
 from tracks_dagster.review.effects.explain.text import run_text
-from tracks_dagster.review.effects.report import render_report
 from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.track.errors import TrackBroken, TracksError
 from tracks_dagster.track.records import Json, sha256_hex

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.random_histories import random_dataset, random_run
-from tests.reference import PAGE
+from tests.reference import PAGE, with_reference
 from tracks_dagster.ledger import projection
 from tracks_dagster.ledger.facts.fact import Fact
-from tracks_dagster.ledger.facts.tables import FACTS, with_reference
+from tracks_dagster.ledger.facts.tables import FACTS
 
 
 @given(seed=st.integers(min_value=0, max_value=2**32))

@@ -7,12 +7,13 @@ from datetime import timedelta
 from html.parser import HTMLParser
 
 from tests.fakes import FakeObjectStore
+from tests.reports import render_report
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.prices import Prices
 from tracks_dagster.review.effects.explain.run import NO_CONTEXT, ExplainContext, load_run
 from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX
-from tracks_dagster.review.effects.report import EXPLAINED_MAX, render_loaded, render_report
+from tracks_dagster.review.effects.report import EXPLAINED_MAX, render_loaded
 from tracks_dagster.track.track import log_key, run_track
 
 VOID = {"meta", "line", "circle", "polyline", "br"}

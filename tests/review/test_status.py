@@ -10,6 +10,7 @@ import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
+from tests.reports import render_report
 from tests.stories import RUN_ID, Story
 from tracks_dagster.attempts.effects.heartbeat import write_launches
 from tracks_dagster.attempts.launch import PendingLaunch
@@ -18,7 +19,6 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt, explain_run
 from tracks_dagster.review.effects.explain.text import attempt_text, run_text
-from tracks_dagster.review.effects.report import render_report
 from tracks_dagster.review.effects.status import RunLine, read_status, reads_what_waits
 from tracks_dagster.stores.journals import read_tail
 from tracks_dagster.track import names

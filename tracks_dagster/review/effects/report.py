@@ -104,11 +104,6 @@ def _create(path: str, flags: int) -> int:
     return os.open(path, flags, file_mode(f.stat().st_mode for f in (folder, *folder.parents)))
 
 
-def render_report(tracks: Tracks, run_id: str, context: ExplainContext = NO_CONTEXT) -> str:
-    """Return the report of a run as it is now; raises as `load_run`."""
-    return render_loaded(tracks, load_run(tracks, run_id, context), context)
-
-
 def report_anchor(attempt_id: int) -> str:
     """Return the name of an attempt's place in the page."""
     return f"a{attempt_id:02d}"

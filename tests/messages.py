@@ -1,4 +1,4 @@
-"""A planted follower: what a new one needs is this file, and one line where its sensor is made."""
+"""A planted follower: what a new one needs is this file, and a tick that calls `follow_all`."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ MIDWAY: Mapping[str, EndKind] = {
     "nan_loss": EndKind(
         weight=4,
         word="nan_loss",
-        exception="tracks_dagster.track.errors.NumericsError: the loss is nan",
+        exception="tracks_dagster.track.errors.NonFinite: the loss is nan",
     ),
     "storage_io": EndKind(weight=3, log="OSError: [Errno 5] Input/output error: '/data/shard-17'"),
     "code_error": EndKind(

@@ -274,7 +274,7 @@ def open_cluster_home(
 ) -> DagsterHome:
     """Return the home whose daemon starts run workers as pods, after their ConfigMap was put.
 
-    files: the keys of `dagster_config.FILES` that there are, the cluster's settings among them.
+    files: those of `FILES` that there are, the cluster's settings among them.
     Raises SettingsError with all that pods cannot use, GangError when the ConfigMap cannot be put.
     """
     problems = unreachable(cluster, store_url=store_url, postgres_url=postgres_url)

@@ -1,6 +1,7 @@
 """What was seen of a gang on Kubernetes: the stories of its pods and Jobs, and the events about them.
 
-A value only: `fold` makes it of a watcher's lines, and reads ends and conditions from it.
+A value only: `gang_fold` makes it of a watcher's lines, and `report` reads ends and conditions from
+it.
 """
 
 from __future__ import annotations

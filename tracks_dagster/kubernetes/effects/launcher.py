@@ -57,8 +57,8 @@ IDLE_S = 600.0  # without a look: then it is watched no more, until the next one
 
 
 class KubernetesLauncher:
-    """Implements `ports.GangLauncher` in one namespace, `orphans.StandingGangs` for its sweeper, and
-    `taints.NodeTaints`.
+    """Implements `ports.GangLauncher` in one namespace, and for the upkeep `upkeep.StandingGangs` and
+    `upkeep.NodeTaints`.
 
     seconds: a steady clock.
     """

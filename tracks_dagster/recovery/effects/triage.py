@@ -1,7 +1,8 @@
 """The truth after a reboot, a lost daemon or a lost cluster: the state of every unfinished run.
 
 From tracks, store, this machine and the cluster, and without a daemon. Reads only; what is done about
-it is `apply`'s. The verdicts are `recovery.triage`'s, the order of restarts `recovery.restart_plan`'s.
+it is `triage_apply`'s. The verdicts are `recovery.triage`'s, the order of restarts
+`recovery.restart_plan`'s.
 """
 
 from __future__ import annotations

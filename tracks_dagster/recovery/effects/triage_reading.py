@@ -162,7 +162,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRead:
-    """One run as it was read. row: of `runs.sql`; attempts: the newest ones, oldest first.
+    """One run as it was read. row: of `triage_runs.sql`; attempts: the newest ones, oldest first.
 
     tail: None where the track cannot be read, and `problem` says why. journal: of the newest launch
     that finished a step, and `paced` its attempt; heartbeat_at: the newest line of the last launch.

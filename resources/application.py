@@ -25,6 +25,7 @@ from tracks_dagster.track import names
 from tracks_dagster.wiring import App, build
 
 RUNS_MAX = 1000  # Dagster runs of one attempt or eval that are looked at, newest first
+build_once = cache(build)
 
 
 @resource(description="The application; every setting comes from the environment.")
@@ -38,10 +39,6 @@ def app_resource(_context: InitResourceContext) -> App:
 def orchestrator_resource(context: InitResourceContext) -> Orchestrator:
     """Return the instance that is being used, behind the port that services know."""
     return DagsterOrchestrator(context.instance or DagsterInstance.get())
-
-
-build_once = cache(build)
-RESOURCES = {"app": app_resource, "orchestrator": orchestrator_resource}
 
 
 class DagsterOrchestrator:
@@ -88,3 +85,6 @@ def _problem(run: DagsterRun) -> str:
         return run.tags[names.TAG_LAUNCH]
     reason = run.tags.get(names.TAG_WORKER_REASON)
     return "" if reason is None else f"its run worker ended as {reason}"
+
+
+RESOURCES = {"app": app_resource, "orchestrator": orchestrator_resource}

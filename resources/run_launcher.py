@@ -7,6 +7,8 @@ A run that is declared dead while it lives does no harm: it finds a newer claim 
 A code server that does not answer in time has not refused: on a machine that is overloaded the run's
 process is on its way, and to call the run failed would start another one beside it. Such a run stays as
 it is, until Dagster's monitoring gives up waiting (`start_timeout_seconds`).
+
+A run that a command executes itself is judged by its events.
 """
 
 import time
@@ -34,6 +36,7 @@ STARTED = "Started process for run"  # begins Dagster's event of a run's own pro
 EVENTS_MAX = 100  # of Dagster's own, the newest first, among which that one is looked for
 CLOCK_S = 60.0  # a process that is younger than its event by more got the pid later
 TAG_CHARACTERS_MAX = 200
+SILENT_S_MAX = 3600.0  # without an event; twice what `tracks run` gives the making of snapshots
 
 
 class CheckedRunLauncher(DefaultRunLauncher):
@@ -120,14 +123,13 @@ def _current_runs(client: DagsterGrpcClient) -> GetCurrentRunsResult:
     raise AssertionError("every try returns or raises")
 
 
-# Runs that no launcher started: a command executes them itself, as `dagster asset materialize` does. A
-# launcher that is asked for their health finds no worker of its own, and Dagster's monitoring would
-# write a failure into a run that lives. Only their events show whether they continue.
-SILENT_S_MAX = 3600.0  # without an event; twice what `tracks run` gives the making of snapshots
-
-
 def runs_in_own_process(instance: DagsterInstance, run: DagsterRun) -> bool:
-    """Whether no launcher was asked for this run: whoever asks one leaves an event first."""
+    """Whether no launcher was asked for this run: whoever asks one leaves an event first.
+
+    A command executes such a run itself, as `dagster asset materialize` does. A launcher that is asked
+    for its health finds no worker of its own, and Dagster's monitoring would write a failure into a run
+    that lives. Only its events show whether it continues.
+    """
     launched = instance.get_records_for_run(
         run.run_id, of_type=DagsterEventType.PIPELINE_STARTING, limit=1
     )

@@ -24,6 +24,8 @@ from tracks_dagster.track.records import Kind, Record
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.track import DECISIONS_MAX, run_track
 
+WAITING, NOTHING = "waiting", "nothing"  # what came of a decider, where it is no record
+
 
 class HasTracks(Protocol):
     """What the driver needs of a world; a decider may need more."""
@@ -108,9 +110,6 @@ def settle_all(world: W, deciders: Iterable[Decides[W]], run_id: str) -> Tick[Se
     finally:
         world.tracks.project(run_track(run_id))
     return Tick(done=tuple(done), decided=tuple(decided), waiting=tuple(waiting))
-
-
-WAITING, NOTHING = "waiting", "nothing"
 
 
 def _settle(world: W, decider: Decides[W], state: RunState) -> tuple[Settled, RunState]:

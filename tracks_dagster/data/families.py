@@ -2,7 +2,7 @@
 
 The code that builds and trains them is `training.families`. A config is flat: JSON scalars, and the
 list of `skip_windows`. `resolve_config` is the only way to one, so that every config in a track was
-checked.
+checked. `trainer_name` names the script of a run with its own trainer.
 """
 
 from __future__ import annotations

@@ -5,6 +5,8 @@ the phases that its ranks are in. Those ahead only wait for them: their waiting 
 saved or evaluated no longer counts once that one moves. In a step the limit is max(60 s, 10 × the 99th
 percentile of the step times). Time is counted by looks: a gap between two of them counts for a few
 seconds at most, so neither a laptop that slept nor a clock that was set makes a hang.
+
+Also the bytes of a rank's beat.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankE
 
 # --- log lines ------------------------------------------------------------------------------------
 #
-# The lines of a log as rules read them: bounded, and without what a terminal or a collector added.
-#
 # Colours, progress bars, timestamps and rank prefixes differ between two logs of one failure. What
 # is bounded here keeps the time of every rule bounded: a line of any length becomes one of at most
 # `LINE_CHARACTERS`, a log of any length its last `LINES`.

@@ -1,4 +1,7 @@
-"""Several policies and cadences on the same histories, side by side."""
+"""Several policies and cadences on the same histories, side by side.
+
+The best that is possible is computed beside them.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 Everything is checked before anything is written. The command line, the launchpad job and the weekly
 schedule all come through `declare`; launching the attempt that it opens is
-`attempts.launch`'s work.
+`attempts.launch`'s work. `FirstAttempts` is the decider that opens the first attempt of a run without
+one.
 """
 
 from __future__ import annotations

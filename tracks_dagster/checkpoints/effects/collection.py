@@ -1,6 +1,6 @@
 """Collect the checkpoints of many runs, bounded: what the schedule does at every tick.
 
-First of all it reads the checkpoints that retries wait for.
+Each tick first reads the checkpoints that retries wait for.
 
 Two ticks that overlap, or a tick and a person, do no harm: every decision is one record at exactly
 the state it was made on, bytes go after it and idempotently, and a verification said twice is a fact.

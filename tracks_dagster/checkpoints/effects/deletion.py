@@ -2,6 +2,7 @@
 
 Chunks go before the manifest: as long as the manifest is there, some bytes may be, and the next pass
 continues. Everything is idempotent, so two collectors and a crash between any two calls do no harm.
+Leftovers, bytes that no record names, go without one.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A quarantine is in the track before anybody could resume from the damaged bytes. It names what was
 found, where, and which checkpoint a resume takes instead.
+
+Also reads the checkpoint that a retry's decision waits for (`read_proof`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The blast radius of a source: what came of it, what of that is in use, and what is clean and why.
 
-And lineage as lines for people: bounded, with a count of what was left out.
+Also renders lineage, up and down, as bounded lines for people.
 """
 
 from __future__ import annotations

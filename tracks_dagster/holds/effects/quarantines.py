@@ -2,6 +2,7 @@
 
 A snapshot's stands in its dataset's track, where every attempt that is opened looks for it already; all
 others stand in the track of quarantines. What descends from the source is touched by neither.
+`consumers` names what used a snapshot.
 """
 
 from __future__ import annotations

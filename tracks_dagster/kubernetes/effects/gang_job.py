@@ -2,7 +2,7 @@
 
 A gang that was started has a mark in the store, which outlives its Job. Where the mark is missing (its
 launcher died between the two) the Job itself shows it while it exists, and is marked late. All gangs of
-a process share one list of Jobs.
+a process share one list of Jobs. `Glances` answers for any number of gangs without reading their pods.
 """
 
 from __future__ import annotations

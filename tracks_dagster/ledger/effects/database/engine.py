@@ -4,6 +4,8 @@ Transactions that are meant to write take their lock at once; the others cannot 
 
 A connection is closed after each transaction: appends are rare, a closed connection cannot go stale,
 and a forked worker inherits none. Only a reindex keeps its own, for it makes thousands in a row.
+
+Who only reads a SQLite file may have to copy it: see `to_read`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 There are no migrations: the ledger is a projection, so one of an older version is rebuilt beside
 the old one (`beside`). A version is a number, which says what is older, and a fingerprint of all that
 the tables are made of, so that a changed column is noticed without anybody's help.
+
+Also the role that may only read (`tracks sql` on Postgres).
 """
 
 from __future__ import annotations

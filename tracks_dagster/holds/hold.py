@@ -154,9 +154,6 @@ def age(hold: Hold) -> tuple[datetime, str, int]:
     return hold.at or datetime.max.replace(tzinfo=UTC), hold.track, hold.seq or 0
 
 
-# --- holds from the track of a run or a pool -------------------------------------------------------
-
-
 def stop_of(state: RunState) -> Hold | None:
     """Return the stop that ends the run; None without one. A drain ends one attempt only."""
     stop = next((each for each in state.stops if each.body.mode == "stop"), None)
@@ -223,9 +220,6 @@ def nodes_in_quarantine(state: PoolState, now: datetime) -> tuple[Hold, ...]:
         )
         for each in state.quarantined_at(now)
     )
-
-
-# --- where an attempt may start under holds -------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

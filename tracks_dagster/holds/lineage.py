@@ -136,9 +136,6 @@ def is_code(name: str, code: CodeVersion, environment_sha256: str | None) -> boo
     )
 
 
-# --- what was consumed ----------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumed:
     """The samples that an attempt used, by place in the order of its seed.
@@ -197,9 +194,6 @@ def ran_a_step(state: RunState, attempt: AttemptState) -> bool:
         c.ref.attempt_id == attempt.attempt_id and c.ref.step > attempt.resumed_step
         for c in state.checkpoints
     )
-
-
-# --- how marks flow -------------------------------------------------------------------------------
 
 
 def carried(

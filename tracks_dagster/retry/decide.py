@@ -171,9 +171,6 @@ def _refused_at_the_start(failed: AttemptState) -> str | None:
     return f"{why}{release} Once it is released, or where a clean checkpoint is left,"
 
 
-# --- after a failure ------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
     """A failed attempt, and all that the decision on it rests on."""
@@ -332,9 +329,6 @@ def _debit(failed: AttemptState, rule: RetryRule) -> Debit:
 def _newest(state: RunState) -> CheckpointRef | None:
     resumable = state.resumable
     return resume_target(resumable) if resumable else None
-
-
-# --- what the next attempt runs with: the remedy of the rule, chosen from the run's history ---------
 
 
 def remedy(

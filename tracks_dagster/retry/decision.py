@@ -124,9 +124,6 @@ class Finish:
 Decision = Retry | Wait | Refuse | Finish
 
 
-# --- the text of a decision -----------------------------------------------------------------------
-
-
 def describe_plan(
     state: RunState,
     remedied: Remedied,

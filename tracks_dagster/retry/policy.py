@@ -237,9 +237,6 @@ def _problem(rule: RetryRule) -> str | None:
     return None
 
 
-# --- a policy as a table for people ---------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuleLine:
     """One row as text. is_changed: whether it differs from the base."""

@@ -260,9 +260,6 @@ def _ancestor(row: Row, until: datetime) -> Ancestor:
     )
 
 
-# --- which samples an attempt used, as of a time --------------------------------------------------
-
-
 def consumed_by(
     ledger: Ledger, run_id: str, attempt_id: int, *, as_of: datetime | None = None
 ) -> Consumed | None:

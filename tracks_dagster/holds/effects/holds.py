@@ -97,8 +97,6 @@ class Holds:
         self._losses: dict[CheckpointRef, Hold | None] = {}
         self._flows: dict[str, tuple[int, _Flows]] = {}
 
-    # --- what nothing may start from --------------------------------------------------------------
-
     def on_run(
         self, state: RunState, now: datetime, *, snapshot: SnapshotRef | None = None
     ) -> tuple[Hold, ...]:
@@ -170,8 +168,6 @@ class Holds:
             for text, each in sorted(self._load().items())
             if text.startswith(prefix)
         )
-
-    # --- what a thing descends from ---------------------------------------------------------------
 
     def of_checkpoint(self, ref: CheckpointRef, state: RunState | None = None) -> BySource:
         """Return what a checkpoint descends from, by source. state: of its run, where it is at hand."""

@@ -249,9 +249,6 @@ def _no_step(state: RunState, step: int, attempt_id: int | None) -> str:
     )
 
 
-# --- what no track is named for -------------------------------------------------------------------
-
-
 def find_manifest(ledger: Ledger | None, name: str) -> tuple[str, str]:
     """Return run id and manifest sha256 of the checkpoint whose manifest's begins with `name`.
 

@@ -180,8 +180,6 @@ class WatchedGang:
         with self._lock:
             return GangSeen() if self._watch is None else self._watch.seen()
 
-    # --- the watch
-
     def _watch_what_lives(self, state: JobState) -> None:
         """Watch whatever still has a Job, or pods: a gang whose Job was deleted may be saving.
 
@@ -216,8 +214,6 @@ class WatchedGang:
             if self._tools.seconds() >= give_up_at:
                 return  # a pod that is not seen now is reported as missed by the watch
             self._tools.sleep(POLL_S)
-
-    # --- reports
 
     @property
     def _where(self) -> str:

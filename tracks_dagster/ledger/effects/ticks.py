@@ -164,9 +164,6 @@ def skip_reason(tick: Tick[Any], *, idle: str) -> str:
     return "; ".join(shown) or idle
 
 
-# --- parts and their cursor -----------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TickPart:
     """A part of a sensor's tick. work: given where the last tick was cut, does it.

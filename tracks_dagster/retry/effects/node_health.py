@@ -32,6 +32,7 @@ from tracks_dagster.track.track import run_track
 ATTEMPTS_MAX = 1000
 WHY_CHARACTERS_MAX = 200  # of the attempt's own words
 COUNTED_MAX = 32  # strikes that the record of a quarantine names, the newest
+WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +193,6 @@ def read_work(ledger: Ledger, pool: str, *, now: datetime, window_s: float) -> P
         for node in json.loads(row["nodes_json"]):
             seconds[node] = seconds.get(node, 0.0) + max(0.0, worked_s)
     return PoolWork(seconds=seconds)
-
-
-# --- which nodes an attempt avoids ----------------------------------------------------------------
-
-WORDS_CHARACTERS_MAX = 300  # of what is wrong with a pool's track, in a decision
 
 
 def avoid_now(tracks: Tracks, opening: Opening) -> Opening:

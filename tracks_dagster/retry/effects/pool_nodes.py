@@ -19,6 +19,8 @@ from tracks_dagster.track.states.pool_state import NodeState, PoolState, Quarant
 from tracks_dagster.track.text.safe_text import check_words
 
 POOLS_MAX = 200  # that a message names
+QUARANTINE_S_MAX = 366 * 86_400.0
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,12 +139,6 @@ def _note(node: NodeState, holding: Quarantine | None, spared_by: str | None) ->
         release = newest.release
         return f"released by {release.body.by} at {format_time(release.at)}: {release.body.why}"
     return f"its quarantine ended at {format_time(newest.until_at)}"
-
-
-# --- what a person decides on a node --------------------------------------------------------------
-
-QUARANTINE_S_MAX = 366 * 86_400.0
-_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,252}")
 
 
 def check_node(node: str) -> str:

@@ -104,9 +104,6 @@ def side_of(tracks: Tracks, named: Named) -> Side:
     )
 
 
-# --- who is meant ---------------------------------------------------------------------------------
-
-
 def _of_checkpoint(state: RunState, checkpoint: CheckpointState) -> Named:
     attempt = known_attempt(state, checkpoint.ref.attempt_id)
     return Named(state=state, attempt=attempt, checkpoint=checkpoint)
@@ -146,9 +143,6 @@ def _name(named: Named) -> str:
         return attempt_key(named.state.run_id, named.attempt.attempt_id)
     ref = named.checkpoint.ref
     return f"{ref.run_id}@{ref.step} (attempt {ref.attempt_id})"
-
-
-# --- what is compared -----------------------------------------------------------------------------
 
 
 def _attempt_steps(view: AttemptView) -> Mapping[str, Json]:

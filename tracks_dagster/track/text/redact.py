@@ -26,8 +26,6 @@ SECRET_LINE_LENGTH_MIN = 16  # of a secret of several lines: a log may show each
 
 Redact = Callable[[str], str]
 
-# --- variables ------------------------------------------------------------------------------------
-
 # PGPASSWORD has no underscore, OLDPWD is a folder.
 _SECRET_NAME = re.compile(
     r"(?:PASSWORD|PASSWD|PASSPHRASE|SECRET|TOKEN|(?:API|ACCESS|SECRET|PRIVATE|ACCOUNT)_?KEY"
@@ -111,9 +109,6 @@ def _forms(secret: str) -> Iterable[str]:
         yield form
         yield json.dumps(form)[1:-1]
         yield json.dumps(form, ensure_ascii=False)[1:-1]
-
-
-# --- text -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,9 +183,8 @@ def s3_endpoint() -> Iterator[str]:
         server.terminate()
 
 
-one_loader = functools.cache(
-    botocore.session.create_loader
-)  # reads the SDK's models once, not a store
+# Reads the SDK's models once, not a store.
+one_loader = functools.cache(botocore.session.create_loader)
 
 
 @pytest.fixture

@@ -38,9 +38,8 @@ from tracks_dagster.wiring import new_uid, utc_now
 CHUNKS = 2  # of each checkpoint, beside those that it names of the one before
 COMMITS = 3
 CALLS = 3 + 2 + COMMITS * (CHUNKS + 1 + 2)  # of an undisturbed writer: begin, restore, commits
-FIRST_COMMITTED = (
-    3 + 2 + 1 + CHUNKS + 1 + 2 + 1
-)  # the call after a first commit; one reads `resume`
+# The call after a first commit; one reads `resume`.
+FIRST_COMMITTED = 3 + 2 + 1 + CHUNKS + 1 + 2 + 1
 OPENED_SEQ = 1
 EXIT_DONE, EXIT_FENCED, EXIT_BROKEN = 0, 10, 11
 WRITER_S_MAX = 60.0

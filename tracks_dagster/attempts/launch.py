@@ -26,9 +26,8 @@ FRUITLESS_RUNS_MAX = 20
 BACKOFF_S = 10.0  # after the first of them, twice as long after each further one
 BACKOFF_S_MAX = 300.0
 ID_CHARACTERS = 8  # of a Dagster run's id, in words, as Dagster's UI shows it
-REQUESTS_MAX = (
-    200  # of one tick: Dagster registers a few hundred partitions at a time; the rest follow
-)
+# Of one tick: Dagster registers a few hundred partitions at a time; the rest follow.
+REQUESTS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,8 @@ from tracks_dagster.track.records import Draft, Record
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
 
-W = TypeVar(
-    "W", contravariant=True
-)  # what the decider needs of the world: tracks, ledger, policy …
+# What the decider needs of the world: tracks, ledger, policy …
+W = TypeVar("W", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

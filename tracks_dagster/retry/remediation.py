@@ -42,9 +42,8 @@ SLOWER_FROM = 3  # and the learning rate is halved
 EVERY_S_MIN = 60.0  # a cadence is not shortened below this
 EVERY_S_FIRST = 600.0  # of a run that saved only at its end
 
-EXCLUDED_NODES_MAX = (
-    16  # the newest; those before are let back, or in the end no node would be left
-)
+# The newest; those before are let back, or in the end no node would be left.
+EXCLUDED_NODES_MAX = 16
 EXCLUDED_CHARACTERS_MAX = 2000  # of their names together, which a record holds three times
 
 STEPS_MAX = 64  # halvings of a micro-batch of 2**60, and more; the ladder of devices may be a ring

@@ -75,9 +75,8 @@ TAG_REASON = "tracks/termination_reason"
 TAG_ENDING = "tracks/ending"  # failure, interruption or as_meant, as `reasons.endings` has it
 TAG_LAUNCH = "tracks/launch"  # what the launch of a Dagster run met, in words
 TAG_WORKER_REASON = "tracks/run_worker_reason"  # why the Dagster run's own worker ended
-TAG_PARENT_RUN = (
-    "dagster/parent_run_id"  # Dagster's own: it shows runs that name a root as its group
-)
+# Dagster's own: it shows runs that name a root as its group.
+TAG_PARENT_RUN = "dagster/parent_run_id"
 TAG_ROOT_RUN = "dagster/root_run_id"
 TAG_PARTITION = "dagster/partition"  # Dagster's own, on every run of a partition
 TAG_DATA_VERSION = "dagster/data_version"  # Dagster's own, on an event: what its value is

@@ -59,9 +59,8 @@ from tracks_dagster.training.launch import draft, utc_now
 RUN_ID = "notebook"
 CADENCE = CheckpointCadence(every_steps=100, every_s=60.0)
 BY = "join, outside an attempt"
-NO_SNAPSHOT = SnapshotRef(
-    dataset=NO_DATASET, snapshot_id=NO_DATASET
-)  # the script reads data by itself
+# The script reads data by itself.
+NO_SNAPSHOT = SnapshotRef(dataset=NO_DATASET, snapshot_id=NO_DATASET)
 
 
 def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> AttemptPlace:

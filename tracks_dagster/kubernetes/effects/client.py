@@ -26,9 +26,8 @@ from tracks_dagster.track.records import Json
 
 CONNECT_S_MAX = 10.0
 READ_S_MAX = 30.0  # between two bytes of a reply; the API server's own limit for a request is 60 s
-STREAM_READ_S_MAX = (
-    600.0  # of a watch or a followed log whose caller named none: both may be silent
-)
+# Of a watch or a followed log whose caller named none: both may be silent.
+STREAM_READ_S_MAX = 600.0
 CONNECTIONS_MAX = 64  # kept open for the threads of one process
 WORDS_CHARACTERS_MAX = 2000  # of what the API server answers
 

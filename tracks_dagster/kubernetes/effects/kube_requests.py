@@ -34,9 +34,8 @@ Query = Sequence[tuple[str, str]]
 Object = dict[str, Json]
 
 WAITS_S = (0.5, 1.0, 2.0)  # before each further try
-TRIES_S_MAX = (
-    15.0  # after that there is no further one: a server that is out of reach answers slowly
-)
+# After that there is no further try: a server that is out of reach answers slowly.
+TRIES_S_MAX = 15.0
 SILENT_S = 15.0
 PAGE_OBJECTS = 500
 PAGES_MAX = 200  # of one list: 100 000 objects

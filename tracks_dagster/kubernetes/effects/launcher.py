@@ -49,9 +49,8 @@ from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.ports import Clock, ObjectStore
 from tracks_dagster.track.text.redact import Redact
 
-DRAIN_AGAIN_S = (
-    10.0  # a drain is asked for every second; pods that were being made may have missed it
-)
+# A drain is asked for every second; pods that were being made may have missed it.
+DRAIN_AGAIN_S = 10.0
 GANGS_MAX = 4096  # remembered by this process; the one looked at longest ago is dropped first
 IDLE_S = 600.0  # without a look: then it is watched no more, until the next one
 

@@ -19,9 +19,8 @@ from tracks_dagster.track.errors import StoreError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json
 
-PUT_EVERY_S = (
-    1.0  # one segment a second at the most; the first line after a quiet time goes at once
-)
+# One segment a second at the most; the first line after a quiet time goes at once.
+PUT_EVERY_S = 1.0
 TAILS_EVERY_S = 15.0
 SEGMENT_BYTES_MAX = 4 * 1024 * 1024
 WAITING_BYTES_MAX = 64 * 1024 * 1024  # while the store does not answer; then the oldest lines go

@@ -32,9 +32,8 @@ GROUPS_MAX = 40  # groups that are shown
 _READ_MAX = 1_000_000  # groups that are summed up: as many as there are reasons, teams, weeks
 OPEN = "(open)"  # the reason of an attempt that has not ended
 
-_WEEK = (
-    "(coalesce(closed_us, :as_of_us) / 86400000000 + 3) / 7"  # weeks since Monday, 29 December 1969
-)
+# Weeks since Monday, 29 December 1969.
+_WEEK = "(coalesce(closed_us, :as_of_us) / 86400000000 + 3) / 7"
 KEYS: Mapping[str, str] = {
     "reason": "reason",
     "family": "model_family",

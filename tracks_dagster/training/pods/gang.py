@@ -28,9 +28,8 @@ POLL_S = 0.1
 # For all pods to meet: more than they are given to be scheduled and to start, which is watched from
 # outside and ended there with a better reason.
 MEET_S_MAX = 3600.0
-OTHERS_S_MAX = (
-    120.0  # after an agreed end: the other pods' ranks speak through the first pod's store
-)
+# After an agreed end: the other pods' ranks speak through the first pod's store.
+OTHERS_S_MAX = 120.0
 LAST_S_MAX = 20.0  # of the grace after SIGTERM, for the pod's own last words
 LAST_PART = 0.25  # and no more of it than that
 UNSTARTED_S = 2.0  # after "start no more": what was about to start has its file by then

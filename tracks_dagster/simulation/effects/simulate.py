@@ -1,6 +1,6 @@
 """Replays the ledger's ended attempts under other policies and cadences.
 
-Reads the ledger only and writes nothing. The assumptions are in `simulation.histories`.
+Reads the ledger only and writes nothing. The assumptions are in `simulation.past_runs`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tracks_dagster.simulation.compare import (
     ours,
     retries_name,
 )
-from tracks_dagster.simulation.histories import PastAttempt, PastRun, as_it_was, dead_retries
 from tracks_dagster.simulation.outcome import DONE, sum_outcomes
+from tracks_dagster.simulation.past_runs import PastAttempt, PastRun, as_it_was, dead_retries
 from tracks_dagster.simulation.play import Pacer, simulate
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import InvalidInput

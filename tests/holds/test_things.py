@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from tests.fakes import FakeClock, FakeObjectStore
@@ -10,7 +12,7 @@ from tests.holds.test_source_quarantines import hold
 from tracks_dagster.holds.effects.descent import ancestors, descendants
 from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.things import as_it_was, find_exact
-from tracks_dagster.holds.lineage import parse_thing
+from tracks_dagster.holds.lineage import ThingKind, parse_thing
 from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
@@ -68,15 +70,23 @@ def test_as_of_a_time_before_a_rollback_an_eval_is_of_the_checkpoint_of_then(
     assert thing.eval_number == 2
 
 
-def test_as_of_a_time_before_any_there_is_none(
+def test_just_before_its_record_a_thing_is_not_there_and_rests_on_nothing(
     state: RunState, tracks: Tracks, ledger: Ledger
 ) -> None:
-    before = state.checkpoints[0].at
-    for name in (ALIAS, EVAL, "checkpoint:r-1/a02@40"):
+    recorded = {  # all that it rests on was recorded before
+        ALIAS: state.promotions[0].at,
+        EVAL: state.evals[1].opened_at,
+        "checkpoint:r-1/a02@40": state.checkpoints[2].at,
+        "attempt:r-1/a02": state.attempts[1].opened_at,
+    }
+    for name, at in recorded.items():
         thing = find_exact(tracks, ledger, parse_thing(name))
-        assert as_it_was(thing, before) is None
-        assert "not there yet" in str(ancestors(ledger, thing, as_of=before).missing)
+        before = at - timedelta(microseconds=1)
+        assert thing.kind is ThingKind.ATTEMPT or as_it_was(thing, before) is None
+        found = ancestors(ledger, thing, as_of=before)
+        assert (found.chain, "not there yet" in str(found.missing)) == ((), True), name
         assert descendants(ledger, thing, as_of=before).evals.count == 0
+        assert ancestors(ledger, thing, as_of=at).chain, name
 
 
 def test_as_of_a_time_an_alias_is_marked_by_what_it_named_then(

@@ -31,7 +31,7 @@ from tracks_dagster.checkpoints.effects.verification import quarantine, verify
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.stores.overlay import OverlayStore
-from tracks_dagster.track.bodies import CheckpointDecision, RetentionRule
+from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
@@ -424,11 +424,6 @@ def test_a_tick_collects_every_due_run_and_tells_of_those_that_fail(
     tracks.store.put(f"runs/{RUN_ID}/log/{tracks.run(RUN_ID).head.seq + 1:012d}.json", b"{}")
     failed = collect_due(tracks, ledger, reader, by="tests", until=until)
     assert failed.problems[0].startswith(f"{RUN_ID}: ")
-
-
-def test_the_rule_of_a_run_is_its_own(store: FakeObjectStore, tracks: Tracks) -> None:
-    story = Story(store)
-    assert story.history.state.declared.retention == RetentionRule()
 
 
 def test_where_space_is_needed_what_is_superseded_goes_before_its_grace_is_over(

@@ -28,6 +28,7 @@ BAD_INPUT = {
     "no seconds between saves": ((*RUN, "--checkpoint-every-s", "0"), "more than 0"),
     "a number of steps that is none": ((*RUN, "--checkpoint-every", "often"), "a number, or off"),
     "no checkpoints at all": ((*RUN, "--checkpoint-every", "off"), "checkpoints_may_be_off: true"),
+    "a rule that keeps no checkpoint": ((*RUN, "--keep-last", "0"), "keep_last is 0"),
     "a best metric that nobody reports": (
         (*RUN, "--best-metric", "val_loss"),
         "reports loss, lr, gradient_norm",

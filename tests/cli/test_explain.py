@@ -143,9 +143,7 @@ def test_where_nothing_failed_that_is_said(story: Story, call: Call) -> None:
     [
         ((), "Name a run or an attempt"),
         ((RUN_ID, "--random-failed"), "not both"),
-        (("gpt-stroy",), "did you mean gpt-story?"),
         (("gpt-stroy/a01",), "did you mean gpt-story?"),
-        ((f"{RUN_ID}/a09",), "it has 3, the newest is gpt-story/a03"),
         ((RUN_ID, "--evidence"), "write gpt-story/a01"),
         ((KEY, "--evidence", "--records"), "Choose one"),
         (("--random-failed", "--last", "soon"), "--last"),

@@ -47,27 +47,14 @@ def test_the_retry_after_an_oom_names_what_changed_and_what_was_counted(
     assert third.next.what == "finished"
 
 
-def test_the_text_of_a_failed_attempt_answers_what_a_night_asks(
+def test_the_text_begins_with_the_reason_and_names_what_triggered_a_save(
     story: Story, tracks: Tracks
 ) -> None:
+    """What else stands in it is asked of every incident: tests/incidents/test_smell.py."""
     story.whole()
     text = attempt_text(explain_attempt(tracks, RUN_ID, 2))
-    state = story.history.state
-    for expected in (
-        "gpt-story/a02: gpu_oom",  # why it ended
-        "A device ran out of memory.",
-        "> RuntimeError: gpu_oom as the story wants it",  # what it rests on
-        "retried by tests: Open attempt 3.",  # what was decided
-        "micro_batch=4",  # what it tried
-        state.declared.snapshot.snapshot_id,  # on which data
-        f"manifest {state.checkpoints[1].ref.manifest_sha256}",  # from which checkpoint
-        "step 30: committed (interval)",  # which it made
-        "continuity verified over 3 steps",
-        "10 steps kept, 0 lost",
-        "rank 0 on node-1, cpu (cpu), pid 100",
-        "Nothing: the run went on; `tracks explain gpt-story/a03` shows how.",
-    ):
-        assert expected in text
+    assert text.startswith("gpt-story/a02: gpu_oom")
+    assert "step 30: committed (interval)" in text
 
 
 def test_only_of_a_failure_the_same_elsewhere_is_offered(story: Story, tracks: Tracks) -> None:
@@ -194,7 +181,7 @@ def test_words_of_people_stand_with_the_attempt_they_were_said_in(
 
 def test_an_attempt_that_does_not_exist_is_named(story: Story, tracks: Tracks) -> None:
     story.whole()
-    with pytest.raises(UnknownRun, match="no attempt 4; it has 3"):
+    with pytest.raises(UnknownRun, match="no attempt 4; it has 3, the newest is gpt-story/a03"):
         explain_attempt(tracks, RUN_ID, 4)
 
 

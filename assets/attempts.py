@@ -239,12 +239,12 @@ def _report_commit(context: AssetExecutionContext, report: CheckpointReport) -> 
 
 
 def _check(reason: TerminationReason) -> AssetCheckResult:
-    told = ending_check(reason)
+    check = ending_check(reason)
     return AssetCheckResult(
         check_name=names.ENDED_AS_MEANT,
-        passed=told.passed,
-        severity=AssetCheckSeverity.ERROR if told.is_failure else AssetCheckSeverity.WARN,
-        description=told.words,
+        passed=check.passed,
+        severity=AssetCheckSeverity.ERROR if check.is_failure else AssetCheckSeverity.WARN,
+        description=check.words,
     )
 
 

@@ -222,14 +222,14 @@ def _checks(closed: Iterable[tuple[str, AttemptState]]) -> Iterator[AssetCheckEv
     for run_id, attempt in closed:
         if attempt.reason is None:
             continue
-        told = ending_check(attempt.reason)
+        check = ending_check(attempt.reason)
         yield AssetCheckEvaluation(
             asset_key=AssetKey(names.ATTEMPT_PARTITIONS),
             check_name=names.ENDED_AS_MEANT,
             partition=attempt_key(run_id, attempt.attempt_id),
-            passed=told.passed,
-            severity=AssetCheckSeverity.ERROR if told.is_failure else AssetCheckSeverity.WARN,
-            description=told.words,
+            passed=check.passed,
+            severity=AssetCheckSeverity.ERROR if check.is_failure else AssetCheckSeverity.WARN,
+            description=check.words,
             metadata={},
         )
 

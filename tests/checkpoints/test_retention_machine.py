@@ -113,9 +113,10 @@ def check_all() -> None:
 
 
 def check(world: World) -> None:
-    for checkpoint in world.state.checkpoints:
-        if not checkpoint.deleted:
-            Reader(world.store).verify(checkpoint.ref)
+    kept = [checkpoint.ref for checkpoint in world.state.checkpoints if not checkpoint.deleted]
+    assert kept
+    for ref in kept:
+        Reader(world.store).verify(ref)
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -101,7 +101,7 @@ def test_failures_come_first_and_the_dearest_of_each_kind_before_the_others(
     # Both ran 23 steps and saved at 20: what no checkpoint of an ended attempt holds is lost.
     assert (preempted.device_s, preempted.kept_steps, preempted.lost_steps) == (18000.0, 40, 6)
     assert [each.key for each in told.failures] == ["c-1/a01", "o-1/a01"]
-    assert told.failures[1].said == "CUDA out of memory"
+    assert told.failures[1].message == "CUDA out of memory"
     assert (told.promoted_count, told.unevaluated) == (1, ())
     assert not told.is_bad_news
 

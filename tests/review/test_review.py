@@ -51,7 +51,7 @@ def attempt(key: str) -> EndedAttempt:
         key=key,
         reason="unknown",
         confidence=0.3,
-        said="SIGKILL | and\nmore" + 400 * "x",
+        message="SIGKILL | and\nmore" + 400 * "x",
         device_s=1.0,
         lost_steps=2,
         owner="ann",

@@ -219,7 +219,7 @@ def _judge(
         return Judged(checkpoint=checkpoint, fate=Fate.SUPERSEDE, why=(_why_superseded(state),))
     # A quarantine of newer ones can bring a superseded checkpoint back among the last or the best.
     against = (*wanted, *against_deleting(state, checkpoint))
-    # A later quarantine begins the grace anew: it may still be investigated.
+    # A later quarantine starts the grace again: it may still be investigated.
     let_go_at = checkpoint.quarantined_at or checkpoint.superseded_at or now
     until = let_go_at + timedelta(seconds=state.declared.retention.delete_after_s)
     is_waived = ignores_grace and not checkpoint.quarantined

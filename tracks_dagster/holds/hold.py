@@ -38,7 +38,7 @@ class Hold:
     """One veto: nothing new starts from `what`.
 
     what: `kind:name`, as the functions `key_of_…` make it; called: the same as people name it.
-    why: in the words of whoever decided it; by: empty where no record says who.
+    why: in the words of the person or part that decided it; by: empty where no record says who.
     at: when that was, of a storm its newest end; track, seq: the record; None where there is none.
     until: when it ends by itself; None: never.
     source: what was put in quarantine, as `tracks release` takes it; empty for any other act, and for

@@ -40,12 +40,12 @@ class ReasonCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """One attempt that a person should look at. said: the message that the verdict rests on."""
+    """One attempt that a person should look at. message: what the verdict rests on."""
 
     key: str
     reason: str
     confidence: float
-    said: str
+    message: str
     device_s: float
     lost_steps: int
     owner: str

@@ -159,7 +159,7 @@ def _attempt_row(each: EndedAttempt) -> tuple[str, ...]:
         each.key,
         each.reason,
         f"{each.confidence:.0%}",
-        _cut(each.said) or "–",
+        _cut(each.message) or "–",
         hours(each.device_s),
         f"{each.lost_steps:,}",
         each.owner,

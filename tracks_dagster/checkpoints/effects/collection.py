@@ -63,7 +63,7 @@ def read_what_decides(
     """Read, of any size, the checkpoints that retries wait for, the run that ended first first.
 
     Which those are, `decide` says. Nothing is retried here: the sensor that owns the reason finds the
-    bytes verified or quarantined, and decides anew.
+    bytes verified or quarantined, and decides again.
 
     No further one is begun from `until` on; one that is begun is read to its end. One that cannot be
     read keeps no other waiting; one that this version can never read has its retry refused. Raises

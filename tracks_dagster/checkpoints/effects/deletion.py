@@ -155,7 +155,7 @@ def _chunks(store: ObjectStore, checkpoint: CheckpointState) -> tuple[str, ...]:
 def leftover_keys(store: ObjectStore, state: RunState) -> list[str]:
     """Return keys below the step folders of ended attempts that no committed checkpoint owns.
 
-    An ended attempt commits nothing more, so what stands in `state` is all that it ever committed.
+    An ended attempt commits nothing more, so what is in `state` is all that it ever committed.
     The caller leaves out what a manifest names: a checkpoint may name chunks under the prefix of a
     deleted one.
     """

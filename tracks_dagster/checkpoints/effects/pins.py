@@ -44,7 +44,7 @@ def pin(tracks: Tracks, ref: CheckpointRef, *, holder: str, by: str, why: str) -
 def pin_source(tracks: Tracks, ref: CheckpointRef, run_id: str, *, by: str) -> None:
     """Pin `ref` for the branch `run_id`, before it is declared: what is pinned is not deleted.
 
-    Idempotent. A pin that a killed command left long ago is recorded anew: a pass that is about to
+    Idempotent. A pin that a killed command left long ago is recorded again: a pass that is about to
     release it loses its place in the track. Raises InvalidInput as `pin` does.
     """
     holder = pin_of_branch(run_id)
@@ -119,7 +119,7 @@ def _release(tracks: Tracks, ref: CheckpointRef, holder: str, *, by: str) -> Rec
     draft = _draft(tracks, Kind.CHECKPOINT_UNPINNED, ref, holder, by, why)
 
     def choose(state: RunState | None) -> Draft | None:
-        # Only at what was looked at: the branch's command may just have pinned anew, to declare it.
+        # Only at what was looked at: the branch's command may just have pinned again, to declare it.
         return draft if state is not None and state.head.seq == seen else None
 
     return tracks.decide_run(ref.run_id, choose)

@@ -1,6 +1,6 @@
 """One pass of collection over a run's checkpoints: verify the newest, supersede, delete, tidy up.
 
-The rules are `checkpoints.retention`'s and the same whoever calls: the schedule, or a person with
+The rules are `checkpoints.retention`'s and the same for every caller: the schedule, or a person with
 `tracks checkpoints gc`. Each decision is a record at exactly the state it was made on; a pass that
 crashed anywhere is taken up by the next one.
 """
@@ -95,7 +95,7 @@ class _Pass:
 
     @property
     def state(self) -> RunState:
-        """The run as its track stands now."""
+        """Return the run as its track is now."""
         return self.tracks.run(self.run_id)
 
     def judged(self, now: datetime) -> tuple[Judged, ...]:
@@ -127,7 +127,7 @@ def collect(
 
     until: no further checkpoint is read, decided about or removed from then on, the next pass goes
     on; None: only the counts bound the pass. Raises UnknownRun, StoreUnavailable, TrackBroken, and
-    CheckpointMismatch when the newest commit is of another format; what was decided before stands,
+    CheckpointMismatch when the newest commit is of another format; what was decided before stays,
     the rest is left to the next pass.
     """
     this = _Pass(
@@ -226,7 +226,7 @@ def _delete(this: _Pass, manifests: Manifests) -> tuple[tuple[Deletion, ...], tu
                 now=now,
                 ignores_grace=this.ignores_grace,
             ):
-                break  # somebody committed, pinned or deleted in between: plan anew
+                break  # somebody committed, pinned or deleted in between: plan again
             named.pop(deletion.ref.manifest_sha256, None)
             done.append(deletion)
     return tuple(done), ("more deletions are due than one pass makes; the next one goes on",)

@@ -192,7 +192,7 @@ class Holds:
         return self._flow(state, ())[1]
 
     def of_code(self, code: CodeVersion, environment_sha256: str | None = None) -> BySource:
-        """Return the quarantines that name this code, whoever runs it."""
+        """Return the quarantines that name this code, in any run."""
         self._load()
         return {
             text: _hold(each, through="the code that the run was declared with")

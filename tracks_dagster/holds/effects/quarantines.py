@@ -1,7 +1,7 @@
 """Put a source in quarantine, and release it: one record each.
 
-A snapshot's stands in its dataset's track, where every attempt that is opened looks for it already; all
-others stand in the track of quarantines. What descends from the source is touched by neither.
+A snapshot's is in its dataset's track, which every attempt reads before it opens; all others are in
+the track of quarantines. What descends from the source is touched by neither.
 `consumers` names what used a snapshot.
 """
 

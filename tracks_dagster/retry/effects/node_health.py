@@ -1,7 +1,7 @@
 """Strike the nodes that attempts ended on, quarantine those that stand out, avoid those on hold.
 
-Asked where what follows on an attempt's end is decided: the strike stands before the next attempt is
-opened, and a tick that died in between is repeated. What an attempt struck is told by the pool's track
+Asked where what follows on an attempt's end is decided: the strike is recorded before the next attempt
+opens, and a tick that died in between is repeated. What an attempt struck is in the pool's track
 alone, so asking again costs one read; the time that nodes worked is summed only for a new strike.
 """
 
@@ -87,8 +87,8 @@ class NodeHealth:
         self._quarantine(pool, by)
 
     def none_left(self, state: RunState, decision: Decision) -> Alert | None:
-        """Return what to tell a person of a retry that excludes every node that is known; None where
-        one is left, or that was told in the same words."""
+        """Return the alert for a retry that excludes every known node; None where one is left, or where
+        the same text is recorded already."""
         if not isinstance(decision, Retry) or not decision.compute.excluded_nodes:
             return None
         alert = no_node_left(decision.compute, self._work(pool_of(decision.compute)).seconds.keys())
@@ -167,7 +167,7 @@ class NodeHealth:
 def struck_node(attempt: AttemptState) -> str | None:
     """Return the node that an attempt's end is held against; None where nobody knows.
 
-    The one on which it failed first; of a gang on one node that is told by the placement too.
+    The one on which it failed first; of a gang on one node the placement names it too.
     """
     if attempt.ended is not None and attempt.ended.blamed_node is not None:
         return attempt.ended.blamed_node

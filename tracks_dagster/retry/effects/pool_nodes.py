@@ -63,7 +63,7 @@ def pool_names(ledger: Ledger) -> list[str]:
 def view_pools(
     tracks: Tracks, ledger: Ledger, rule: NodeRule, pools: Sequence[str]
 ) -> tuple[list[PoolLine], list[str]]:
-    """Return how the nodes of each pool stand, and what is wrong with those that cannot be told."""
+    """Return each pool's nodes with their health, and what is wrong with pools that cannot be read."""
     lines: list[PoolLine] = []
     problems: list[str] = []
     for pool in pools:

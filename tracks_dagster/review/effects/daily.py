@@ -135,7 +135,7 @@ def _ended(row: Mapping[str, Json]) -> EndedAttempt:
         key=row["partition_key"],
         reason=row["termination_reason"],
         confidence=row["confidence"] or 0.0,
-        said=row["root_message"] or "",
+        message=row["root_message"] or "",
         device_s=row["gpu_seconds"] or 0.0,
         lost_steps=row["lost_steps"],
         owner=row["owner"],

@@ -38,7 +38,7 @@ LEFT_OUT: Any = None  # default of a field that a file may leave out; read only 
 Loc = tuple[str | int, ...]  # the way to a value: keys, and 0-based places in lists
 
 _INT = re.compile(r"[-+]?\d+")
-_FLOAT = re.compile(r"[-+]?\d*\.\d+")
+_FLOAT = re.compile(r"[-+]?(?:\d*\.\d+(?:[eE][-+]?\d+)?|\d+[eE][-+]?\d+)")
 _DIGITS_MAX = 18  # longer ones are no number that anybody meant
 _WORDS: Mapping[str, Json] = {"": None, "~": None, "null": None, "true": True, "false": False}
 

@@ -1,0 +1,151 @@
+"""A folder's tracks.yaml: what it declares, and every error of it with its line."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tracks_dagster.data.effects.project_file import (
+    find_project,
+    project_of_script,
+    read_project,
+    render_config,
+)
+from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.errors import SettingsError
+
+LEAST = "version: 1\nname: tiny\nentry: train.py\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text("")
+    return tmp_path
+
+
+def write(folder: Path, text: str) -> Path:
+    (folder / "tracks.yaml").write_text(text)
+    return folder
+
+
+def refused(folder: Path, text: str) -> str:
+    with pytest.raises(SettingsError) as error:
+        read_project(write(folder, text))
+    return str(error.value)
+
+
+def test_a_file_declares_entry_keys_roles_and_cadence(folder: Path) -> None:
+    text = """
+config:
+  lr: 3e-4
+  batch_size: {default: 8, low: 1, high: 512, meaning: samples at once}
+  max_iters: 1000
+  betas: [0.9, 0.95]
+keys: {micro_batch: batch_size, steps: max_iters}
+dataset: my-text
+ranks: 2
+checkpoint: {every_steps: 100, every: 10min}
+retention: {keep_last: 2}
+"""
+    project = read_project(write(folder, LEAST + text))
+    assert (project.name, project.entry, project.dataset) == ("tiny", ("train.py",), "my-text")
+    defaults = {name: key.default for name, key in project.keys.items()}
+    assert defaults == {"lr": 3e-4, "batch_size": 8, "max_iters": 1000, "betas": [0.9, 0.95]}
+    assert project.keys["batch_size"].high == 512
+    assert project.roles == {"micro_batch": "batch_size", "steps": "max_iters", "lr": "lr"}
+    assert (project.ranks, project.cadence) == (2, CheckpointCadence(every_steps=100, every_s=600))
+    assert project.retention.keep_last == 2
+
+
+def test_what_is_wrong_with_a_file_is_refused_in_its_own_line(folder: Path) -> None:
+    text = """version: 1
+name: tiny
+entry: trian.py --lr={lrr}
+config:
+  lr: {low: 3}
+  b: {default: 9, high: 3}
+  hang_s: soon
+  nested: {a: 1}
+keys: {micro_batch: batch_size}
+checkpoint: {every: 10}
+python: no/such/python
+retries: 3
+"""
+    said = refused(folder, text).splitlines()[1:]
+    expected = {
+        "line 3: entry: there is no trian.py": "file",
+        "line 3: entry: {lrr}: 'lrr' is no config key; did you mean lr?": "placeholder",
+        "line 5: config.lr: default is missing": "default",
+        "line 6: config.b: b = 9 is out of range": "range",
+        "line 7: config.hang_s: hang_s = 'soon' is no number": "ours",
+        "line 8: config.nested": "nested",
+        "line 9: keys.micro_batch: 'batch_size' is no config key": "role",
+        "line 10: checkpoint.every: 10 has no unit": "unit",
+        "line 11: python: there is no interpreter": "python",
+        "line 12: retries: 'retries' is no key": "unknown",
+    }
+    for start in expected:
+        assert any(line.strip().startswith(start) for line in said), (start, said)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("version: 2\nname: [x]\n", "version 2, and this tracks-dagster reads version 1; update"),
+        ("version: one\n" + LEAST[11:], "'one' is no version"),
+        ("version: 1\nname: tiny\n", "entry is missing: write what a rank starts"),
+        ("version: 1\nentry: train.py\n", "name is missing"),
+        ("name: Tiny Model\nentry: train.py\n", "cannot name a project"),
+        ("name: tiny\nentry: ../train.py\n", "outside the project"),
+        ("name: tiny\nentry: -m pkg.train\n", "there is no module pkg.train"),
+        (LEAST + "config: 3\n", "3 is no config"),
+        (LEAST + "config: config.ini\n", "is no config file; it ends in .json"),
+        (LEAST + "config: absent.yaml\n", "absent.yaml cannot be read"),
+        (LEAST + "config: ../x.json\n", "outside the project"),
+        (LEAST + "ranks: 0\n", "0 is no number of ranks"),
+        (LEAST + "retention: {keep_last: 0}\n", "retention"),
+    ],
+)
+def test_a_file_that_cannot_be_used_says_what_is_valid(folder: Path, text: str, words: str) -> None:
+    (folder / "pkg").mkdir()
+    assert words in refused(folder, text)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "config.json", "config.toml"])
+def test_a_config_file_is_read_flat_and_given_to_the_entry_nested_again(
+    folder: Path, name: str
+) -> None:
+    config = {"model": {"layers": 2, "tied": True}, "lr": 0.1, "words": ["a", 'b"\n']}
+    (folder / name).write_text(
+        render_config(
+            {"model.layers": 2, "model.tied": True} | {key: config[key] for key in ("lr", "words")},
+            name,
+        )
+    )
+    project = read_project(write(folder, f"{LEAST}config: {name}\n"))
+    defaults = {key: each.default for key, each in project.keys.items()}
+    assert defaults == {"model.layers": 2, "model.tied": True, "lr": 0.1, "words": ["a", 'b"\n']}
+    parse = {".yaml": yaml.safe_load, ".json": json.loads, ".toml": tomllib.loads}
+    text = render_config({**defaults, "model.layers": 3}, project.config_name)
+    assert parse[Path(name).suffix](text) == {**config, "model": {"layers": 3, "tied": True}}
+
+
+def test_a_project_is_the_nearest_folder_above(folder: Path) -> None:
+    assert find_project(folder) is None
+    write(folder, LEAST)
+    (folder / "src" / "deep").mkdir(parents=True)
+    assert find_project(folder / "src" / "deep") == folder
+
+
+def test_a_script_alone_is_a_project_of_its_own_name(tmp_path: Path) -> None:
+    project = project_of_script(tmp_path / "Train_My GPT!.py")
+    assert (project.name, project.entry, project.keys) == (
+        "train-my-gpt",
+        ("Train_My GPT!.py",),
+        {},
+    )
+    assert project.is_open

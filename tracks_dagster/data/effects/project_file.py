@@ -1,0 +1,403 @@
+"""A folder's `tracks.yaml`: the project that it trains, every problem of the file with its line.
+
+    version: 1
+    name: tiny-gpt
+    entry: train.py --lr={lr}           # or: -m package.module, ./train.sh {config}
+    config:                             # or a file of the folder: config.yaml, .json or .toml
+      lr: 3e-4
+      batch_size: {default: 8, low: 1, high: 512, meaning: samples of one forward pass}
+      max_iters: 1000
+    keys: {micro_batch: batch_size, steps: max_iters}
+    checkpoint: {every_steps: 100, every: 10min}
+
+A config file may be nested: its keys are joined with dots, `model.layers`, and `{config}` gives the
+entry a file nested as this one is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import Field, PlainValidator, ValidationError
+
+from tracks_dagster.checkpoints.retention import check_rule
+from tracks_dagster.data.project import (
+    OUR_KEYS,
+    ConfigKey,
+    Project,
+    check_value,
+    module_of,
+    parse_entry,
+    script_of,
+    unknown_placeholders,
+)
+from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
+from tracks_dagster.track.effects.settings_file import (
+    LEFT_OUT,
+    FileModel,
+    SettingsFile,
+    open_settings,
+)
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import ROLES, roles_of
+from tracks_dagster.track.text import units
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.units import shown
+
+FILE = "tracks.yaml"
+VERSION = 1  # of the file's form
+NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
+CONFIG_BYTES_MAX = 256 * 1024  # of a config file
+KEYS_MAX = 256  # of a config: it is part of a record
+DEPTH_MAX = 16
+
+# The config files that are read, by suffix; a parser raises ValueError or YAMLError.
+_PARSERS = {
+    ".yaml": yaml.safe_load,
+    ".yml": yaml.safe_load,
+    ".json": json.loads,
+    ".toml": tomllib.loads,
+}
+
+
+def find_project(start: Path) -> Path | None:
+    """Return the folder of the project that `start` lies in: itself or the nearest above; else None."""
+    folder = start.absolute()
+    return next((each for each in (folder, *folder.parents) if (each / FILE).is_file()), None)
+
+
+def read_project(folder: Path) -> Project:
+    """Return the project of `folder`; raises SettingsError with all that is wrong with its file."""
+    file = open_settings(folder / FILE, "The project file")
+    project = parse_project(file, folder)
+    if file.problems or project is None:
+        raise file.error()
+    return project
+
+
+def parse_project(file: SettingsFile, folder: Path) -> Project | None:
+    """Return the project; what is wrong is collected in the file. None where nothing can be read."""
+    if _is_newer(file):
+        return None
+    found = file.read(_ProjectFile)
+    if found is None:
+        return None
+    config_name, keys = _config(found.config, file, folder)
+    project = Project(
+        name=found.name,
+        entry=found.entry,
+        keys=keys,
+        roles=_roles(found.keys, keys, file),
+        config_name=config_name,
+        dataset=found.dataset,
+        ranks=found.ranks,
+        device_class=found.device,
+        cadence=_cadence(found.checkpoint),
+        retention=_retention(found.retention, file),
+        python=_python(found.python, folder, file),
+    )
+    for words in (*_entry_problems(project, folder), *unknown_placeholders(project)):
+        file.refuse(("entry",), words)
+    return project
+
+
+def project_of_script(script: Path) -> Project:
+    """Return the project that one script is without a project file; raises InvalidInput."""
+    name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:26].strip("-")
+    return Project(name=name or "script", entry=(script.name,), is_open=True)
+
+
+def render_config(config: Mapping[str, Json], name: str) -> str:
+    """Return the text of a config file called `name`, in the format of its suffix, nested."""
+    nested = _nested(config)
+    match Path(name).suffix:
+        case ".json":
+            return json.dumps(nested, indent=2) + "\n"
+        case ".toml":
+            return "".join(_toml(nested))
+    return yaml.safe_dump(nested, sort_keys=False)
+
+
+def _is_newer(file: SettingsFile) -> bool:
+    version = file.value.get("version") if isinstance(file.value, Mapping) else None
+    if type(version) is int and version > VERSION:
+        file.refuse(
+            ("version",),
+            f"the file has version {version}, and this tracks-dagster reads version {VERSION}; "
+            "update tracks-dagster.",
+        )
+        return True
+    return False
+
+
+# --- its config -----------------------------------------------------------------------------------
+
+
+def _config(given: Any, file: SettingsFile, folder: Path) -> tuple[str, dict[str, ConfigKey]]:
+    """Return what the config file is called, and the keys; problems are collected."""
+    if given is None:
+        return "config.yaml", {}
+    if isinstance(given, str):
+        try:
+            keys = {name: ConfigKey(default=value) for name, value in _read_file(folder, given)}
+        except ValueError as error:
+            file.refuse(("config",), str(error))
+            keys = {}
+        return Path(given).name, _few(keys, file)
+    keys = {}
+    for name, value in given.items():
+        try:
+            keys[name] = _key(name, value, file)
+        except (ValueError, InvalidInput) as error:
+            file.refuse(("config", name), str(error))
+    return "config.yaml", _few(keys, file)
+
+
+def _few(keys: dict[str, ConfigKey], file: SettingsFile) -> dict[str, ConfigKey]:
+    if len(keys) > KEYS_MAX:
+        file.refuse(("config",), f"it has {len(keys)} keys; at most {KEYS_MAX} fit a record.")
+    return keys
+
+
+def _key(name: str, value: Json, file: SettingsFile) -> ConfigKey:
+    """Return the key that is written as its default, or as a mapping with one."""
+    if not isinstance(value, Mapping):
+        return _fitting(name, ConfigKey(default=check_value(name, value)))
+    try:
+        found = _KeyFile.model_validate(value)
+    except ValidationError as error:
+        for each in error.errors():
+            file.refuse(("config", name, *each["loc"]), each["msg"])
+        return ConfigKey(default=None)
+    key = ConfigKey(default=check_value(name, found.default), **_without_default(found))
+    return _fitting(name, key)
+
+
+def _fitting(name: str, key: ConfigKey) -> ConfigKey:
+    """Return the key if its own default is valid, by its own rules and by ours for a key of ours."""
+    if key.default is not None:
+        key.check(name, key.default)
+        if (ours := OUR_KEYS.get(name)) is not None:
+            return replace(ours, default=ours.check(name, key.default))
+    return key
+
+
+def _without_default(found: _KeyFile) -> dict[str, Any]:
+    return {name: value for name, value in found.given().items() if name != "default"}
+
+
+def _read_file(folder: Path, name: str) -> Iterator[tuple[str, Json]]:
+    """Yield the keys of a config file, nested ones joined with dots; raises ValueError in words."""
+    path = folder / name
+    parse = _PARSERS.get(path.suffix)
+    if parse is None:
+        raise ValueError(f"{name} is no config file; it ends in {', '.join(sorted(_PARSERS))}.")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ValueError(f"{name} lies outside the project; only what is in its folder is stored.")
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read ({error.strerror}).") from error
+    if len(data) > CONFIG_BYTES_MAX:
+        raise ValueError(f"{name} has more than {CONFIG_BYTES_MAX // 1024} KiB; it is no config.")
+    try:
+        found = parse(data.decode("utf-8"))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{name} cannot be read: {error}") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{name} holds {shown(found)} where keys with values belong.")
+    try:
+        yield from list(_flat(found))
+    except InvalidInput as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _flat(
+    found: Mapping[Any, Json], prefix: str = "", depth: int = 1
+) -> Iterator[tuple[str, Json]]:
+    if depth > DEPTH_MAX:
+        raise ValueError(f"{prefix} is nested more than {DEPTH_MAX} deep.")
+    for key, value in found.items():
+        if not isinstance(key, str) or "." in key or not key:
+            raise ValueError(f"the key {key!r} cannot be used; use a word without a dot.")
+        if isinstance(value, Mapping) and value:
+            yield from _flat(value, f"{prefix}{key}.", depth + 1)
+        elif not isinstance(value, Mapping):
+            yield f"{prefix}{key}", check_value(f"{prefix}{key}", value)
+
+
+def _nested(config: Mapping[str, Json]) -> dict[str, Json]:
+    nested: dict[str, Json] = {}
+    for name, value in config.items():
+        *folders, last = name.split(".")
+        place = nested
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = value
+    return nested
+
+
+def _toml(table: Mapping[str, Json], path: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield the lines of a table: its values first, then the tables in it. TOML has no null."""
+    if path:
+        yield f"\n[{'.'.join(map(json.dumps, path))}]\n"
+    for key, value in table.items():
+        if value is not None and not isinstance(value, Mapping):
+            yield f"{json.dumps(key)} = {json.dumps(value)}\n"
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _toml(value, (*path, key))
+
+
+# --- the rest of the file -------------------------------------------------------------------------
+
+
+def _roles(
+    given: Mapping[str, str], keys: Mapping[str, ConfigKey], file: SettingsFile
+) -> dict[str, str]:
+    for role, key in given.items():
+        if key not in keys:
+            file.refuse(("keys", role), unknown("config key", key, list(keys)))
+    return roles_of(given, keys)
+
+
+def _cadence(given: _Checkpoint | None) -> CheckpointCadence | None:
+    return None if given is None else CheckpointCadence(**given.given())
+
+
+def _retention(given: _Retention | None, file: SettingsFile) -> RetentionRule:
+    rule = RetentionRule(**(given.given() if given is not None else {}))
+    try:
+        check_rule(rule)
+    except InvalidInput as error:
+        file.refuse(("retention",), str(error))
+    return rule
+
+
+def _python(given: str | None, folder: Path, file: SettingsFile) -> str | None:
+    """Return the interpreter as a path, where it is written as one: relative to the folder."""
+    if given is None or "/" not in given:
+        return given
+    path = (folder / Path(given).expanduser()).absolute()  # a venv's python is a link: not resolved
+    if not path.is_file():
+        file.refuse(("python",), f"there is no interpreter {path}.")
+    return str(path)
+
+
+def _entry_problems(project: Project, folder: Path) -> Iterator[str]:
+    """Yield why the entry cannot be started: its file is not there."""
+    script, module = script_of(project.entry), module_of(project.entry)
+    if script is not None and not (folder / script).is_file():
+        yield f"there is no {script} in {folder}."
+    if module is not None and _is_missing(folder, module):
+        yield f"there is no module {module} in {folder}."
+
+
+def _is_missing(folder: Path, module: str) -> bool:
+    """Whether the folder has the module's package but not the module; one of elsewhere may be there."""
+    top, *_ = module.split(".")
+    for root in (folder, folder / "src"):
+        path = root.joinpath(*module.split("."))
+        if path.with_suffix(".py").is_file() or (path / "__main__.py").is_file():
+            return False
+    return any((root / top).is_dir() for root in (folder, folder / "src"))
+
+
+def _version(value: object) -> int:
+    if value != VERSION or type(value) is not int:
+        raise ValueError(f"{shown(value)} is no version of a project file; write {VERSION}.")
+    return VERSION
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not NAME.fullmatch(value):
+        raise ValueError(
+            f"{shown(value)} cannot name a project: use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
+        )
+    return value
+
+
+def _entry(value: object) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return parse_entry(value)
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no entry; write for example train.py --lr={{lr}}.")
+    return parse_entry(value)
+
+
+def _ranks(value: object) -> int:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{shown(value)} is no number of ranks; write 1 or more.")
+    return value
+
+
+def _keys_or_file(value: object) -> Any:
+    if not isinstance(value, str | Mapping):
+        raise ValueError(
+            f"{shown(value)} is no config; write keys with their values, or the name of a file."
+        )
+    return value
+
+
+_Count = Annotated[int, PlainValidator(units.count)]
+_Seconds = Annotated[float, PlainValidator(units.duration_s)]
+_Word = Annotated[str, PlainValidator(units.name)]
+_Number = Annotated[float, PlainValidator(lambda value: float(value))]
+_Role = Annotated[str, PlainValidator(units.one_of("role", {role: role for role in ROLES}))]
+
+
+def _positive(value: object) -> int:
+    if units.count(value) < 1:
+        raise ValueError(f"{shown(value)} is no number of steps; write 1 or more.")
+    return units.count(value)
+
+
+class _KeyFile(FileModel):
+    example = "{default: 8, low: 1, high: 512}"
+    default: Any = Field(description="the value where nobody gives another")
+    low: _Number = LEFT_OUT
+    high: _Number = LEFT_OUT
+    choices: tuple[Any, ...] = LEFT_OUT
+    meaning: _Word = LEFT_OUT
+
+
+class _Checkpoint(FileModel):
+    example = "{every_steps: 100, every: 10min}"
+    every_steps: Annotated[int, PlainValidator(_positive)] = LEFT_OUT
+    every_s: _Seconds = LEFT_OUT
+
+
+class _Retention(FileModel):
+    keep_last: _Count = LEFT_OUT
+    keep_best: _Count = LEFT_OUT
+    metric: _Word = LEFT_OUT
+    direction: _Word = LEFT_OUT
+    milestone_every_steps: _Count = LEFT_OUT
+    delete_after_s: _Seconds = LEFT_OUT
+
+
+class _ProjectFile(FileModel):
+    example = "name: my-model and entry: train.py"
+    version: Annotated[int, PlainValidator(_version)] = VERSION
+    name: Annotated[str, PlainValidator(_name)] = Field(
+        description="write what runs are called after, for example name: my-model"
+    )
+    entry: Annotated[tuple[str, ...], PlainValidator(_entry)] = Field(
+        description="write what a rank starts, for example entry: train.py"
+    )
+    config: Annotated[Any, PlainValidator(_keys_or_file)] = None
+    dataset: _Word | None = None
+    ranks: Annotated[int, PlainValidator(_ranks)] = 1
+    device: _Word = "cpu"
+    checkpoint: _Checkpoint | None = None
+    keys: Mapping[_Role, _Word] = {}
+    retention: _Retention | None = None
+    python: _Word | None = None

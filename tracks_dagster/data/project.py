@@ -1,0 +1,275 @@
+"""What a project is: its entry, its config's keys and what they mean. Pure.
+
+`data.effects.project_file` reads one from a folder's `tracks.yaml`. A config is flat: scalars and lists
+of scalars by key; `resolve_config` is the only way to one, so that every config in a track was checked.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
+from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
+from tracks_dagster.retry.remediation import ALLOCATOR
+from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles
+from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
+from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
+
+CONFIG = "config"  # in an entry, `{config}`: the path of a file with the whole config
+ITEMS_MAX = 256  # of a list in a config, which is part of a record
+_PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
+_INTERPRETERS = re.compile(r"python(?:3(?:\.\d+)?)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigKey:
+    """One key of a config. Its values have the default's type; None as default takes any type.
+
+    low, high: both ends are valid. choices: the only valid values, where there are any.
+    """
+
+    default: Json
+    low: float = -math.inf
+    high: float = math.inf
+    choices: tuple[Json, ...] = ()
+    meaning: str = ""
+
+    def check(self, name: str, value: Json) -> Json:
+        """Return the value for a config; raises InvalidInput naming what is valid."""
+        means = f" It means: {self.meaning}." if self.meaning else ""
+        kind, value = type(self.default), check_value(name, value)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if self.default is not None and type(value) is not kind:
+            raise InvalidInput(
+                f"{name} = {value!r} is no {_KINDS[kind]}, as its default {self.default!r} is.{means}"
+            )
+        if self.choices and value not in self.choices:
+            listed = ", ".join(map(str, self.choices))
+            raise InvalidInput(f"{name} = {value!r} is no choice; use one of: {listed}.{means}")
+        if isinstance(value, int | float) and not self.low <= value <= self.high:
+            raise InvalidInput(
+                f"{name} = {value!r} is out of range: {self.low:g} to {self.high:g}.{means}"
+            )
+        return value
+
+
+_KINDS = {bool: "true or false", int: "whole number", float: "number", str: "text", list: "list"}
+
+
+def check_value(name: str, value: Json) -> Json:
+    """Return `value` if a config can hold it; raises InvalidInput."""
+    if isinstance(value, list | tuple) and len(value) <= ITEMS_MAX:
+        return [check_value(name, item) for item in value]
+    is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    if not (is_text or is_number or value is None):
+        raise InvalidInput(
+            f"{name} = {value!r} cannot be in a config; use short text, a number, true, false, null "
+            "or a list of these."
+        )
+    return value
+
+
+# What the product reads from any run's config. A project need not declare them, and no config holds
+# one that nobody gave.
+OUR_KEYS: Mapping[str, ConfigKey] = {
+    "spike_z": ConfigKey(
+        default=SPIKE_Z, low=0.0, high=1e6, meaning="modified z-score of a loss spike; 0: off"
+    ),
+    "divergence_z": ConfigKey(
+        default=DIVERGENCE_Z, low=0.0, high=1e6, meaning="and of a diverging loss; 0: off"
+    ),
+    "divergence_steps": ConfigKey(
+        default=DIVERGENCE_STEPS, low=1, high=1_000_000, meaning="so many in a row end the attempt"
+    ),
+    "hang_s": ConfigKey(
+        default=HANG_S_MIN, low=1.0, high=1e6, meaning="seconds without a step before it is a hang"
+    ),
+    "hang_factor": ConfigKey(
+        default=HANG_FACTOR, low=1.0, high=1e6, meaning="and times the 99th percentile of a step"
+    ),
+    "start_s": ConfigKey(
+        default=START_S_MAX, low=1.0, high=1e6, meaning="seconds to start, to restore, for step 1"
+    ),
+    ALLOCATOR.key: ConfigKey(
+        default="default",
+        choices=("default", ALLOCATOR.value),
+        meaning="how PyTorch's CUDA allocator takes device memory",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What a folder trains. entry: words as its file has them, with placeholders.
+
+    keys: of its config, with their defaults. is_open: it takes other keys too, as a script without a
+    project file does. roles: role → key. config_name: of the file that `{config}` stands for; its
+    suffix is its format. dataset: None where a run reads its data by itself. cadence: None as the run
+    is asked for. python: the interpreter, an absolute path or a name; None for the one of `tracks`.
+    """
+
+    name: str
+    entry: tuple[str, ...]
+    keys: Mapping[str, ConfigKey] = field(default_factory=dict)
+    is_open: bool = False
+    roles: Roles = field(default_factory=dict)
+    config_name: str = "config.yaml"
+    dataset: str | None = None
+    ranks: int = 1
+    device_class: str = "cpu"
+    cadence: CheckpointCadence | None = None
+    retention: RetentionRule = field(default_factory=RetentionRule)
+    python: str | None = None
+
+
+def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:
+    """Return the whole config: the project's defaults, what was given, and what follows from both.
+
+    Raises InvalidInput for an unknown key, a value of another type or out of range, and for a global
+    batch that the ranks and the micro-batch do not divide.
+    """
+    total, micro = project.roles.get(GLOBAL_BATCH), project.roles.get(MICRO_BATCH)
+    follows = project.roles.get(ACCUMULATION, ACCUMULATION)
+    if total is not None and micro is not None and follows in given:
+        raise InvalidInput(
+            f"{follows} follows from {total}, {micro} and the ranks: change {micro}."
+        )
+    config: dict[str, Json] = {name: key.default for name, key in project.keys.items()}
+    for name, value in given.items():
+        config[name] = _checked(project, name, value)
+    if total is None or micro is None:
+        return config
+    config[micro] = _micro_batch(config, total, micro, ranks=ranks, is_given=micro in given)
+    config[follows] = config[total] // ranks // config[micro]
+    return config
+
+
+def _checked(project: Project, name: str, value: Json) -> Json:
+    key = project.keys.get(name) or OUR_KEYS.get(name)
+    if key is not None:
+        return key.check(name, value)
+    if name == SKIP_WINDOWS:
+        return check_windows(value)
+    if not project.is_open:
+        words = unknown("config key", name, [*project.keys, *OUR_KEYS, SKIP_WINDOWS])
+        raise InvalidInput(f"{project.name}: {words}")
+    return check_value(name, value)
+
+
+def _micro_batch(
+    config: Mapping[str, Json], total_key: str, micro_key: str, *, ranks: int, is_given: bool
+) -> int:
+    """Return a micro-batch that divides a rank's share of the global batch.
+
+    24 samples a step on 2 ranks in micro-batches of 4: accumulation 3. A default micro-batch (never
+    one that was given) shrinks to the largest that fits.
+    """
+    total, micro = _size(config, total_key), _size(config, micro_key)
+    if total % ranks:
+        raise InvalidInput(
+            f"A global batch ({total_key}) of {total} cannot be divided among {ranks} ranks; use a "
+            f"multiple of {ranks}."
+        )
+    share = total // ranks
+    if not is_given:
+        micro = max(size for size in range(1, min(micro, share) + 1) if not share % size)
+    if share % micro:
+        raise InvalidInput(
+            f"A rank's share of {share} samples cannot be divided into micro-batches ({micro_key}) of "
+            f"{micro}; use a divisor of {share}."
+        )
+    return micro
+
+
+def _size(config: Mapping[str, Json], key: str) -> int:
+    value = config.get(key)
+    if type(value) is not int or value < 1:
+        raise InvalidInput(f"{key} = {value!r} is no number of samples; use 1 or more.")
+    return value
+
+
+def parse_entry(given: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the words of an entry: a script, `-m package.module`, or a command, with arguments.
+
+    A `python` in front of the first two is left out: which interpreter runs them, `python:` says.
+    Raises ValueError in words.
+    """
+    try:
+        words = tuple(shlex.split(given) if isinstance(given, str) else given)
+    except ValueError as error:
+        raise ValueError(f"{given!r} is no command line: {error}.") from error
+    if len(words) > 1 and _INTERPRETERS.fullmatch(words[0]) and _is_python(words[1:]):
+        words = words[1:]
+    if not words or not words[0] or (words[0] == "-m" and len(words) < 2):
+        raise ValueError(
+            "an entry is missing; write for example train.py, -m package.module or ./train.sh."
+        )
+    path = script_of(words)
+    if path is not None and (path.is_absolute() or ".." in path.parts):
+        raise ValueError(f"{path} lies outside the project; only what is in its folder is stored.")
+    return words
+
+
+def script_of(entry: Sequence[str]) -> PurePosixPath | None:
+    """Return the file of the project that an entry starts, None for a module or a program."""
+    first = PurePosixPath(entry[0])
+    is_own = first.suffix == ".py" or entry[0].startswith("./") or ".." in first.parts
+    return first if is_own else None
+
+
+def module_of(entry: Sequence[str]) -> str | None:
+    """Return the module that an entry starts with `-m`, None for anything else."""
+    return entry[1] if entry[0] == "-m" else None
+
+
+def _is_python(words: Sequence[str]) -> bool:
+    return words[0] == "-m" or words[0].endswith(".py")
+
+
+def unknown_placeholders(project: Project) -> Iterator[str]:
+    """Yield what is wrong with each placeholder of the entry that no key of the config has."""
+    for word in project.entry:
+        for match in _PLACEHOLDER.finditer(word):
+            key = match[1]
+            if key is None or key == CONFIG or key in project.keys or project.is_open:
+                continue
+            yield (
+                f"{{{key}}}: {unknown('config key', key, [CONFIG, *project.keys])} "
+                f"Write {{{{{key}}}}} for the braces themselves."
+            )
+
+
+def fill_entry(
+    entry: Sequence[str], config: Mapping[str, Json], *, config_path: str
+) -> tuple[str, ...]:
+    """Return the words of a command line: each `{key}` is the key's value, as Python writes it.
+
+    `("train.py", "--lr={lr}")` with lr 0.1 is `("train.py", "--lr=0.1")`; `{{` is one brace. Raises
+    InvalidInput for a key that the config lacks.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        key = match[1]
+        if key is None:
+            return match[0][0]
+        if key == CONFIG:
+            return config_path
+        if key not in config:
+            raise InvalidInput(
+                f"The entry names {{{key}}}, and the config has no such key; it has: "
+                f"{', '.join(sorted(config)) or 'none'}."
+            )
+        return str(config[key])
+
+    return tuple(_PLACEHOLDER.sub(value, word) for word in entry)

@@ -1,0 +1,49 @@
+"""Which keys of a config mean what: roles, as retries, drills and pages need them. Pure.
+
+A project names its keys as it likes; its file says which of them is the micro-batch and which the
+learning rate. A run of an older version recorded no roles: there a role's key has the role's own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tracks_dagster.track.records import Json
+
+STEPS = "steps"  # optimizer steps of the whole run
+SEED = "seed"
+MICRO_BATCH = "micro_batch"  # samples of one forward pass of one rank
+ACCUMULATION = "accumulation"  # forward passes of one step
+GLOBAL_BATCH = "global_batch"  # samples of one step, over all ranks
+LR = "lr"
+LOADER_WORKERS = "loader_workers"
+ACTIVATION_CHECKPOINTING = "activation_checkpointing"
+ROLES = (
+    STEPS,
+    SEED,
+    MICRO_BATCH,
+    ACCUMULATION,
+    GLOBAL_BATCH,
+    LR,
+    LOADER_WORKERS,
+    ACTIVATION_CHECKPOINTING,
+)
+LEARNING_RATES = (LR, "learning_rate")  # what a key of that role is called where nobody says so
+
+Roles = Mapping[str, str]  # role → the config's key
+
+
+def roles_of(given: Roles, keys: Mapping[str, object]) -> dict[str, str]:
+    """Return the roles that a config with `keys` has: those given, else keys of the role's own name.
+
+    `roles_of({"steps": "max_iters"}, {"max_iters": 9, "learning_rate": 0.1})` is
+    `{"steps": "max_iters", "lr": "learning_rate"}`.
+    """
+    found = {role: role for role in ROLES if role in keys}
+    rate = next((key for key in LEARNING_RATES if key in keys), None)
+    return {**found, **({} if rate is None else {LR: rate}), **given}
+
+
+def value_of(config: Mapping[str, Json], roles: Roles, role: str) -> Json:
+    """Return the config's value in that role; None where it has none."""
+    return config.get(roles_of(roles, config).get(role, role))

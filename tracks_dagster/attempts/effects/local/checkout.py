@@ -64,7 +64,7 @@ def read_code_diff(folder: Path, clean: Redact) -> bytes | None:
         if index is None:
             return None
         left_out = list(_add_new(folder, index))
-        diff = _git(folder, index, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
+        diff = git(folder, index, "diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD")
     if not diff and not left_out:
         return None
     kept: list[bytes] = []
@@ -97,8 +97,8 @@ def _objection(part: bytes, room_bytes: int, clean: Redact) -> str | None:
 
 def _own_index(folder: Path, scratch: Path) -> Path | None:
     """Return a copy of the checkout's index: to name new files in it changes nobody's."""
-    found = _git(folder, None, "rev-parse", "--path-format=absolute", "--git-path", "index")
-    if found is None or _git(folder, None, "rev-parse", "--verify", "HEAD") is None:
+    found = git(folder, None, "rev-parse", "--path-format=absolute", "--git-path", "index")
+    if found is None or git(folder, None, "rev-parse", "--verify", "HEAD") is None:
         return None
     try:
         return Path(shutil.copy(Path(os.fsdecode(found.strip())), scratch / "index"))
@@ -108,7 +108,7 @@ def _own_index(folder: Path, scratch: Path) -> Path | None:
 
 def _add_new(folder: Path, index: Path) -> Iterator[str]:
     """Name in the index what git does not know and does not ignore; yield what is too large."""
-    listed = _git(folder, index, "ls-files", "-z", "--others", "--exclude-standard") or b""
+    listed = git(folder, index, "ls-files", "-z", "--others", "--exclude-standard") or b""
     small: list[str] = []
     for name in map(os.fsdecode, filter(None, listed.split(b"\0"))):
         try:
@@ -122,10 +122,10 @@ def _add_new(folder: Path, index: Path) -> Iterator[str]:
     names = b"\0".join(map(os.fsencode, small))
     if small:
         add = ("add", "--intent-to-add", "--pathspec-from-file=-", "--pathspec-file-nul")
-        _git(folder, index, "--literal-pathspecs", *add, given=names)
+        git(folder, index, "--literal-pathspecs", *add, given=names)
 
 
-def _git(
+def git(
     folder: Path, index: Path | None, *arguments: str, given: bytes | None = None
 ) -> bytes | None:
     """Return what git prints, or None when it fails or does not answer in time."""
@@ -146,5 +146,5 @@ def _git(
 
 def _git_text(folder: Path, *arguments: str) -> str | None:
     """Return what git prints as text; None as of `_git`."""
-    printed = _git(folder, None, *arguments)
+    printed = git(folder, None, *arguments)
     return None if printed is None else printed.decode("utf-8", "replace").strip()

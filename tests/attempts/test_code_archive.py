@@ -1,0 +1,142 @@
+"""What of a folder is stored with a run, and that it is laid out again as it was."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.attempts.effects.local import code_archive
+from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.training.code import CodeUnusable, lay_out
+
+
+def write(folder: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = folder / name.replace("__", "/").replace("_DOT_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> None:
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.org")
+    subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = write(tmp_path / "mine", train_DOT_py="import model\n", pkg__model_DOT_py="a = 1\n")
+    write(made, _DOT_env="KEY=secret", venv__x_DOT_py="", pkg____pycache____m_DOT_pyc="")
+    (made / "pkg" / "__pycache__").mkdir(exist_ok=True)
+    (made / "pkg" / "__pycache__" / "m.pyc").write_text("")
+    return made
+
+
+def test_without_git_all_files_are_stored_but_the_usual_ignores(folder: Path) -> None:
+    assert pack_folder(folder).names == ("pkg/model.py", "train.py")
+
+
+def test_with_git_what_it_ignores_is_left_out_and_what_it_tracks_is_stored(folder: Path) -> None:
+    write(folder, _DOT_gitignore="*.bin\n", data_DOT_bin="x", new_DOT_py="", wandb__kept_DOT_py="")
+    git(folder, "init", "-q")
+    git(folder, "add", "train.py", "wandb/kept.py", "pkg")
+    git(folder, "commit", "-qm", "first")
+    names = set(pack_folder(folder).names)
+    assert {"train.py", "new.py", "pkg/model.py", "wandb/kept.py", ".gitignore"} <= names
+    assert not {".env", "data.bin", "venv/x.py"} & names
+    (folder / "train.py").unlink()  # tracked, and gone from the disk
+    assert "train.py" not in pack_folder(folder).names
+
+
+def test_of_a_folder_in_a_repository_only_the_folder_is_stored(folder: Path) -> None:
+    git(folder.parent, "init", "-q")
+    write(folder.parent, other_DOT_py="")
+    assert pack_folder(folder).names == ("pkg/model.py", "train.py")
+
+
+def test_the_same_files_are_the_same_bytes_whoever_wrote_them_when(
+    folder: Path, tmp_path: Path
+) -> None:
+    first = pack_folder(folder)
+    os.utime(folder / "train.py", (1, 1))
+    (folder / "train.py").chmod(0o600)
+    assert pack_folder(folder).sha256 == first.sha256
+    (folder / "train.py").chmod(0o755)
+    assert pack_folder(folder).sha256 != first.sha256
+
+
+def test_what_is_stored_is_laid_out_read_only_with_its_links_and_modes(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "link.py").symlink_to(folder / "pkg" / "model.py")  # absolute, and inside
+    (folder / "linked").symlink_to("pkg")
+    (folder / "run.sh").write_text("#!/bin/sh\n")
+    (folder / "run.sh").chmod(0o755)
+    code = tmp_path / "work" / "code"
+    lay_out(pack_folder(folder).data, code)
+    assert (code / "link.py").read_text() == (code / "linked" / "model.py").read_text() == "a = 1\n"
+    assert (code / "link.py").resolve().is_relative_to(code)
+    assert (code / "run.sh").stat().st_mode & 0o777 == 0o555
+    assert (code / "train.py").stat().st_mode & 0o777 == 0o444
+    lay_out(b"no archive", code)  # it is there: a second start changes nothing
+    assert [path.name for path in code.parent.iterdir()] == ["code"]
+
+
+def test_a_script_alone_is_stored_alone(folder: Path) -> None:
+    assert pack_script(folder / "train.py").names == ("train.py",)
+    with pytest.raises(InvalidInput, match=r"absent\.py cannot be read .* No such file"):
+        pack_script(folder / "absent.py")
+
+
+def test_what_cannot_be_stored_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidInput, match=r"config\.yaml is not stored with the run: git ignores"):
+        pack_folder(folder, needed=("train.py", "config.yaml"))
+    monkeypatch.setattr(code_archive, "CODE_BYTES_MAX", 15)
+    with pytest.raises(
+        InvalidInput, match=r"19 bytes to store; at most 15 .*train\.py \(13 bytes\)"
+    ):
+        pack_folder(folder)
+    monkeypatch.setattr(code_archive, "FILES_MAX", 1)
+    with pytest.raises(InvalidInput, match="2 files to store; at most 1"):
+        pack_folder(folder)
+
+
+def test_a_link_out_of_the_folder_and_what_is_no_file_are_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "out").symlink_to(tmp_path)
+    with pytest.raises(InvalidInput, match="out leads out of the project"):
+        pack_folder(folder)
+    (folder / "out").unlink()
+    os.mkfifo(folder / "pipe")
+    with pytest.raises(InvalidInput, match="pipe is no file, folder or link"):
+        pack_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "link"), [("../x", None), ("/x", None), ("a", "../b"), ("a/b", "/etc"), ("d", "")]
+)
+def test_an_archive_of_somebody_else_writes_nothing_outside(
+    tmp_path: Path, name: str, link: str | None
+) -> None:
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w") as tar:
+        member = tarfile.TarInfo(name)
+        if link is not None:
+            member.type, member.linkname = (
+                (tarfile.SYMTYPE, link) if link else (tarfile.DIRTYPE, "")
+            )
+        tar.addfile(member)
+    with pytest.raises(CodeUnusable, match="stored code has "):
+        lay_out(written.getvalue(), tmp_path / "w" / "code")
+    assert not (tmp_path / "w" / "code").exists()
+    with pytest.raises(CodeUnusable, match="cannot be unpacked"):
+        lay_out(b"no archive", tmp_path / "w" / "code")

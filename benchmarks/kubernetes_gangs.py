@@ -23,7 +23,7 @@ from tests.histories import History
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.kube_double import KubeDouble
 from tracks_dagster.attempts.pod_files import PodBeat, beat_key, encode_beat
-from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec, RankCommand
 from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.kubernetes.job_names import job_name
@@ -112,7 +112,7 @@ class World:
                     opened_seq=1,
                     compute=compute,
                     store_url=self.store.url,
-                    trainer="family",
+                    command=RankCommand(words=("train.py",)),
                 )
             )
         for gang in gangs:

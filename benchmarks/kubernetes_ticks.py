@@ -29,7 +29,7 @@ from tests.kubernetes.double.kube_double import kube_double
 from tracks_dagster.attempts.effects.heartbeat import write_heartbeat
 from tracks_dagster.attempts.effects.watch import close_lost, survey
 from tracks_dagster.attempts.launch import plan_launches
-from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec, RankCommand
 from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.cluster_upkeep import sweep
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
@@ -260,7 +260,7 @@ def _open(plane: Plane, run_id: str, own: int) -> None:
             opened_seq=1,
             compute=COMPUTE,
             store_url=plane.store.url,
-            trainer="family",
+            command=RankCommand(words=("train.py",)),
         )
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec, RankCommand
 from tracks_dagster.kubernetes.manifests import gang_objects
 from tracks_dagster.kubernetes.settings import ClusterSettings, DeviceClass
 from tracks_dagster.track.bodies import ComputeRequest
@@ -22,7 +22,7 @@ def cluster(**changes: Any) -> ClusterSettings:
 
 def gang(run_id: str = "gpt-7", attempt_id: int = 2, **changes: Any) -> GangSpec:
     """Return a gang of two ranks; `changes` are of its request, or of itself where it has them."""
-    own = {"trainer", "script", "environment", "store_url", "opened_seq"} & set(changes)
+    own = {"command", "code_key", "environment", "store_url", "opened_seq"} & set(changes)
     request = {name: value for name, value in changes.items() if name not in own}
     fields: dict[str, Any] = {
         "run_id": run_id,
@@ -30,7 +30,7 @@ def gang(run_id: str = "gpt-7", attempt_id: int = 2, **changes: Any) -> GangSpec
         "opened_seq": 5,
         "compute": ComputeRequest(**{"launcher": "kubernetes", "ranks": 2} | request),
         "store_url": "s3://bucket/tracks",
-        "trainer": "family",
+        "command": RankCommand(words=("train.py",)),
     }
     return GangSpec(**fields | {name: changes[name] for name in own})
 

@@ -147,8 +147,8 @@ def test_a_corrected_script_is_stored_run_and_kept_by_later_retries(
     assert store.get(key) == b"print('the second')\n"
     assert changed(attempt) == {"trainer": ("runs/r-1/trainer/first.py", key)}
     state = tracks.run("r-1")
-    assert gang_spec(tracks, state, state.attempts[0]).script == SCRIPT.decode()
-    assert gang_spec(tracks, state, attempt).script == "print('the second')\n"
+    assert gang_spec(tracks, state, state.attempts[0]).code == SCRIPT
+    assert gang_spec(tracks, state, attempt).code == b"print('the second')\n"
     scripted.open(cause="manual_retry", trainer=key).place().restore().commit(10)
     scripted.end("preempted", last_step=12)
     decision = decide(scripted.state, DEFAULT_POLICY, scripted.at + timedelta(hours=1))

@@ -24,6 +24,10 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
+def laid(data: bytes, folder: Path, **files: str) -> None:
+    lay_out(folder, code=data, key="runs/r-1/trainer/0a.tar", files=files)
+
+
 def git(folder: Path, *arguments: str) -> None:
     identity = ("-c", "user.name=T", "-c", "user.email=t@example.org")
     subprocess.run(["git", "-C", folder, *identity, *arguments], check=True, capture_output=True)
@@ -79,12 +83,12 @@ def test_what_is_stored_is_laid_out_read_only_with_its_links_and_modes(
     (folder / "run.sh").write_text("#!/bin/sh\n")
     (folder / "run.sh").chmod(0o755)
     code = tmp_path / "work" / "code"
-    lay_out(pack_folder(folder).data, code)
+    laid(pack_folder(folder).data, code)
     assert (code / "link.py").read_text() == (code / "linked" / "model.py").read_text() == "a = 1\n"
     assert (code / "link.py").resolve().is_relative_to(code)
     assert (code / "run.sh").stat().st_mode & 0o777 == 0o555
     assert (code / "train.py").stat().st_mode & 0o777 == 0o444
-    lay_out(b"no archive", code)  # it is there: a second start changes nothing
+    laid(b"no archive", code)  # it is there: a second start changes nothing
     assert [path.name for path in code.parent.iterdir()] == ["code"]
 
 
@@ -136,7 +140,7 @@ def test_an_archive_of_somebody_else_writes_nothing_outside(
             )
         tar.addfile(member)
     with pytest.raises(CodeUnusable, match="stored code has "):
-        lay_out(written.getvalue(), tmp_path / "w" / "code")
+        laid(written.getvalue(), tmp_path / "w" / "code")
     assert not (tmp_path / "w" / "code").exists()
     with pytest.raises(CodeUnusable, match="cannot be unpacked"):
-        lay_out(b"no archive", tmp_path / "w" / "code")
+        laid(b"no archive", tmp_path / "w" / "code")

@@ -121,7 +121,6 @@ def test_a_gang_that_cannot_be_started_is_refused_with_nothing_written(
     [spec] = seen
     assert (spec.run_id, spec.attempt_id, spec.compute) == ("r-1", 1, REQUEST.compute)
     assert spec.store_url == store.url
-    assert spec.trainer.startswith("runs/r-1/trainer/")
 
 
 def test_a_run_that_exists_is_taken_up_whatever_the_cluster_says_now(

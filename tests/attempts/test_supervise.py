@@ -113,7 +113,7 @@ def test_an_attempt_is_claimed_started_watched_and_closed(
     kinds = [record.kind for record in tracks.records("runs/r-1")]
     assert kinds[-2:] == [Kind.ATTEMPT_SUPERVISED, Kind.ATTEMPT_ENDED]
     (spec,) = gangs.specs
-    assert (spec.ranks, spec.opened_seq, spec.trainer) == (2, 1, "family")
+    assert (spec.ranks, spec.opened_seq, spec.code_key) == (2, 1, None)
 
 
 def test_a_gang_that_lives_is_adopted_and_no_second_one_is_started(
@@ -325,7 +325,7 @@ def test_a_script_of_ones_own_reaches_the_gang(
     History("r-1").declare(trainer="runs/r-1/trainer/0a.py").open().write_to(store)
     store.put("runs/r-1/trainer/0a.py", b"print('mine')")
     supervisor(tracks, gangs, Days(clock, ends(gangs))).supervise("r-1", 1)
-    assert gangs.specs[0].script == "print('mine')"
+    assert gangs.specs[0].code == b"print('mine')"
 
 
 def request_stop(tracks: Tracks) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.data.effects.project_file import (
     find_project,
     project_of_script,
     read_project,
-    render_config,
 )
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import SettingsError
@@ -130,7 +130,8 @@ def test_a_config_file_is_read_flat_and_given_to_the_entry_nested_again(
     defaults = {key: each.default for key, each in project.keys.items()}
     assert defaults == {"model.layers": 2, "model.tied": True, "lr": 0.1, "words": ["a", 'b"\n']}
     parse = {".yaml": yaml.safe_load, ".json": json.loads, ".toml": tomllib.loads}
-    text = render_config({**defaults, "model.layers": 3}, project.config_name)
+    assert project.config_name == name
+    text = render_config({**defaults, "model.layers": 3}, name)
     assert parse[Path(name).suffix](text) == {**config, "model": {"layers": 3, "tied": True}}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import kubernetes_validate
@@ -105,7 +106,7 @@ FORMS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
     "a topology": ({"topology_key": "rack"}, {}),
     "a template": ({}, {"pod_template": RICH_TEMPLATE}),
     "ten thousand pods": ({"ranks": 80_000, "ranks_per_node": 8, "device_class": "h200"}, {}),
-    "a script": ({"trainer": "runs/gpt-7/trainer/ab.py", "script": "print()"}, {}),
+    "stored code": ({"code_key": "runs/gpt-7/trainer/ab.tar"}, {}),
     "everything": (EVERYTHING, {**RICH_SETTINGS, "pod_template": RICH_TEMPLATE}),
     "a JobSet": ({}, {"job_kind": "JobSet"}),
     "everything in a JobSet": (
@@ -259,7 +260,7 @@ def test_a_pod_is_told_everything_about_its_attempt() -> None:
         "TRACKS_OPENED_SEQ": "5",
         "TRACKS_WORK": "/var/tracks",
         "TRACKS_IMAGE": "registry.example/tracks:1",
-        "TRACKS_TRAINER": "family",
+        "TRACKS_COMMAND": '{"words": ["train.py"], "python": null, "files": {}}',
         "TRACKS_NODES": "2",
         "TRACKS_RANKS_PER_NODE": "8",
         "TRACKS_MASTER_ADDR": f"{NAME}-0.{NAME}",
@@ -271,16 +272,16 @@ def test_a_pod_is_told_everything_about_its_attempt() -> None:
 
 @pytest.mark.parametrize("kind", ["Job", "JobSet"])
 def test_a_pod_understands_what_its_manifest_tells_it(kind: str) -> None:
-    spec = gang(ranks=16, ranks_per_node=8, trainer="runs/gpt-7/trainer/ab.py", script="print()")
+    spec = gang(ranks=16, ranks_per_node=8, code_key="runs/gpt-7/trainer/ab.tar")
     told = variables(spec, cluster(job_kind=kind)) | {"JOB_COMPLETION_INDEX": "1"}
     pod = read_pod_environment(told)
     assert (pod.run_id, pod.attempt_id, pod.index, pod.pods, pod.ranks) == ("gpt-7", 2, 1, 2, 8)
     assert list(pod.all_ranks) == list(range(8, 16))
-    assert pod.trainer_key == "runs/gpt-7/trainer/ab.py"
+    assert (pod.command, pod.code_key) == (spec.command, "runs/gpt-7/trainer/ab.tar")
     assert pod.master_addr == f"{pod_host(NAME, 0, kind)}.{NAME}"
     assert (pod.master_port, pod.grace_s, str(pod.work)) == (29500, 120.0, "/var/tracks")
-    with_family = variables(gang(), cluster()) | {"JOB_COMPLETION_INDEX": "0"}
-    assert read_pod_environment(with_family).trainer_key is None
+    without_code = variables(gang(), cluster()) | {"JOB_COMPLETION_INDEX": "0"}
+    assert read_pod_environment(without_code).code_key is None
 
 
 def test_the_container_runs_the_ranks_parent_and_listens_where_they_meet() -> None:
@@ -294,12 +295,11 @@ def test_the_container_runs_the_ranks_parent_and_listens_where_they_meet() -> No
     assert trainer["env"][0]["name"] == "JOB_COMPLETION_INDEX"  # others may name it
 
 
-def test_a_script_stays_in_the_store_and_its_key_is_told() -> None:
-    spec = gang(trainer="runs/gpt-7/trainer/ab.py", script="print('a very long script')")
+def test_code_stays_in_the_store_and_its_key_is_told() -> None:
+    spec = replace(gang(code_key="runs/gpt-7/trainer/ab.tar"), code=b"a very long archive")
     told = variables(spec, cluster())
-    assert told["TRACKS_TRAINER"] == "script"
-    assert told["TRACKS_TRAINER_KEY"] == "runs/gpt-7/trainer/ab.py"
-    assert b"a very long script" not in canonical_json(gang_objects(spec, cluster()))
+    assert told["TRACKS_CODE_KEY"] == "runs/gpt-7/trainer/ab.tar"
+    assert b"a very long archive" not in canonical_json(gang_objects(spec, cluster()))
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,14 @@ from tracks_dagster.attempts.effects.local.processes import (
     write_json,
     write_process,
 )
-from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangReport, GangSpec, RankCommand
 from tracks_dagster.reasons.evidence import LOG_TAIL_BYTES_MAX
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.training import gang_parent
+from tracks_dagster.training.code import CODE, lay_out
 
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine
 
@@ -218,7 +219,7 @@ if os.environ["RANK"] == "1":
 time.sleep(600)
 """
     monkeypatch.setattr(gang_parent, "SURVIVORS_S_MAX", 0.1)
-    (tmp_path / "trainer.py").write_text(script)
+    laid_out(tmp_path, script)
     gang = gang_parent.Gang(tmp_path, spec(script, ranks=2))
     gang.start()
     gang.watch()
@@ -311,7 +312,7 @@ def test_ranks_that_end_while_they_are_asked_to_drain_are_no_error(
 
 @pytest.mark.usefixtures("sigterm_ends")
 def test_a_parent_told_to_end_before_its_ranks_began_lets_none_train_on(tmp_path: Path) -> None:
-    (tmp_path / "trainer.py").write_text(SAVES_ON_SIGTERM)
+    laid_out(tmp_path, SAVES_ON_SIGTERM)
     gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=2))
     gang.drain(grace_s=WAIT_S_MAX)
     gang.start()
@@ -325,7 +326,7 @@ def test_a_start_that_takes_longer_than_the_grace_leaves_the_ranks_all_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to end before they began, they hear of it only then."""
-    (tmp_path / "trainer.py").write_text(SAVES_ON_SIGTERM)
+    laid_out(tmp_path, SAVES_ON_SIGTERM)
     gang = gang_parent.Gang(tmp_path, spec(SAVES_ON_SIGTERM, ranks=1))
     gang.drain(grace_s=WAIT_S_MAX)
     gang._kill_at = 0.0  # as after a start that took longer
@@ -345,7 +346,7 @@ time.sleep(0 if os.environ["RANK"] == "1" else 1.0)
 raise SystemExit({code})
 """
     monkeypatch.setattr(gang_parent, "SURVIVORS_S_MAX", 0.1)
-    (tmp_path / "trainer.py").write_text(script)
+    laid_out(tmp_path, script)
     gang = gang_parent.Gang(tmp_path, spec(script, ranks=2))
     gang.start()
     gang.watch()
@@ -381,7 +382,7 @@ def test_ends_that_a_full_disk_did_not_take_are_written_down_later(
         write_json(path, value)
 
     monkeypatch.setattr(gang_parent, "write_json", write)
-    (tmp_path / "trainer.py").write_text("raise SystemExit(7)")
+    laid_out(tmp_path, "raise SystemExit(7)")
     gang = gang_parent.Gang(tmp_path, spec("", ranks=2))
     gang.start()
     gang.watch()
@@ -390,16 +391,16 @@ def test_ends_that_a_full_disk_did_not_take_are_written_down_later(
     assert [rank["exit_code"] for rank in written["ranks"]] == [7, 7]
 
 
-def test_a_second_supervisor_does_not_cut_the_script_that_a_rank_is_reading(
+def test_a_second_supervisor_does_not_cut_the_code_that_a_gang_is_reading(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
-    script = tmp_path / "r" / "a01" / "trainer.py"
-    script.parent.mkdir(parents=True)
-    script.write_text("print('ran')")
-    with script.open() as reading:  # holds the inode, so that its number is not given again
+    stored = tmp_path / "r" / "a01" / "stored-code"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("print('ran')")
+    with stored.open() as reading:  # holds the inode, so that its number is not given again
         launcher.start(spec("print('ran')"))
         until(launcher, gone)
-        assert script.stat().st_ino != os.fstat(reading.fileno()).st_ino
+        assert stored.stat().st_ino != os.fstat(reading.fileno()).st_ino
 
 
 def test_nothing_is_known_of_a_gang_that_was_never_started(launcher: LocalLauncher) -> None:
@@ -459,6 +460,11 @@ if os.environ["RANK"] == "0":
     return SAVES_ON_SIGTERM.replace("time.sleep(600)", "") + request + "\ntime.sleep(600)\n"
 
 
+def laid_out(work: Path, script: str) -> None:
+    """Lay a script out where the ranks of a gang in `work` find it."""
+    lay_out(work / CODE, code=script.encode(), key="0a.py", files={})
+
+
 def spec(script: str, *, ranks: int = 1) -> GangSpec:
     return GangSpec(
         run_id="r",
@@ -466,8 +472,9 @@ def spec(script: str, *, ranks: int = 1) -> GangSpec:
         opened_seq=1,
         compute=ComputeRequest(ranks=ranks),
         store_url="/a/store",
-        trainer="a script of the test",
-        script=script,
+        command=RankCommand(words=(SCRIPT,)),
+        code_key="runs/r/trainer/0a.py",
+        code=script.encode(),
     )
 
 

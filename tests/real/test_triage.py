@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from tests.histories import History
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.processes import boot_id, find_process, this_process
-from tracks_dagster.attempts.ports import GangPhase, GangSpec
+from tracks_dagster.attempts.ports import SCRIPT, GangPhase, GangSpec, RankCommand
 from tracks_dagster.cli import main
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import AttemptSupervised, ComputeRequest, RankPlace
@@ -64,8 +64,9 @@ class Gangs:
             opened_seq=1,
             compute=ComputeRequest(ranks=RANKS),
             store_url=self.app.store.url,
-            trainer="script",
-            script=script,
+            command=RankCommand(words=(SCRIPT,)),
+            code_key=f"runs/{run_id}/trainer/0a.py",
+            code=script.encode(),
         )
         self.started.append(run_id)
         assert self.launcher.start(spec)

@@ -126,7 +126,7 @@ def test_the_value_of_a_secret_variable_is_hidden_wherever_it_stands(name: str) 
         "SORT_KEY": "created_at",
         "S3_KEY": "models/gpt/step-100.pt",
         "SSL_KEY": "/etc/ssl/private/key.pem",
-        "TRACKS_TRAINER_KEY": "runs/r-1/trainer/0a1b2c3d4e5f6071.py",
+        "TRACKS_CODE_KEY": "runs/r-1/trainer/0a1b2c3d4e5f6071.tar",
         "OLDPWD": "/root/work1",
         "TOKENIZERS_PARALLELISM": "false-2",
         "MY_SECRET": "123456",
@@ -241,6 +241,7 @@ NAMES = {
         "stop_cause",
         "struck_at",
     ),
+    *("config_name", "entry", "python", "roles"),  # of a program: refused where one holds a secret
     *("suite", "suite_version", "tolerations", "topology_key", "trainer", "trigger", "until_at"),
 }
 

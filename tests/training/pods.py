@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,11 +15,13 @@ from pathlib import Path
 from tests.ports import free_port
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import PodEnd
+from tracks_dagster.attempts.ports import SCRIPT
 from tracks_dagster.track import names
 from tracks_dagster.track.ports import ObjectStore
 
 WAIT_S_MAX = 120.0  # for what takes seconds on an idle machine
 POLL_S = 0.05
+FAMILY = ["-m", "tracks_dagster.training.main"]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -70,9 +73,8 @@ class PodStarter:
         ranks: int = 1,
         opened_seq: int = 1,
         script: str = "",
-        trainer: str = "family",
     ) -> Pod:
-        """Start one pod; script: of a trainer of one's own, through the store."""
+        """Start one pod; script: stored code, as of an older version; without one a family trains."""
         uid = f"uid-{index}"
         work = self._folder / uid
         environment = os.environ | {
@@ -85,7 +87,7 @@ class PodStarter:
             names.ENV_POD: f"pod-{index}",
             names.ENV_POD_UID: uid,
             names.ENV_IMAGE: "image:1",
-            "TRACKS_TRAINER": "script" if script else trainer,
+            names.ENV_COMMAND: json.dumps({"words": [SCRIPT] if script else FAMILY}),
             "TRACKS_NODES": str(pods),
             "TRACKS_RANKS_PER_NODE": str(ranks),
             "TRACKS_MASTER_ADDR": "127.0.0.1",
@@ -97,7 +99,7 @@ class PodStarter:
         }
         if script:
             self._store.put("scripts/trainer.py", script.encode())
-            environment["TRACKS_TRAINER_KEY"] = "scripts/trainer.py"
+            environment[names.ENV_CODE_KEY] = "scripts/trainer.py"
         log_file = self._folder / f"{uid}.log"
         with log_file.open("wb") as log:
             process = subprocess.Popen(

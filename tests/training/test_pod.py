@@ -220,10 +220,10 @@ def test_a_secret_of_the_pod_s_environment_stands_in_no_evidence(
     assert pod.end.ranks[0].log_tail == "it is [hidden]\n"
 
 
-def test_a_script_that_is_not_in_the_store_is_named(
+def test_code_that_is_not_in_the_store_is_named(
     pods: PodStarter, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TRACKS_TRAINER_KEY", "scripts/absent.py")
-    pod = pods.start(script="", trainer="script")
+    monkeypatch.setenv("TRACKS_CODE_KEY", "scripts/absent.tar")
+    pod = pods.start()
     assert pod.wait() == 2, pod.log
-    assert "scripts/absent.py is not in" in pod.log
+    assert "scripts/absent.tar is not in" in pod.log

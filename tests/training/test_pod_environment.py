@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.ports import GangSpec, RankCommand
 from tracks_dagster.kubernetes.manifests import gang_objects
 from tracks_dagster.kubernetes.settings import ClusterSettings
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.names import POD_VARIABLES
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
+
+COMMAND = RankCommand(words=("train.py", "--lr=0.1"), files={"config.yaml": "lr: 0.1\n"})
 
 # What a kubelet makes of the fields that a manifest refers to.
 FIELDS = {
@@ -23,7 +25,7 @@ FIELDS = {
 }
 
 
-def given(trainer: str = "family", *, ranks: int = 4) -> dict[str, str]:
+def given(code_key: str | None = None, *, ranks: int = 4) -> dict[str, str]:
     """Return the environment of the second pod of a gang of two ranks in each."""
     spec = GangSpec(
         run_id="r",
@@ -31,8 +33,8 @@ def given(trainer: str = "family", *, ranks: int = 4) -> dict[str, str]:
         opened_seq=5,
         compute=ComputeRequest(launcher="kubernetes", ranks=ranks, ranks_per_node=2),
         store_url="s3://bucket/prefix",
-        trainer=trainer,
-        script=None if trainer == "family" else "print()",
+        command=COMMAND,
+        code_key=code_key,
     )
     job = gang_objects(spec, ClusterSettings(image="registry/image:1"))[-1]
     (container,) = job["spec"]["template"]["spec"]["containers"]
@@ -68,13 +70,14 @@ def test_a_pod_reads_what_its_manifest_tells() -> None:
         master_addr=environ["TRACKS_MASTER_ADDR"],
         master_port=29500,
         grace_s=120.0,
-        trainer_key=None,
+        command=COMMAND,
+        code_key=None,
     )
     assert list(told.all_ranks) == [2, 3]
 
 
-def test_a_trainer_of_one_s_own_is_found_by_its_key() -> None:
-    assert read_pod_environment(given("scripts/abc.py")).trainer_key == "scripts/abc.py"
+def test_stored_code_is_found_by_its_key() -> None:
+    assert read_pod_environment(given("scripts/abc.tar")).code_key == "scripts/abc.tar"
 
 
 def test_a_gang_of_one_pod_needs_no_name_in_the_cluster_s_dns() -> None:
@@ -92,7 +95,7 @@ def test_secrets_are_known_and_not_shown() -> None:
 def test_everything_that_is_missing_or_bad_is_named_at_once() -> None:
     environ = given() | {
         "TRACKS_RUN_ID": "No Run",
-        "TRACKS_TRAINER": "my-own",
+        "TRACKS_COMMAND": "train.py",
         "TRACKS_MASTER_PORT": "70000",
         "JOB_COMPLETION_INDEX": "2",
         "TRACKS_RANKS_PER_NODE": "0",
@@ -106,7 +109,7 @@ def test_everything_that_is_missing_or_bad_is_named_at_once() -> None:
         "TRACKS_STORE is not set",
         "TRACKS_POD_UID is not set",
         "'No Run' cannot name a training run",
-        "TRACKS_TRAINER is 'my-own': family or script",
+        "TRACKS_COMMAND is no command: ",
         "TRACKS_MASTER_PORT is 70000: 1 to 65535",
         "JOB_COMPLETION_INDEX is 2 and TRACKS_NODES is 2: 0 to 1",
         "TRACKS_RANKS_PER_NODE is '0': a whole number from 1 on",

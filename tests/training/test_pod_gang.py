@@ -13,6 +13,7 @@ from tests.fakes import FakeObjectStore, Fault
 from tests.ports import free_port
 from tracks_dagster.attempts import pod_files
 from tracks_dagster.attempts.pod_files import STACKS, Ask, PodEnd
+from tracks_dagster.attempts.ports import RankCommand
 from tracks_dagster.track.errors import StoreUnavailable
 from tracks_dagster.track.names import EXIT_DRAINED, EXIT_FENCED
 from tracks_dagster.track.text.redact import redact
@@ -41,7 +42,8 @@ def told(work: Path, *, ranks: int = 2, index: int = 0, pods: int = 1) -> PodEnv
         master_addr="127.0.0.1",
         master_port=free_port(),
         grace_s=60.0,
-        trainer_key=None,
+        command=RankCommand(words=("train.py",)),
+        code_key=None,
         secrets=("geheim",),
     )
 

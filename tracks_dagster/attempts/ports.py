@@ -15,6 +15,8 @@ from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 
+SCRIPT = "trainer.py"  # how the one script is called that a run of an older version stored
+
 
 class GangPhase(Enum):
     """Whether the processes of an attempt's gang exist."""
@@ -25,11 +27,25 @@ class GangPhase(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RankCommand:
+    """What each rank starts, in a folder with the attempt's own copy of the stored code.
+
+    words: a script of that code, `-m` and a module, or a program, with arguments. python: the
+    interpreter; None for the launcher's own. files: name → text, laid over the code.
+    """
+
+    words: tuple[str, ...]
+    python: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GangSpec:
     """What to start: one gang of `ranks` processes for one attempt.
 
     compute: what the attempt asks for.
-    trainer: "family", or the name of a trainer of one's own; `script` is its source then.
+    command: what each rank starts. code_key: of the stored code, None without any; `code` are its
+    bytes, for a launcher whose gang reads no store.
     opened_seq: the seq of the attempt's `attempt_opened`, for the trainer's walk.
     environment: more variables for each rank (never secrets: these stay in the parent's own).
     """
@@ -39,8 +55,9 @@ class GangSpec:
     opened_seq: int
     compute: ComputeRequest
     store_url: str
-    trainer: str
-    script: str | None = None
+    command: RankCommand
+    code_key: str | None = None
+    code: bytes | None = field(default=None, repr=False)
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property

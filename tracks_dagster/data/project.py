@@ -25,6 +25,9 @@ from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
 CONFIG = "config"  # in an entry, `{config}`: the path of a file with the whole config
+CONFIG_NAME = (
+    "tracks-config.yaml"  # that file, where the project's keys come from no file of its own
+)
 ITEMS_MAX = 256  # of a list in a config, which is part of a record
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _INTERPRETERS = re.compile(r"python(?:3(?:\.\d+)?)?")
@@ -115,8 +118,9 @@ class Project:
 
     keys: of its config, with their defaults. is_open: it takes other keys too, as a script without a
     project file does. roles: role → key. config_name: of the file that `{config}` stands for; its
-    suffix is its format. dataset: None where a run reads its data by itself. cadence: None as the run
-    is asked for. python: the interpreter, an absolute path or a name; None for the one of `tracks`.
+    suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
+    itself. cadence: None as the run is asked for. python: the interpreter, an
+    absolute path or a name; None for the one of `tracks`.
     """
 
     name: str
@@ -124,7 +128,7 @@ class Project:
     keys: Mapping[str, ConfigKey] = field(default_factory=dict)
     is_open: bool = False
     roles: Roles = field(default_factory=dict)
-    config_name: str = "config.yaml"
+    config_name: str | None = None
     dataset: str | None = None
     ranks: int = 1
     device_class: str = "cpu"
@@ -248,6 +252,11 @@ def unknown_placeholders(project: Project) -> Iterator[str]:
                 f"{{{key}}}: {unknown('config key', key, [CONFIG, *project.keys])} "
                 f"Write {{{{{key}}}}} for the braces themselves."
             )
+
+
+def names_config(entry: Sequence[str]) -> bool:
+    """Whether an entry names the file with the whole config."""
+    return any(match[1] == CONFIG for word in entry for match in _PLACEHOLDER.finditer(word))
 
 
 def fill_entry(

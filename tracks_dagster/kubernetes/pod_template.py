@@ -7,6 +7,7 @@ them, and lists that have none are joined. Nobody overrides what makes a gang a 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 
@@ -26,6 +27,7 @@ from tracks_dagster.kubernetes.template_rules import (
     read_template,
 )
 from tracks_dagster.track import names
+from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.records import Json
 
@@ -252,14 +254,10 @@ def _of_attempt(spec: GangSpec, cluster: ClusterSettings, wanted: Demand) -> dic
         names.ENV_OPENED_SEQ: str(spec.opened_seq),
         names.ENV_WORK: WORK,
         names.ENV_IMAGE: cluster.image,
-        names.ENV_TRAINER: names.TRAINER_FAMILY
-        if spec.trainer == names.TRAINER_FAMILY
-        else names.TRAINER_SCRIPT,
+        names.ENV_COMMAND: json.dumps(to_json(spec.command)),
     }
-    if (
-        spec.trainer != names.TRAINER_FAMILY
-    ):  # its source lies in the store; a manifest has no room for it
-        values[names.ENV_TRAINER_KEY] = spec.trainer
+    if spec.code_key is not None:  # the pod takes it from the store; a manifest has no room for it
+        values[names.ENV_CODE_KEY] = spec.code_key
     return values | {
         names.ENV_NODES: str(wanted.nodes),
         names.ENV_RANKS_PER_NODE: str(wanted.ranks_per_node),

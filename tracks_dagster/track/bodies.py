@@ -58,6 +58,20 @@ class CodeVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What each rank starts, in the folder of the stored code.
+
+    entry: a script, `-m` and a module, or a program, with arguments; `{key}` stands for the config's
+    value and `{config}` for `config_name`, a file that is made with all of them (None: none is).
+    python: the interpreter; None for the one of `tracks`.
+    """
+
+    entry: tuple[str, ...]
+    config_name: str | None = None
+    python: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeRequest:
     """What an attempt asks a launcher for.
 
@@ -153,9 +167,11 @@ class Drill:
 class RunDeclared:
     """`run_declared`: the whole intent of a training run, before its first attempt.
 
-    config: flat, JSON scalars and the list of `skip_windows`;
-    `micro_batch × accumulation × ranks == global_batch`.
-    trainer: "family" for the shipped families, else the key of the stored script.
+    model_family: the project's name. config: flat, by key JSON scalars and lists of them;
+    `micro_batch × accumulation × ranks == global_batch` of the keys that have these `roles`
+    (`track.roles`). snapshot: None where no snapshot was named.
+    trainer: the key of the stored code, which `program` starts. Of runs of older versions there is no
+    program: "family" for a family that shipped, or the key of one script.
     estimated_device_s: device seconds that an undisturbed run is expected to take.
     branched_from: the checkpoint of another run that this one continues; pinned in that run's
     track, as "branch:<run_id>", before this record was written.
@@ -181,6 +197,8 @@ class RunDeclared:
     retention: RetentionRule = RetentionRule()
     branched_from: CheckpointRef | None = None
     sample_order: str = SampleOrder.SORTED.value
+    program: Program | None = None
+    roles: Mapping[str, str] = field(default_factory=dict)
 
 
 # --- an attempt -----------------------------------------------------------------------------------
@@ -224,7 +242,7 @@ class AttemptOpened:
     checkpoint; a retry from the same checkpoint keeps that.
     avoided_nodes: those of `compute.excluded_nodes` that are excluded for this attempt alone, because
     they were in quarantine when it was opened, each with the reason.
-    trainer: the key of the script that it runs, which a person gave; None: as the run was declared.
+    trainer, program: the code that it runs, which a person gave; None: as the run was declared.
     """
 
     cause: str
@@ -242,6 +260,7 @@ class AttemptOpened:
     cadence: CheckpointCadence | None = None
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
     trainer: str | None = None
+    program: Program | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,8 +94,8 @@ ENV_POD_UID = "TRACKS_POD_UID"
 
 # And for a pod, which starts the ranks of one node
 ENV_INDEX = "JOB_COMPLETION_INDEX"  # Kubernetes' own, in every pod of an Indexed Job
-ENV_TRAINER = "TRACKS_TRAINER"  # TRAINER_FAMILY or TRAINER_SCRIPT
-ENV_TRAINER_KEY = "TRACKS_TRAINER_KEY"  # of the script in the store
+ENV_COMMAND = "TRACKS_COMMAND"  # what each rank starts: a RankCommand as JSON
+ENV_CODE_KEY = "TRACKS_CODE_KEY"  # of the code in the store
 ENV_NODES = "TRACKS_NODES"
 ENV_RANKS_PER_NODE = "TRACKS_RANKS_PER_NODE"
 ENV_MASTER_ADDR = "TRACKS_MASTER_ADDR"
@@ -116,8 +116,8 @@ POD_VARIABLES = frozenset(
         ENV_POD,
         ENV_POD_UID,
         ENV_INDEX,
-        ENV_TRAINER,
-        ENV_TRAINER_KEY,
+        ENV_COMMAND,
+        ENV_CODE_KEY,
         ENV_NODES,
         ENV_RANKS_PER_NODE,
         ENV_MASTER_ADDR,

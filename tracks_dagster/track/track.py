@@ -94,6 +94,11 @@ def code_diff_key(run_id: str, sha256: str) -> str:
     return f"{RUNS}{run_id}/code/{sha256}.diff"
 
 
+def code_key(run_id: str, sha256: str) -> str:
+    """Return the key of stored code that a run trains: a tar."""
+    return f"{RUNS}{run_id}/trainer/{sha256}.tar"
+
+
 DATASETS = "datasets/"
 POOLS = "pools/"
 QUARANTINES_TRACK = "lineage/quarantines"  # the only one of its kind

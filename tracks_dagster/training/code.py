@@ -10,9 +10,14 @@ from __future__ import annotations
 import io
 import os
 import shutil
+import sys
 import tarfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
+from tracks_dagster.attempts.ports import SCRIPT
+
+CODE = "code"  # the folder in a gang's own that its ranks start in
 READ_ONLY = 0o444
 EXECUTABLE = 0o111
 
@@ -21,30 +26,61 @@ class CodeUnusable(ValueError):
     """Stored code that cannot be laid out: it is no archive of ours."""
 
 
-def lay_out(data: bytes, folder: Path) -> None:
-    """Unpack a stored archive into `folder`, its files read-only; nothing where it is there already.
+def lay_out(folder: Path, *, code: bytes | None, key: str | None, files: Mapping[str, str]) -> None:
+    """Make `folder` with the stored code, its files read-only; nothing where it is there already.
 
-    All of it or nothing: it is unpacked beside `folder` and renamed. Raises CodeUnusable for what is
-    no archive, and for a name or link in it that leads out of the folder.
+    code: of the store's object `key`, an archive or one script. files: name → text, laid over it. All
+    of it or nothing: it is made beside `folder` and renamed. Raises CodeUnusable for what is no
+    archive, and for a name or link in it that leads out of the folder.
     """
     if folder.exists():
         return
     scratch = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as tar:
-            for member in tar:
-                _write(tar, member, scratch)
-    except tarfile.TarError as error:
-        raise CodeUnusable(f"The stored code cannot be unpacked: {error}.") from error
+    if code is not None and key is not None and key.endswith(".py"):
+        (scratch / SCRIPT).write_bytes(code)
+    elif code is not None:
+        _unpack(code, scratch)
+    for name, text in files.items():
+        path = scratch / _inside(name)
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
     scratch.rename(folder)
 
 
+def command_line(words: Sequence[str], python: str | None) -> list[str]:
+    """Return what a rank starts; a script and `-m` are started by `python`, None being this one."""
+    is_python = words[0] == "-m" or words[0].endswith(".py")
+    return [*([python or sys.executable] if is_python else []), *words]
+
+
+def paths(code: Path, python: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables by which a rank finds the stored code and its interpreter.
+
+    The code comes first: an editable install of the same package would import a person's checkout as
+    it is now. PATH: so that a shell script's `python` is the same one.
+    """
+    roots = [str(each) for each in (code, code / "src") if each.is_dir()]
+    found = {"PYTHONPATH": os.pathsep.join(filter(None, [*roots, environ.get("PYTHONPATH")]))}
+    if python is None or os.sep in python:
+        folder = os.path.dirname(python or sys.executable)  # noqa: PTH120  # no link is followed
+        found["PATH"] = os.pathsep.join([folder, environ.get("PATH", os.defpath)])
+    return found
+
+
+def _unpack(code: bytes, folder: Path) -> None:
+    try:
+        with tarfile.open(fileobj=io.BytesIO(code), mode="r:") as tar:
+            for member in tar:
+                _write(tar, member, folder)
+    except tarfile.TarError as error:
+        raise CodeUnusable(f"The stored code cannot be unpacked: {error}.") from error
+
+
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
-    name = PurePosixPath(member.name)
-    if not _is_inside(name):
-        raise CodeUnusable(f"The stored code has a file {member.name!r} outside of its folder.")
+    name = _inside(member.name)
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     if member.issym():
@@ -57,6 +93,13 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
         raise CodeUnusable(f"The stored code has {member.name!r}, which is no file or link.")
     path.write_bytes(content.read())
     path.chmod(READ_ONLY | (member.mode & EXECUTABLE))
+
+
+def _inside(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if not _is_inside(path):
+        raise CodeUnusable(f"The stored code has a file {name!r} outside of its folder.")
+    return path
 
 
 def _is_inside(path: PurePosixPath) -> bool:

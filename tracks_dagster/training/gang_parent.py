@@ -13,7 +13,8 @@ store; what is lost are their exit codes. The alternative (PR_SET_PDEATHSIG on L
 exit codes as well, and the steps since the last checkpoint with them; fencing keeps the ranks of a
 lost parent harmless either way.
 
-Files in WORKDIR: `spec.json` (in), `gang.pid`, `rank-<r>.log`, `conditions.jsonl`, `gang_exit.json`
+Files in WORKDIR: `spec.json` and `stored-code` (in), `code/` (the folder that the ranks start in),
+`gang.pid`, `rank-<r>.log`, `conditions.jsonl`, `gang_exit.json`
 (rewritten at every end, complete once each rank has one; with what the machine reports: memory events,
 kernel lines); requests to it are `drain.json` and `drill/preempt.json`, each {"grace_s": seconds},
 and `drill/sigkill-<r>.json`, {"rank": r}.
@@ -47,6 +48,7 @@ from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
+from tracks_dagster.training.code import CODE, command_line, lay_out, paths
 from tracks_dagster.training.machine import MachineWatch
 
 EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
@@ -72,7 +74,15 @@ def main(work: Path) -> int:
             return names.EXIT_STARTED_BEFORE
         if (work / "gang.pid").exists():
             return names.EXIT_STARTED_BEFORE
-        gang = Gang(work, from_json(GangSpec, read_json(work / "spec.json")))
+        spec = from_json(GangSpec, read_json(work / "spec.json"))
+        stored = work / "stored-code"
+        lay_out(
+            work / CODE,
+            code=stored.read_bytes() if stored.exists() else None,
+            key=spec.code_key,
+            files=spec.command.files,
+        )
+        gang = Gang(work, spec)
         signal.signal(signal.SIGTERM, lambda *_: gang.drain(SIGTERM_GRACE_S))
         write_process(work / "gang.pid", this_process(), started_at=now_text(), ranks=[])
         gang.start()
@@ -174,12 +184,15 @@ class Gang:
         self._kill_within(self._grace_s)
 
     def _start(self, rank: int, shared: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        code, command = self._work / CODE, self._spec.command
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         environment[names.ENV_WORK] = str(self._work)
+        environment |= paths(code, command.python, environment)
         path = self._work / f"rank-{rank}.log"
         with open(path, "ab", opener=private) as log:
             return subprocess.Popen(
-                command(self._work, self._spec),
+                command_line(command.words, command.python),
+                cwd=code,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -260,13 +273,6 @@ class Gang:
         """Signal the ranks, and not their loader workers, which must live while a rank saves."""
         for child in self._living.values():
             child.send_signal(number)
-
-
-def command(work: Path, spec: GangSpec) -> list[str]:
-    """Return the command line of a rank."""
-    if spec.trainer == "family":
-        return [sys.executable, "-m", "tracks_dagster.training.main"]
-    return [sys.executable, str(work / "trainer.py")]
 
 
 def rendezvous(spec: GangSpec) -> dict[str, str]:

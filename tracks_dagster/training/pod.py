@@ -29,6 +29,7 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
+from tracks_dagster.training.code import CODE, CodeUnusable, command_line, lay_out, paths
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 from tracks_dagster.training.pods.gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
 from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
@@ -55,25 +56,27 @@ def main() -> int:
 
 
 def prepare(store: ObjectStore, pod: PodEnvironment) -> None:
-    """Lay out the pod's folder: the script, when there is one, and what starts each rank.
+    """Lay out the pod's folder: the stored code, when there is any, and what starts each rank.
 
-    Raises StoreError, SettingsError when the script is not there.
+    Raises StoreError, SettingsError when the code is not there or is no code.
     """
     pod.work.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "tracks_dagster.training.main"]
-    if pod.trainer_key is not None:
-        script = store.get(pod.trainer_key)
-        if script is None:
-            raise SettingsError(
-                f"The trainer's script {pod.trainer_key} is not in {store.url}; the launcher puts it "
-                "there before it makes the Job."
-            )
-        (pod.work / "trainer.py").write_bytes(script)
-        command = [sys.executable, str(pod.work / "trainer.py")]
-    write_json(
-        pod.work / "pod.json",
-        {"first_rank": pod.first_rank, "ranks": pod.ranks, "command": command},
-    )
+    code = None if pod.code_key is None else store.get(pod.code_key)
+    if code is None and pod.code_key is not None:
+        raise SettingsError(
+            f"The run's code {pod.code_key} is not in {store.url}; it is stored before the Job is made."
+        )
+    folder, command = pod.work / CODE, pod.command
+    try:
+        lay_out(folder, code=code, key=pod.code_key, files=command.files)
+    except CodeUnusable as error:
+        raise SettingsError(f"{pod.code_key}: {error}") from error
+    started = {
+        "command": command_line(command.words, command.python),
+        "folder": str(folder),
+        "environment": paths(folder, command.python, os.environ),
+    }
+    write_json(pod.work / "pod.json", {"first_rank": pod.first_rank, "ranks": pod.ranks, **started})
 
 
 def run(store: ObjectStore, pod: PodEnvironment, notice: Notice) -> int:

@@ -13,7 +13,7 @@ from tests.fakes import FakeObjectStore
 from tests.kubernetes.double.furniture import NAMESPACE
 from tests.kubernetes.double.gangs import until
 from tests.kubernetes.double.kube_double import KubeDouble
-from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec
+from tracks_dagster.attempts.ports import GangPhase, GangReport, GangSpec, RankCommand
 from tracks_dagster.kubernetes.effects.client import connect
 from tracks_dagster.kubernetes.effects.launcher import KubernetesLauncher
 from tracks_dagster.kubernetes.job_names import job_name
@@ -60,7 +60,7 @@ def spec(run_id: str = "r-1", attempt_id: int = 1, **compute: object) -> GangSpe
         opened_seq=1,
         compute=ComputeRequest(launcher="kubernetes", **wanted),  # type: ignore[arg-type]
         store_url="memory://fake",
-        trainer="family",
+        command=RankCommand(words=("train.py",)),
     )
 
 

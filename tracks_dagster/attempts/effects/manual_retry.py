@@ -13,7 +13,7 @@ from typing import Any
 
 from tracks_dagster.attempts.effects.retry import quarantine_all
 from tracks_dagster.attempts.effects.world import World
-from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
 from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
     CheckGang,
@@ -237,7 +237,7 @@ def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan
         opened_seq=state.head.seq + 1,
         compute=plan.compute,
         store_url=tracks.store.url,
-        trainer=plan.trainer or state.declared.trainer,
+        command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
     )
 
 

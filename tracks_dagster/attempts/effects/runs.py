@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
-from tracks_dagster.attempts.ports import GangSpec
+from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
 from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
     CheckGang,
@@ -265,7 +265,7 @@ def first_gang(request: RunRequest, store_url: str) -> GangSpec:
         opened_seq=1,
         compute=request.compute,
         store_url=store_url,
-        trainer=trainer_name(request.run_id, request.trainer_source),
+        command=RankCommand(words=(SCRIPT,)),  # no launcher refuses one
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.attempts.drills import claim_note, was_claimed
@@ -19,13 +19,17 @@ from tracks_dagster.attempts.effects.evidence import NO_PROBLEM, EndProblem
 from tracks_dagster.attempts.effects.resuming import check_resume
 from tracks_dagster.attempts.machine import ProcessId
 from tracks_dagster.attempts.ports import (
+    SCRIPT,
     ForeseeEnvironment,
     GangLauncher,
     GangPhase,
     GangReport,
     GangSpec,
     Orchestrator,
+    RankCommand,
 )
+from tracks_dagster.data.effects.config_file import render_config
+from tracks_dagster.data.project import fill_entry
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.reasons import hangs
 from tracks_dagster.reasons.evidence import START_FAILED, Condition
@@ -34,11 +38,12 @@ from tracks_dagster.reasons.user_rules import NO_RULES, UserRules
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.retry.remediation import allocator_environment
 from tracks_dagster.stores.journals import last_step
-from tracks_dagster.track.bodies import AttemptSupervised, Drill, Note
+from tracks_dagster.track import names
+from tracks_dagster.track.bodies import AttemptSupervised, Drill, Note, Program
 from tracks_dagster.track.errors import GangError, GangUnreachable, InvalidInput
 from tracks_dagster.track.names import LOCAL, AttemptRef, attempt_key
-from tracks_dagster.track.records import Draft, Kind, format_time, sha256_hex
-from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.records import Draft, Json, Kind, format_time, sha256_hex
+from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 from tracks_dagster.track.track import run_track
 
 POLL_S = 1.0
@@ -264,28 +269,45 @@ class Supervisor:
         return bool(claims) and claims[-1].body.dagster_run_id == self.dagster_run_id
 
 
+_FAMILY = ("-m", "tracks_dagster.training.main")
+
+
 def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
-    """Return what to start for `attempt`; raises GangError when its trainer's script is gone."""
-    trainer = trainer_of(state, attempt)
-    script = None
-    if trainer != "family":
-        data = tracks.store.get(trainer)
-        if data is None:
-            raise GangError(
-                f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}: its trainer "
-                f"{trainer} is not in the store; `tracks fsck` says what else is missing."
-            )
-        script = data.decode("utf-8")
+    """Return what to start for `attempt`; raises GangError when its stored code is gone."""
+    key = trainer_of(state, attempt)
+    code = None if key == names.TRAINER_FAMILY else tracks.store.get(key)
+    if code is None and key != names.TRAINER_FAMILY:
+        raise GangError(
+            f"Cannot start {attempt_key(state.run_id, attempt.attempt_id)}: its code {key} is not in "
+            "the store; `tracks fsck` says what else is missing."
+        )
     return GangSpec(
         run_id=state.run_id,
         attempt_id=attempt.attempt_id,
         opened_seq=attempt.opened_seq,
         compute=attempt.opened.compute,
         store_url=tracks.store.url,
-        trainer=trainer,
-        script=script,
+        command=rank_command(key, program_of(state, attempt), attempt.opened.config),
+        code_key=None if code is None else key,
+        code=code,
         environment=allocator_environment(attempt.opened.config),
     )
+
+
+def rank_command(key: str, program: Program | None, config: Mapping[str, Json]) -> RankCommand:
+    """Return what each rank starts with `config`; key: as of `trainer_of`.
+
+    Raises GangError where the program names a key that the config lacks.
+    """
+    if program is None:
+        return RankCommand(words=_FAMILY if key == names.TRAINER_FAMILY else (SCRIPT,))
+    name = program.config_name
+    try:
+        words = fill_entry(program.entry, config, config_path=name or "")
+    except InvalidInput as error:
+        raise GangError(str(error)) from error
+    files = {} if name is None else {name: render_config(config, name)}
+    return RankCommand(words=words, python=program.python, files=files)
 
 
 def judged_beats(report: GangReport) -> Sequence[Beat]:

@@ -10,30 +10,30 @@
     keys: {micro_batch: batch_size, steps: max_iters}
     checkpoint: {every_steps: 100, every: 10min}
 
-A config file may be nested: its keys are joined with dots, `model.layers`, and `{config}` gives the
-entry a file nested as this one is.
+A config file may be nested: its keys are joined with dots, `model.layers`. The ranks find
+it in its place with the run's own values, nested as it was; `{config}` in the entry is its path.
 """
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
 from pydantic import Field, PlainValidator, ValidationError
 
 from tracks_dagster.checkpoints.retention import check_rule
+from tracks_dagster.data.effects.config_file import read_config
 from tracks_dagster.data.project import (
+    CONFIG_NAME,
     OUR_KEYS,
     ConfigKey,
     Project,
     check_value,
     module_of,
+    names_config,
     parse_entry,
     script_of,
     unknown_placeholders,
@@ -55,17 +55,7 @@ from tracks_dagster.track.text.units import shown
 FILE = "tracks.yaml"
 VERSION = 1  # of the file's form
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
-CONFIG_BYTES_MAX = 256 * 1024  # of a config file
 KEYS_MAX = 256  # of a config: it is part of a record
-DEPTH_MAX = 16
-
-# The config files that are read, by suffix; a parser raises ValueError or YAMLError.
-_PARSERS = {
-    ".yaml": yaml.safe_load,
-    ".yml": yaml.safe_load,
-    ".json": json.loads,
-    ".toml": tomllib.loads,
-}
 
 
 def find_project(start: Path) -> Path | None:
@@ -90,7 +80,10 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
     found = file.read(_ProjectFile)
     if found is None:
         return None
-    config_name, keys = _config(found.config, file, folder)
+    keys = _config(found.config, file, folder)
+    config_name = found.config if isinstance(found.config, str) else None
+    if config_name is None and names_config(found.entry):
+        config_name = CONFIG_NAME
     project = Project(
         name=found.name,
         entry=found.entry,
@@ -115,17 +108,6 @@ def project_of_script(script: Path) -> Project:
     return Project(name=name or "script", entry=(script.name,), is_open=True)
 
 
-def render_config(config: Mapping[str, Json], name: str) -> str:
-    """Return the text of a config file called `name`, in the format of its suffix, nested."""
-    nested = _nested(config)
-    match Path(name).suffix:
-        case ".json":
-            return json.dumps(nested, indent=2) + "\n"
-        case ".toml":
-            return "".join(_toml(nested))
-    return yaml.safe_dump(nested, sort_keys=False)
-
-
 def _is_newer(file: SettingsFile) -> bool:
     version = file.value.get("version") if isinstance(file.value, Mapping) else None
     if type(version) is int and version > VERSION:
@@ -141,24 +123,24 @@ def _is_newer(file: SettingsFile) -> bool:
 # --- its config -----------------------------------------------------------------------------------
 
 
-def _config(given: Any, file: SettingsFile, folder: Path) -> tuple[str, dict[str, ConfigKey]]:
-    """Return what the config file is called, and the keys; problems are collected."""
+def _config(given: Any, file: SettingsFile, folder: Path) -> dict[str, ConfigKey]:
+    """Return the keys; problems are collected."""
     if given is None:
-        return "config.yaml", {}
+        return {}
     if isinstance(given, str):
         try:
-            keys = {name: ConfigKey(default=value) for name, value in _read_file(folder, given)}
+            found = read_config(folder, given)
         except ValueError as error:
             file.refuse(("config",), str(error))
-            keys = {}
-        return Path(given).name, _few(keys, file)
+            return {}
+        return _few({name: ConfigKey(default=value) for name, value in found.items()}, file)
     keys = {}
     for name, value in given.items():
         try:
             keys[name] = _key(name, value, file)
         except (ValueError, InvalidInput) as error:
             file.refuse(("config", name), str(error))
-    return "config.yaml", _few(keys, file)
+    return _few(keys, file)
 
 
 def _few(keys: dict[str, ConfigKey], file: SettingsFile) -> dict[str, ConfigKey]:
@@ -192,69 +174,6 @@ def _fitting(name: str, key: ConfigKey) -> ConfigKey:
 
 def _without_default(found: _KeyFile) -> dict[str, Any]:
     return {name: value for name, value in found.given().items() if name != "default"}
-
-
-def _read_file(folder: Path, name: str) -> Iterator[tuple[str, Json]]:
-    """Yield the keys of a config file, nested ones joined with dots; raises ValueError in words."""
-    path = folder / name
-    parse = _PARSERS.get(path.suffix)
-    if parse is None:
-        raise ValueError(f"{name} is no config file; it ends in {', '.join(sorted(_PARSERS))}.")
-    if not path.resolve().is_relative_to(folder.resolve()):
-        raise ValueError(f"{name} lies outside the project; only what is in its folder is stored.")
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{name} cannot be read ({error.strerror}).") from error
-    if len(data) > CONFIG_BYTES_MAX:
-        raise ValueError(f"{name} has more than {CONFIG_BYTES_MAX // 1024} KiB; it is no config.")
-    try:
-        found = parse(data.decode("utf-8"))
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{name} cannot be read: {error}") from error
-    if not isinstance(found, Mapping):
-        raise ValueError(f"{name} holds {shown(found)} where keys with values belong.")
-    try:
-        yield from list(_flat(found))
-    except InvalidInput as error:
-        raise ValueError(f"{name}: {error}") from error
-
-
-def _flat(
-    found: Mapping[Any, Json], prefix: str = "", depth: int = 1
-) -> Iterator[tuple[str, Json]]:
-    if depth > DEPTH_MAX:
-        raise ValueError(f"{prefix} is nested more than {DEPTH_MAX} deep.")
-    for key, value in found.items():
-        if not isinstance(key, str) or "." in key or not key:
-            raise ValueError(f"the key {key!r} cannot be used; use a word without a dot.")
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{prefix}{key}.", depth + 1)
-        elif not isinstance(value, Mapping):
-            yield f"{prefix}{key}", check_value(f"{prefix}{key}", value)
-
-
-def _nested(config: Mapping[str, Json]) -> dict[str, Json]:
-    nested: dict[str, Json] = {}
-    for name, value in config.items():
-        *folders, last = name.split(".")
-        place = nested
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[last] = value
-    return nested
-
-
-def _toml(table: Mapping[str, Json], path: tuple[str, ...] = ()) -> Iterator[str]:
-    """Yield the lines of a table: its values first, then the tables in it. TOML has no null."""
-    if path:
-        yield f"\n[{'.'.join(map(json.dumps, path))}]\n"
-    for key, value in table.items():
-        if value is not None and not isinstance(value, Mapping):
-            yield f"{json.dumps(key)} = {json.dumps(value)}\n"
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _toml(value, (*path, key))
 
 
 # --- the rest of the file -------------------------------------------------------------------------

@@ -24,6 +24,7 @@ from tracks_dagster.track.bodies import (
     EvalOpened,
     EvalWaived,
     Note,
+    Program,
     PromotionDecided,
     RetryRefused,
     RunDeclared,
@@ -276,8 +277,13 @@ class RunState:
 
 
 def trainer_of(state: RunState, attempt: AttemptState) -> str:
-    """Return what `attempt` runs: "family", or the key of its stored script."""
+    """Return the key of the code that `attempt` runs; "family" of an older version's family."""
     return attempt.opened.trainer or state.declared.trainer
+
+
+def program_of(state: RunState, attempt: AttemptState) -> Program | None:
+    """Return how `attempt` starts its code; None of runs of older versions, which had one way each."""
+    return attempt.opened.program or state.declared.program
 
 
 def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tracks_dagster.attempts.ports import RankCommand
 from tracks_dagster.track import names
-from tracks_dagster.track.errors import InvalidInput, SettingsError
+from tracks_dagster.track.body_json import from_json
+from tracks_dagster.track.errors import InvalidInput, SettingsError, TrackBroken
 from tracks_dagster.track.text.redact import secrets_of
 
 PORT_MAX = 65535
@@ -17,7 +20,8 @@ PORT_MAX = 65535
 class PodEnvironment:
     """One pod of a gang of `pods` pods with `ranks` ranks each. index: this pod's, from 0.
 
-    trainer_key: of the script in the store, None for a family. work: the pod's own folder.
+    command: what each rank starts. code_key: of the code in the store, None without any. work: the
+    pod's own folder.
     grace_s: from SIGTERM until the kubelet kills. secrets: values that no text may show.
     """
 
@@ -34,7 +38,8 @@ class PodEnvironment:
     master_addr: str
     master_port: int
     grace_s: float
-    trainer_key: str | None
+    command: RankCommand
+    code_key: str | None
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -57,11 +62,6 @@ def read_pod_environment(environ: Mapping[str, str]) -> PodEnvironment:
         given.problems.append(
             f"{names.ENV_INDEX} is {index} and {names.ENV_NODES} is {pods}: 0 to {pods - 1}"
         )
-    script = given.text(names.ENV_TRAINER)
-    if script not in ("", names.TRAINER_FAMILY, names.TRAINER_SCRIPT):
-        given.problems.append(
-            f"{names.ENV_TRAINER} is {script!r}: {names.TRAINER_FAMILY} or {names.TRAINER_SCRIPT}"
-        )
     port = given.number(names.ENV_MASTER_PORT, at_least=1)
     if port > PORT_MAX:
         given.problems.append(f"{names.ENV_MASTER_PORT} is {port}: 1 to {PORT_MAX}")
@@ -80,7 +80,8 @@ def read_pod_environment(environ: Mapping[str, str]) -> PodEnvironment:
         master_addr="127.0.0.1" if pods == 1 else given.text(names.ENV_MASTER_ADDR),
         master_port=port,
         grace_s=float(given.number(names.ENV_TERMINATION_GRACE_S, at_least=1)),
-        trainer_key=given.text(names.ENV_TRAINER_KEY) if script == names.TRAINER_SCRIPT else None,
+        command=given.command(),
+        code_key=environ.get(names.ENV_CODE_KEY) or None,
         secrets=secrets_of(environ),
     )
     given.number(names.ENV_OPENED_SEQ)  # the ranks read it
@@ -109,6 +110,14 @@ class _Reader:
             self.problems.append(f"{name} is {value!r}: a whole number from {at_least} on")
             return 0
         return int(value or 0)
+
+    def command(self) -> RankCommand:
+        value = self.text(names.ENV_COMMAND)
+        try:
+            return from_json(RankCommand, json.loads(value or '{"words": []}'))
+        except (ValueError, TrackBroken) as error:
+            self.problems.append(f"{names.ENV_COMMAND} is no command: {error}")
+            return RankCommand(words=())
 
     def run_id(self) -> str:
         value = self.text(names.ENV_RUN_ID)

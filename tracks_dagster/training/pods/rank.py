@@ -49,7 +49,8 @@ def main(work: Path, local_rank: int) -> int:
     try:
         child = subprocess.Popen(
             gang["command"],
-            env=_environment(gang["ranks"]),
+            cwd=gang["folder"],
+            env={**_environment(gang["ranks"]), **gang["environment"]},
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )

@@ -63,9 +63,9 @@ class LocalLauncher:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / "gang.pid").exists():
                 return False
-            if spec.script is not None:
-                _write_script(folder / "trainer.py", spec.script)
-            write_json(folder / "spec.json", to_json(spec))
+            if spec.code is not None:
+                _write_code(folder / "stored-code", spec.code)
+            write_json(folder / "spec.json", to_json(replace(spec, code=None)))
             with (folder / "gang.log").open("ab") as log:
                 child = subprocess.Popen(
                     [sys.executable, "-m", PARENT, str(folder)],
@@ -285,10 +285,10 @@ def _beats(folder: Path, ranks: int) -> tuple[Beat, ...]:
     return tuple(found)
 
 
-def _write_script(path: Path, script: str) -> None:
-    """Write it in one step: a rank that another supervisor started may be reading it."""
+def _write_code(path: Path, code: bytes) -> None:
+    """Write it in one step: a gang that another supervisor started may be reading it."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(script, encoding="utf-8")
+    scratch.write_bytes(code)
     scratch.replace(path)
 
 

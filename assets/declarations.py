@@ -154,8 +154,10 @@ def declare_run(
         raise Failure(str(error), allow_retries=False) from error
     run_id = request.run_id
     context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
+    snapshot = declared.snapshot
+    data = f"snapshot {snapshot.snapshot_id}" if snapshot is not None else "no snapshot"
     context.log.info(
-        f"Declared {run_id} on snapshot {declared.snapshot.snapshot_id}. launch_attempts requests "
+        f"Declared {run_id} on {data}. launch_attempts requests "
         f"its first attempt; `tracks status` shows its state."
     )
     return run_id

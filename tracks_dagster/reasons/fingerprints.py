@@ -32,7 +32,7 @@ def fingerprint(
     reason: TerminationReason,
     root_message: str,
     config: Mapping[str, Json],
-    snapshot: SnapshotRef,
+    snapshot: SnapshotRef | None,
     nodes: Iterable[str],
 ) -> str:
     """Return 16 hex digits over the reason, what was tried, where, and the normalised message."""
@@ -40,7 +40,7 @@ def fingerprint(
         "reason": reason.value,
         "message": normalise(root_message),
         "config": dict(config),
-        "snapshot": to_json(snapshot),
+        "snapshot": None if snapshot is None else to_json(snapshot),
         "nodes": sorted(set(nodes)),
     }
     return sha256_hex(canonical_json(identity))[:FINGERPRINT_DIGITS]

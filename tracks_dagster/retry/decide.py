@@ -109,11 +109,13 @@ def decide(
     decision = _after_failure(failure)
     if isinstance(decision, Refuse) and decision.limit != QUARANTINE_LIMIT:
         return decision
+    snapshot = failed.opened.snapshot
     for limit, what in (
-        (SNAPSHOT_LIMIT, key_of_snapshot(failed.opened.snapshot)),
+        (SNAPSHOT_LIMIT, None if snapshot is None else key_of_snapshot(snapshot)),
         (QUARANTINE_LIMIT, key_of_run(state.run_id)),
     ):
-        if (hold := find_hold(holds, HoldAct.QUARANTINE, what)) is not None:
+        hold = None if what is None else find_hold(holds, HoldAct.QUARANTINE, what)
+        if hold is not None:
             return refuse_for_hold(state, failed, limit, hold.sentence)
     return decision
 
@@ -290,6 +292,7 @@ def _retry(this: _Failure, plan: _Plan, counted: Sequence[Limit]) -> Retry:
         counted_seqs=seqs_of(failed, counted, rollback.seqs if rollback else ()),
         cadence=tried.cadence,
         trainer=opened.trainer,
+        program=opened.program,
         quarantine=(
             quarantines(failed, rollback.onset, resume, rollback.passed_over) if rollback else ()
         ),

@@ -18,6 +18,7 @@ from tracks_dagster.track.bodies import (
     ComputeRequest,
     ConfigChange,
     Debit,
+    Program,
     RetryRefused,
     SnapshotRef,
 )
@@ -40,7 +41,8 @@ class Retry:
 
     quarantine: a record each, in this order, without those that are in the track already.
     collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
-    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer: likewise.
+    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer,
+    program: likewise.
     """
 
     decision: str
@@ -48,7 +50,7 @@ class Retry:
     remediation: tuple[ConfigChange, ...]
     config: Mapping[str, Json]
     compute: ComputeRequest
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     resume: CheckpointRef | None
     counted_seqs: tuple[int, ...]
     allows_environment_change: bool
@@ -57,6 +59,7 @@ class Retry:
     collects_first: bool = False
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
     trainer: str | None = None
+    program: Program | None = None
 
     def opened(self, *, decided_by: str, policy_version: str = "") -> AttemptOpened:
         """Return the body of its record."""
@@ -76,6 +79,7 @@ class Retry:
             cadence=self.cadence,
             avoided_nodes=self.avoided_nodes,
             trainer=self.trainer,
+            program=self.program,
         )
 
 

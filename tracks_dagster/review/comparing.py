@@ -25,8 +25,8 @@ class Side:
 
     name: str
     steps: Mapping[str, Json]
-    dataset: str
-    snapshot_id: str
+    dataset: str | None
+    snapshot_id: str | None
     cursor_from: int | None
     cursor_to: int | None
     config: Mapping[str, Json]
@@ -138,6 +138,8 @@ def shared_data(a: Side, b: Side, ancestor: CheckpointRef | None) -> SharedData:
     how many ranks there are changes nothing.
     """
     inherited = _inherited(a, ancestor)
+    if a.snapshot_id is None and b.snapshot_id is None:
+        return SharedData(samples=inherited, why="no snapshot was named: what was read is not known")
     if a.snapshot_id != b.snapshot_id:
         why = "different snapshots"
     elif a.config.get("seed") != b.config.get("seed"):

@@ -181,7 +181,7 @@ class RunDeclared:
     run_id: str
     model_family: str
     config: Mapping[str, Json]
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     code: CodeVersion
     owner: str
     team: str
@@ -199,6 +199,10 @@ class RunDeclared:
     sample_order: str = SampleOrder.SORTED.value
     program: Program | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Read the snapshot that notebooks of older versions named, "none", as none."""
+        _forget_no_dataset(self)
 
 
 # --- an attempt -----------------------------------------------------------------------------------
@@ -250,7 +254,7 @@ class AttemptOpened:
     decision: str
     config: Mapping[str, Json]
     compute: ComputeRequest
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     resume: CheckpointRef | None
     debit: Debit | None = None
     remediation: tuple[ConfigChange, ...] = ()
@@ -261,6 +265,15 @@ class AttemptOpened:
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
     trainer: str | None = None
     program: Program | None = None
+
+    def __post_init__(self) -> None:
+        """As of `RunDeclared`."""
+        _forget_no_dataset(self)
+
+
+def _forget_no_dataset(body: RunDeclared | AttemptOpened) -> None:
+    if body.snapshot is not None and body.snapshot.dataset == "none":
+        object.__setattr__(body, "snapshot", None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

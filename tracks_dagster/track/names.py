@@ -17,7 +17,6 @@ RUN_ID_PATTERN = re.compile(RUN_ID)
 _ATTEMPT_KEY = re.compile(rf"(?P<run_id>{RUN_ID})/a(?P<number>0*[1-9][0-9]*)")
 
 # Launchers, as `ComputeRequest.launcher` names them
-NO_DATASET = "none"  # of a script outside an attempt, which reads data by itself
 LOCAL = "local"
 KUBERNETES = "kubernetes"
 

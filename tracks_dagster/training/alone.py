@@ -28,11 +28,9 @@ from tracks_dagster.track.bodies import (
     CodeVersion,
     ComputeRequest,
     RunDeclared,
-    SnapshotRef,
 )
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken
-from tracks_dagster.track.names import NO_DATASET
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
@@ -59,8 +57,6 @@ from tracks_dagster.training.launch import draft, utc_now
 RUN_ID = "notebook"
 CADENCE = CheckpointCadence(every_steps=100, every_s=60.0)
 BY = "join, outside an attempt"
-# The script reads data by itself.
-NO_SNAPSHOT = SnapshotRef(dataset=NO_DATASET, snapshot_id=NO_DATASET)
 
 
 def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> AttemptPlace:
@@ -88,7 +84,7 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
             decision="The script was started.",
             config=config,
             compute=compute,
-            snapshot=NO_SNAPSHOT,
+            snapshot=None,
             resume=resume_target(state.resumable) if state.resumable else None,
         )
         next_id = len(state.attempts) + 1
@@ -136,7 +132,7 @@ def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclare
         run_id=RUN_ID,
         model_family="script",
         config=config,
-        snapshot=NO_SNAPSHOT,
+        snapshot=None,
         code=code,
         owner="",
         team="",

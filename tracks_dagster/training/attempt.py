@@ -135,8 +135,17 @@ class Attempt:
         return self._log.best
 
     def snapshot(self) -> pa.Table:
-        """Return the rows that this attempt trains on; raises DataRejected when they were changed."""
-        return load_snapshot(self._drills.snapshot_store, self._launch.opened.snapshot)
+        """Return the rows that this attempt trains on.
+
+        Raises InvalidInput where no snapshot was named, DataRejected when they were changed.
+        """
+        snapshot = self._launch.opened.snapshot
+        if snapshot is None:
+            raise InvalidInput(
+                "No snapshot was named for this run, and the script asks for one. Name the dataset in "
+                "tracks.yaml (dataset: NAME), or read the data by yourself."
+            )
+        return load_snapshot(self._drills.snapshot_store, snapshot)
 
     def register(
         self,

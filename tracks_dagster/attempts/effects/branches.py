@@ -34,7 +34,7 @@ class Origin:
     ref: CheckpointRef
     family: str
     config: Mapping[str, Json]
-    snapshot_id: str
+    snapshot_id: str | None
     fields: Mapping[str, Any]
     retention: RetentionRule
     trainer: str
@@ -98,7 +98,7 @@ def find_origin(
         ref=ref,
         family=declared.model_family,
         config={key: value for key, value in wrote.config.items() if key != "accumulation"},
-        snapshot_id=wrote.snapshot.snapshot_id,
+        snapshot_id=None if wrote.snapshot is None else wrote.snapshot.snapshot_id,
         fields={
             **{name: getattr(wrote.compute, name) for name in COMPUTE_FIELDS},
             "checkpoint_every_steps": declared.cadence.every_steps,

@@ -248,7 +248,7 @@ class AttemptPlan:
     config: Mapping[str, Json]
     compute: ComputeRequest
     cadence: CheckpointCadence | None
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     trainer: str | None
 
 
@@ -287,7 +287,7 @@ def _facts(state: RunState, compute: ComputeRequest | None, of: Any) -> dict[str
         **{f"compute.{name}": asked[name] for name in COMPUTE_FIELDS},
         "cadence.every_steps": cadence.every_steps,
         "cadence.every_s": cadence.every_s,
-        "snapshot": of.snapshot.snapshot_id,
+        "snapshot": None if of.snapshot is None else of.snapshot.snapshot_id,
         "trainer": of.trainer or state.declared.trainer,
     }
 
@@ -345,9 +345,14 @@ def _cadence(
     )
 
 
-def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> SnapshotRef:
+def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> SnapshotRef | None:
     if changes.snapshot_id is None:
         return last.opened.snapshot
+    if last.opened.snapshot is None:
+        raise InvalidInput(
+            "The run was declared without a dataset, so --snapshot names nothing of it; declare a run "
+            "of a project that names one (dataset: NAME in tracks.yaml)."
+        )
     return find_snapshot(tracks, last.opened.snapshot.dataset, changes.snapshot_id)
 
 

@@ -242,6 +242,8 @@ def quarantine_its_snapshot(world: World, state: RunState, *, by: str) -> str:
     """
     failed = state.attempts[-1]
     ref = failed.opened.snapshot
+    if ref is None:
+        return "It trained on no snapshot that could be quarantined."
     key = attempt_key(state.run_id, failed.attempt_id)
     root = failed.ended.root_message if failed.ended else ""
     why = f"{key} ended as {failed.reason} on it, and so did a retry: {root}"

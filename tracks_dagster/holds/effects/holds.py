@@ -113,11 +113,14 @@ class Holds:
             found.append(self._pools.storm(pool_of(last.opened.compute), now))
         return (*(hold for hold in found if hold is not None), *self.on_lineage(state))
 
-    def on_snapshot(self, ref: SnapshotRef) -> Hold | None:
+    def on_snapshot(self, ref: SnapshotRef | None) -> Hold | None:
         """Return the quarantine of a snapshot, or None.
 
-        None as well for one that no track here knows: a store that was moved without its datasets.
+        None as well without a snapshot, and for one that no track here knows: a store that was moved
+        without its datasets.
         """
+        if ref is None:
+            return None
         if ref not in self._snapshots:
             self._snapshots[ref] = self._snapshot_hold(ref)
         return self._snapshots[ref]
@@ -208,7 +211,7 @@ class Holds:
         state, ref = was.state, was.checkpoint
         if state is not None and self._as_of is not None:
             state = self._run(state.run_id)
-        hold = self.on_snapshot(was.snapshot) if was.snapshot is not None else None
+        hold = self.on_snapshot(was.snapshot)
         sources: BySource = {} if hold is None else {hold.called: hold}
         if ref is not None:
             sources = {**sources, **self.of_checkpoint(ref, state)}

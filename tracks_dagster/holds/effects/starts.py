@@ -39,15 +39,16 @@ def refuse_declaration(
 
 
 def start_or_refuse(
-    state: RunState, snapshot: SnapshotRef, holds: Sequence[Hold], *, doing: str
+    state: RunState, snapshot: SnapshotRef | None, holds: Sequence[Hold], *, doing: str
 ) -> CleanStart:
-    """Return where an attempt on `snapshot` that is opened now starts.
+    """Return where an attempt on `snapshot` (None: on none) that is opened now starts.
 
     holds: as `Holds.on_run` gives them; doing: what was attempted. Raises InvalidInput when the
     snapshot, the run or all that it could resume from is on hold, naming the source, its record and
     the command that releases it.
     """
-    for what in (key_of_snapshot(snapshot), key_of_run(state.run_id)):
+    data = [] if snapshot is None else [key_of_snapshot(snapshot)]
+    for what in (*data, key_of_run(state.run_id)):
         hold = find_hold(holds, HoldAct.QUARANTINE, what)
         if hold is not None:
             raise InvalidInput(f"{doing}: {hold.sentence}")

@@ -113,6 +113,9 @@ NO_FALLBACK: Why = Absence(
     lambda v: v.attempt.restored is None or v.attempt.restored.fallback_why is None,
 )
 AFRESH: Why = Absence("afresh", "it started at step 0", lambda v: v.attempt.resumed_step == 0)
+NO_SNAPSHOT: Why = Absence(
+    "no_snapshot", "no snapshot was named", lambda v: v.attempt.opened.snapshot is None
+)
 NO_CONTAINER: Why = Absence(
     "no_container",
     "its processes ran on the machine itself, in no container",
@@ -246,7 +249,7 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("team", TEXT, _run(lambda r: r.team), "of its run", group="tried", has_column=False),
     Fact("intent", TEXT, _run(lambda r: r.intent), "what its run is for, in a sentence",
          group="tried", label="intent"),
-    Fact("trainer", TEXT, lambda v: v.trainer, "`family`, or the key of the stored script",
+    Fact("trainer", TEXT, lambda v: v.trainer, "key of the stored code; `family` of older runs",
          group="tried", has_column=False, diff="code/trainer"),
     Fact("config", Type.MAPPING, _opened(lambda o: o.config), "its whole config, as remedied",
          group="tried", ui="config/all", label="config"),
@@ -270,11 +273,11 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          absent=(NO_CONTAINER, NEVER_PLACED), group="where", ui="where/image", label="image",
          diff="placement/image"),
     # --- on which data ---
-    Fact("dataset", TEXT, _opened(lambda o: o.snapshot.dataset), "the dataset it trained on",
-         group="data", ui="data/dataset"),
-    Fact("snapshot_id", TEXT, _opened(lambda o: o.snapshot.snapshot_id),
-         "the snapshot of it, by the sha256 of its manifest", group="data", ui="data/snapshot_id",
-         label="snapshot"),
+    Fact("dataset", TEXT, _opened(lambda o: o.snapshot and o.snapshot.dataset),
+         "the dataset it trained on", absent=(NO_SNAPSHOT,), group="data", ui="data/dataset"),
+    Fact("snapshot_id", TEXT, _opened(lambda o: o.snapshot and o.snapshot.snapshot_id),
+         "the snapshot of it, by the sha256 of its manifest", absent=(NO_SNAPSHOT,), group="data",
+         ui="data/snapshot_id", label="snapshot"),
     Fact("cursor_from", INTEGER, lambda v: v.cursor_from,
          "how many samples of the order were consumed before it", absent=(NEVER_RESTORED,),
          group="data"),

@@ -9,7 +9,8 @@ from typing import Any
 
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.track.bodies import Alert, Note, PromotionDecided
+from tracks_dagster.track.bodies import Alert, Note, PromotionDecided, SnapshotRef
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.run_state import Dated, RunState
@@ -59,10 +60,13 @@ NO_SOURCE: Absence[RunView] = Absence(
     "the run started at step 0, as no branch of another",
     lambda v: v.state.declared.branched_from is None,
 )
+NO_SNAPSHOT: Absence[RunView] = Absence(
+    "no_snapshot", "no snapshot was named", lambda v: v.state.declared.snapshot is None
+)
 NO_STEPS_NAMED: Absence[RunView] = Absence(
     "no_steps_named",
     "its config names no number of steps",
-    lambda v: v.state.declared.config.get("steps") is None,
+    lambda v: _steps(v) is None,
 )
 NOT_FINISHED: Absence[RunView] = Absence(
     "not_finished", "the run is not finished", lambda v: v.state.finished is None
@@ -80,6 +84,19 @@ NOT_MEASURED: Absence[PromotionView] = Absence(
 OF_THE_RUN: Absence[NoteView] = Absence(
     "of_the_run", "it concerns no single attempt", lambda v: v.note.attempt_id is None
 )
+
+
+def _steps(view: RunView) -> Any:
+    declared = view.state.declared
+    return value_of(declared.config, declared.roles, STEPS)
+
+
+def _snapshot(read: Callable[[SnapshotRef], str]) -> Callable[[RunView], Any]:
+    def of(view: RunView) -> Any:
+        snapshot = view.state.declared.snapshot
+        return read(snapshot) if snapshot else None
+
+    return of
 
 
 def _branched(read: Callable[[CheckpointRef], Any]) -> Callable[[RunView], Any]:
@@ -114,9 +131,10 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("owner", TEXT, lambda v: v.state.declared.owner, "whose run it is"),
     Fact("team", TEXT, lambda v: v.state.declared.team, "of the owner"),
     Fact("intent", TEXT, lambda v: v.state.declared.intent, "what it is for, in a sentence"),
-    Fact("dataset", TEXT, lambda v: v.state.declared.snapshot.dataset, "the dataset it trains on"),
-    Fact("snapshot_id", TEXT, lambda v: v.state.declared.snapshot.snapshot_id,
-         "the snapshot it was declared with"),
+    Fact("dataset", TEXT, _snapshot(lambda s: s.dataset), "the dataset it trains on",
+         absent=(NO_SNAPSHOT,)),
+    Fact("snapshot_id", TEXT, _snapshot(lambda s: s.snapshot_id),
+         "the snapshot it was declared with", absent=(NO_SNAPSHOT,)),
     Fact("git_commit", TEXT, lambda v: v.state.declared.code.git_commit, "the commit of the code",
          absent=(NO_CHECKOUT,)),
     Fact("git_branch", TEXT, lambda v: v.state.declared.code.branch, "of the checkout",
@@ -126,13 +144,13 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("package_version", TEXT, lambda v: v.state.declared.code.package_version,
          "of this program"),
     Fact("trainer", TEXT, lambda v: v.state.declared.trainer,
-         "`family`, or the key of the stored script"),
+         "key of the stored code; `family` of older runs"),
     Fact("launcher", TEXT, lambda v: v.state.declared.compute.launcher, "local or kubernetes"),
     Fact("ranks", INTEGER, lambda v: v.state.declared.compute.ranks,
          "processes of a gang, one device each"),
     Fact("device_class", TEXT, lambda v: v.state.declared.compute.device_class,
          "the class of device it asked for"),
-    Fact("max_steps", INTEGER, lambda v: v.state.declared.config.get("steps"),
+    Fact("max_steps", INTEGER, _steps,
          "how many steps it is to have", absent=(NO_STEPS_NAMED,)),
     Fact("config", Type.MAPPING, lambda v: v.state.declared.config,
          "its whole config, as declared"),

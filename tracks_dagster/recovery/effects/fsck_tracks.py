@@ -238,8 +238,8 @@ class OtherTracks:
         """Yield what the run refers to and no other track knows."""
         yield from self._check_branch(state)
         asked = [state.declared.snapshot, *(a.opened.snapshot for a in state.attempts)]
-        for each in dict.fromkeys((ref.dataset, ref.snapshot_id) for ref in asked):
-            dataset, snapshot_id = each
+        for each in dict.fromkeys(filter(None, asked)):
+            dataset, snapshot_id = each.dataset, each.snapshot_id
             if not self._has(dataset, snapshot_id):
                 yield Finding(
                     kind=FindingKind.SNAPSHOT_UNKNOWN,

@@ -85,13 +85,14 @@ def find(tracks: Tracks, open_ledger: OpenLedger, text: str) -> Named:
 def side_of(tracks: Tracks, named: Named) -> Side:
     """Return what is compared of an attempt or a checkpoint."""
     state, attempt, checkpoint = named.state, named.attempt, named.checkpoint
+    snapshot = attempt.opened.snapshot
     view = attempt_views(state)[attempt.attempt_id - 1]
     line = list(_descent(tracks, named))
     return Side(
         name=_name(named),
         steps=_attempt_steps(view) if checkpoint is None else _checkpoint_steps(checkpoint),
-        dataset=attempt.opened.snapshot.dataset,
-        snapshot_id=attempt.opened.snapshot.snapshot_id,
+        dataset=None if snapshot is None else snapshot.dataset,
+        snapshot_id=None if snapshot is None else snapshot.snapshot_id,
         cursor_from=attempt.restored.cursor if attempt.restored else None,
         cursor_to=_cursor_to(named),
         config=attempt.opened.config,

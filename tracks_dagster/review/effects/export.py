@@ -239,9 +239,9 @@ def _find(tracks: Tracks, run_id: str) -> RunRead | None:
 
 
 def _datasets(state: RunState) -> Iterator[str]:
-    yield state.declared.snapshot.dataset
+    asked = (state.declared.snapshot, *(attempt.opened.snapshot for attempt in state.attempts))
+    yield from (snapshot.dataset for snapshot in asked if snapshot is not None)
     yield from (requirement.snapshot.dataset for requirement in state.declared.evals)
-    yield from (attempt.opened.snapshot.dataset for attempt in state.attempts)
     yield from (evaluation.opened.snapshot.dataset for evaluation in state.evals)
 
 

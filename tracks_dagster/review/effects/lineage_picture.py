@@ -94,7 +94,10 @@ def _describe(state: RunState, history: Sequence[Stretch]) -> str:
 def _source(state: RunState, frame: _Frame) -> Iterator[str]:
     """Yield where it all comes from: the snapshot, and the checkpoint that a branch went on from."""
     snapshot = state.declared.snapshot
-    yield _text(8, 16, f"data {snapshot.dataset}@{snapshot.snapshot_id[:12]}", "strong")
+    named = (
+        f"data {snapshot.dataset}@{snapshot.snapshot_id[:12]}" if snapshot else "no snapshot named"
+    )
+    yield _text(8, 16, named, "strong")
     branch = state.declared.branched_from
     if branch is not None:
         x = frame.x(branch.step)

@@ -14,6 +14,7 @@ from tracks_dagster.ledger.facts.attempt import AttemptView, attempt_views
 from tracks_dagster.stores.journals import StepLine, read_steps
 from tracks_dagster.track.names import ALERT_SAVE_FAILED
 from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
@@ -132,6 +133,11 @@ def _losses(state: RunState, attempt: AttemptState, steps: tuple[StepLine, ...])
         beside={
             **({"device": attempt.placed.ranks[0].accelerator} if attempt.placed else {}),
             "script": trainer_of(state, attempt).rpartition("/")[2],
-            "snapshot": attempt.opened.snapshot.snapshot_id[:12],
+            **_snapshot(attempt),
         },
     )
+
+
+def _snapshot(attempt: AttemptState) -> dict[str, Json]:
+    snapshot = attempt.opened.snapshot
+    return {} if snapshot is None else {"snapshot": snapshot.snapshot_id[:12]}

@@ -42,6 +42,7 @@ from tracks_dagster.review.effects.explain.stretches import STRETCHES_MAX, membe
 from tracks_dagster.review.effects.explain.text import broken_lines, end_word
 from tracks_dagster.review.effects.lineage_picture import lineage_picture
 from tracks_dagster.review.effects.narrate import sentence
+from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.states.checkpoints import checkpoint_at
@@ -175,9 +176,14 @@ def _facts(state: RunState) -> str:
     return (
         f"{declared.model_family}, stage {declared.stage}, {declared.compute.ranks} rank(s) of "
         f"{declared.compute.device_class}; declared {clock(state.declared_at)} by "
-        f"{declared.owner} ({declared.team}); data {declared.snapshot.dataset} "
-        f"{declared.snapshot.snapshot_id[:12]}; code {code[:12]}{branch}"
+        f"{declared.owner} ({declared.team}); {_data(declared.snapshot)}; code {code[:12]}{branch}"
     )
+
+
+def _data(snapshot: SnapshotRef | None) -> str:
+    if snapshot is None:
+        return "no snapshot was named"
+    return f"data {snapshot.dataset} {snapshot.snapshot_id[:12]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

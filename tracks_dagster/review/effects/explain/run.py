@@ -65,7 +65,6 @@ from tracks_dagster.track.errors import TrackBroken, UnknownRun
 from tracks_dagster.track.names import (
     ALERT_SAVE_FAILED,
     ATTEMPT_PARTITIONS,
-    NO_DATASET,
     attempt_key,
 )
 from tracks_dagster.track.placement import nodes_of
@@ -355,9 +354,8 @@ def references(state: RunState, attempt: AttemptState) -> Iterator[Reference]:
     if source is not None and source.run_id != run_id:
         what = f"a checkpoint of {source.run_id}"
         yield Reference(what=what, command=f"tracks checkpoints list {source.run_id}")
-    dataset = attempt.opened.snapshot.dataset
-    if dataset != NO_DATASET:
-        yield Reference(what="the snapshot", command=f"tracks snapshots list {dataset}")
+    if (snapshot := attempt.opened.snapshot) is not None:
+        yield Reference(what="the snapshot", command=f"tracks snapshots list {snapshot.dataset}")
     thing = attempt_thing(run_id, attempt.attempt_id)
     yield Reference(what="what it rests on, what came of it", command=f"tracks lineage {thing}")
     for node in nodes_of(attempt.placed)[:NODES_MAX] if attempt.placed is not None else ():

@@ -21,7 +21,6 @@ from tracks_dagster.review.effects.explain.explanation import (
 )
 from tracks_dagster.review.effects.explain.glossary import bucket_label
 from tracks_dagster.review.effects.explain.reading import Break
-from tracks_dagster.track.names import NO_DATASET
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.safe_text import one_line
 from tracks_dagster.track.track import code_diff_key
@@ -183,8 +182,8 @@ def _changes(attempt: AttemptExplanation) -> Iterator[str]:
 
 def _data(attempt: AttemptExplanation) -> Iterator[str]:
     view, snapshot = attempt.view, attempt.view.attempt.opened.snapshot
-    if snapshot.dataset == NO_DATASET:
-        yield "what the script reads by itself: no snapshot"
+    if snapshot is None:
+        yield "no snapshot was named: what the script reads by itself"
     else:
         yield f"{snapshot.dataset}, snapshot {snapshot.snapshot_id}"
     if view.cursor_from is not None and view.cursor_to is not None:

@@ -36,7 +36,6 @@ from tracks_dagster.review.effects.explain.text import (
     labelled_lines,
     wrapped,
 )
-from tracks_dagster.track.names import NO_DATASET
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.text.safe_text import one_line
 
@@ -232,8 +231,7 @@ def _where(attempt: AttemptExplanation) -> Iterator[str]:
     begun = "began afresh"
     if source is not None:
         begun = f"from step {record.resumed_step} of {_source(attempt, source)}"
-    data = f"; {snapshot.dataset}@{snapshot.snapshot_id[:12]}"
-    read = "" if snapshot.dataset == NO_DATASET else data
+    read = "" if snapshot is None else f"; {snapshot.dataset}@{snapshot.snapshot_id[:12]}"
     yield f"{place}; {begun}{read}; {_code(attempt)}"
 
 

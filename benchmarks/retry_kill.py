@@ -28,7 +28,7 @@ from typing import TypeVar
 from tracks_dagster.attempts.effects.local.checkout import read_code_version
 from tracks_dagster.attempts.effects.local.processes import Process
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
-from tracks_dagster.cli.start.snapshots import ensure_snapshots
+from tracks_dagster.cli.start.snapshots import ensure_snapshots, family_datasets
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.settings import Settings
 from tracks_dagster.stores.journals import last_step, read_steps
@@ -55,7 +55,7 @@ def figures(rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="tracks-bench-") as folder:
         settings = Settings.from_environment({"TRACKS_HOME": str(Path(folder).absolute())})
         app, home = build(settings), open_dagster_home(settings)
-        ensure_snapshots(app, home, [FAMILY])
+        ensure_snapshots(app, home, family_datasets(FAMILY))
         measured = []
         with home.daemon():
             for number in range(1, rounds + 1):

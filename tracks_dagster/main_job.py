@@ -19,7 +19,7 @@ from tracks_dagster.cli.common import person, text_width
 from tracks_dagster.cli.explain import write_report_now
 from tracks_dagster.cli.start.driving import drive
 from tracks_dagster.cli.start.run import WAIT_S, print_attempts, problem_of
-from tracks_dagster.cli.start.snapshots import ensure_snapshots
+from tracks_dagster.cli.start.snapshots import ensure_snapshots, family_datasets
 from tracks_dagster.cli.terminal import visible_output
 from tracks_dagster.review.effects.explain.run import ExplainContext, explain_attempt
 from tracks_dagster.review.effects.explain.summary import attempt_summary
@@ -79,7 +79,7 @@ def run_main_job() -> int:
     )
     click.echo(STORY)
     app, home = build(settings), open_dagster_home(settings)
-    ensure_snapshots(app, home, ["gpt", "tabular"])
+    ensure_snapshots(app, home, family_datasets("gpt", "tabular"))
     declare(app.tracks, request)
     followed = drive(app, home, request.run_id, wait_s=WAIT_S, by=request.owner)
     outcome = read_outcome(app.tracks, request.run_id, weights_sha256, by=request.owner)

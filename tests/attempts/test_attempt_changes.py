@@ -14,6 +14,7 @@ from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.supervise import gang_spec
 from tracks_dagster.data.families import FAMILIES, resolve_config
+from tracks_dagster.data.project import Project
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.decide import decide
 from tracks_dagster.retry.decision import Retry
@@ -100,6 +101,8 @@ def test_the_cadence_and_the_snapshot_can_be_changed(
     assert set(changed(attempt)) == {"cadence.every_s", "snapshot"}
 
 
+SECOND = Project(name="gpt", entry=("second.py",), is_open=True)
+CORRECTED: dict[str, Any] = {"project": SECOND, "archive": b"the second"}
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "no ranks": ({"compute": {"ranks": 0}}, "1 to 4096"),
     "ranks that do not divide the batch": ({"compute": {"ranks": 7}}, "use a multiple of 7"),
@@ -108,7 +111,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
         "asks something of a cluster",
     ),
     "no time between saves": ({"every_s": 0.0}, "use more than 0"),
-    "a script of a family's run": ({"trainer_source": SCRIPT}, "tracks run --from RUN@STEP"),
+    "a script of a family's run": (CORRECTED, "tracks run --from RUN@STEP"),
     "an unknown snapshot": ({"snapshot_id": "f" * 12}, "no snapshot"),
     "an unknown key": ({"config": {"colour": 1}}, "has no key 'colour'"),
 }
@@ -141,19 +144,26 @@ def scripted(tracks: Tracks, store: FakeObjectStore) -> History:
 def test_a_corrected_script_is_stored_run_and_kept_by_later_retries(
     tracks: Tracks, store: FakeObjectStore, scripted: History
 ) -> None:
-    attempt = retried(tracks, store, scripted, trainer_source=b"print('the second')\n")
-    key = attempt.opened.trainer
+    attempt = retried(tracks, store, scripted, **CORRECTED)
+    key, program = attempt.opened.trainer, attempt.opened.program
     assert key is not None
-    assert store.get(key) == b"print('the second')\n"
-    assert changed(attempt) == {"trainer": ("runs/r-1/trainer/first.py", key)}
+    assert key.endswith(".tar")
+    assert store.get(key) == b"the second"
+    assert changed(attempt) == {
+        "trainer": ("runs/r-1/trainer/first.py", key),
+        "entry": (None, "second.py"),
+    }
+    assert attempt.opened.config == CONFIG
     state = tracks.run("r-1")
     assert gang_spec(tracks, state, state.attempts[0]).code == SCRIPT
-    assert gang_spec(tracks, state, attempt).code == b"print('the second')\n"
-    scripted.open(cause="manual_retry", trainer=key).place().restore().commit(10)
+    spec = gang_spec(tracks, state, attempt)
+    assert (spec.code, spec.command.words) == (b"the second", ("second.py",))
+    scripted.open(cause="manual_retry", trainer=key, program=program).place().restore().commit(10)
     scripted.end("preempted", last_step=12)
     decision = decide(scripted.state, DEFAULT_POLICY, scripted.at + timedelta(hours=1))
     assert isinstance(decision, Retry)
-    assert decision.opened(decided_by="tests").trainer == key
+    opened = decision.opened(decided_by="tests")
+    assert (opened.trainer, opened.program) == (key, program)
 
 
 @pytest.mark.parametrize("reason", ["code_error", "config_error"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.checkpoints.effects.pins import pin_source, release_branches
 from tracks_dagster.data.families import FAMILIES, resolve_config
+from tracks_dagster.data.project import Project
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.review.effects.explain.run import explain_run
@@ -24,7 +27,7 @@ from tracks_dagster.review.effects.explain.text import run_text
 from tracks_dagster.review.effects.metadata import attempt_metadata
 from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.status import run_line
-from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, RetentionRule
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Program, RetentionRule
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable, UnknownRun
 from tracks_dagster.track.records import Draft, Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -151,12 +154,14 @@ def test_the_pin_of_a_branch_that_was_never_declared_is_let_go_after_a_day(
 
 
 def test_what_is_given_replaces_what_is_inherited(source: History, tracks: Tracks) -> None:
-    script = b"print('mine')\n"
-    request = branched(tracks, config={"seed": 3, "steps": 50, "mine": 1}, trainer_source=script)
+    mine = {"project": Project(name="gpt", entry=("mine.py",), is_open=True), "archive": b"mine"}
+    request = branched(tracks, config={"seed": 3, "steps": 50, "mine": 1}, **mine)
     declared = declare(tracks, request)
     assert (declared.config["seed"], declared.config["mine"]) == (3, 1)
     assert declared.config["lr"] == 0.002
-    assert declared.trainer == f"runs/b-1/trainer/{sha256_hex(script)}.py"
+    assert declared.trainer == f"runs/b-1/trainer/{sha256_hex(b'mine')}.tar"
+    assert declared.program == Program(entry=("mine.py",))
+    assert declared.config["accumulation"] == 6  # 24 samples of one rank in fours
 
 
 def test_the_script_of_the_source_is_stored_with_the_branch(
@@ -171,7 +176,11 @@ def test_the_script_of_the_source_is_stored_with_the_branch(
         branched(tracks)
     store.put(key, b"print('theirs')\n")
     declared = declare(tracks, branched(tracks))
-    assert store.objects[declared.trainer] == b"print('theirs')\n"
+    with tarfile.open(fileobj=io.BytesIO(store.objects[declared.trainer])) as tar:
+        script = tar.extractfile("trainer.py")
+        assert script is not None
+        assert script.read() == b"print('theirs')\n"
+    assert declared.program == Program(entry=("trainer.py",))
     assert declared.trainer.startswith("runs/b-1/trainer/")
 
 
@@ -209,7 +218,7 @@ def test_a_command_killed_on_the_way_leaves_at_most_a_pin_and_is_completed_by_th
 def test_a_source_that_is_withdrawn_before_it_is_pinned_gives_no_branch(
     source: History, tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    request = branched(tracks, trainer_source=b"pass")
+    request = branched(tracks)
     ref = source.state.checkpoints[1].ref
     decide_source(tracks, source, Kind.CHECKPOINT_QUARANTINED, ref)
     with pytest.raises(InvalidInput, match=r"r-0@20 .*was quarantined and cannot be branched from"):

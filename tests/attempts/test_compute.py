@@ -116,7 +116,7 @@ def test_a_gang_that_cannot_be_started_is_refused_with_nothing_written(
 
     before = dict(store.objects)
     with pytest.raises(InvalidInput, match="no device class"):
-        declare(tracks, replace(REQUEST, trainer_source=b"pass"), check_gang=refuse)
+        declare(tracks, REQUEST, check_gang=refuse)
     assert store.objects == before
     [spec] = seen
     assert (spec.run_id, spec.attempt_id, spec.compute) == ("r-1", 1, REQUEST.compute)

@@ -75,24 +75,24 @@ def test_every_kind_can_be_written_and_says_what_should_come_of_it() -> None:
 )
 def test_an_oom_drill_stops_once_the_micro_batch_is_halved(micro_batch: int, limit: int) -> None:
     config = {"steps": 40, "micro_batch": micro_batch}
-    drill = fit_drill(parse_drill("gpu_oom@31"), config, ranks=1)
+    drill = fit_drill(parse_drill("gpu_oom@31"), config, {}, ranks=1)
     assert drill.micro_batch_max == limit
 
 
 def test_an_oom_drill_on_a_micro_batch_of_one_could_not_be_remedied() -> None:
     with pytest.raises(InvalidInput, match="micro_batch to 2"):
-        fit_drill(parse_drill("gpu_oom@31"), {"steps": 40, "micro_batch": 1}, ranks=1)
+        fit_drill(parse_drill("gpu_oom@31"), {"steps": 40, "micro_batch": 1}, {}, ranks=1)
 
 
 def test_a_drill_after_the_last_step_would_never_fire() -> None:
-    assert fit_drill(parse_drill("preempt@40"), CONFIG, ranks=1).step == 40
+    assert fit_drill(parse_drill("preempt@40"), CONFIG, {}, ranks=1).step == 40
     with pytest.raises(InvalidInput, match="40 steps"):
-        fit_drill(parse_drill("preempt@41"), CONFIG, ranks=1)
+        fit_drill(parse_drill("preempt@41"), CONFIG, {}, ranks=1)
 
 
 def test_a_drill_of_a_rank_that_the_run_does_not_have_is_refused() -> None:
-    assert fit_drill(parse_drill("hang@4,rank=1"), CONFIG, ranks=2).rank == 1
+    assert fit_drill(parse_drill("hang@4,rank=1"), CONFIG, {}, ranks=2).rank == 1
     with pytest.raises(InvalidInput, match="0 to 0"):
-        fit_drill(parse_drill("hang@4,rank=1"), CONFIG, ranks=1)
+        fit_drill(parse_drill("hang@4,rank=1"), CONFIG, {}, ranks=1)
     with pytest.raises(InvalidInput, match="--ranks 2"):
-        fit_drill(parse_drill("rank_crash@4"), CONFIG, ranks=1)
+        fit_drill(parse_drill("rank_crash@4"), CONFIG, {}, ranks=1)

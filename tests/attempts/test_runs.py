@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -11,11 +12,13 @@ from tests.fakes import FakeClock, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
 from tests.stories import Story
 from tracks_dagster.attempts.effects.runs import RunRequest, declare, estimate_device_s, new_run_id
+from tracks_dagster.data.project import ConfigKey, Project
 from tracks_dagster.holds.effects.stops import request_stop
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.effects.explain.text import attempt_text
-from tracks_dagster.track.bodies import CodeVersion, Drill
+from tracks_dagster.track.bodies import CodeVersion, Drill, Program
 from tracks_dagster.track.errors import InvalidInput, StoreUnavailable
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.run_state import RunState
@@ -78,16 +81,43 @@ def test_drills_stand_in_the_declaration_with_their_limits(data: Story, tracks: 
     )
 
 
-def test_a_trainer_of_ones_own_is_stored_by_its_hash_and_may_have_keys_of_its_own(
+TINY = Project(
+    name="tiny",
+    entry=("train.py", "--lr={lr}"),
+    keys={"lr": ConfigKey(default=0.1), "max_iters": ConfigKey(default=40)},
+    roles={"steps": "max_iters", "lr": "lr"},
+)
+OWN = replace(REQUEST, family="tiny", project=TINY, archive=b"a tar", config={"max_iters": 5})
+
+
+def test_a_project_is_recorded_with_its_own_code_and_config_and_nothing_of_ours(
     data: Story, tracks: Tracks, store: FakeObjectStore
 ) -> None:
-    source = b"print('train')\n"
-    request = replace(REQUEST, trainer_source=source, config={"steps": 5, "temperature": 0.5})
-    declared = declare(tracks, request)
-    assert declared.trainer == f"runs/r-1/trainer/{sha256_hex(source)}.py"
-    assert store.objects[declared.trainer] == source
-    assert declared.config["temperature"] == 0.5
+    declared = declare(tracks, OWN)
+    assert declared.trainer == f"runs/r-1/trainer/{sha256_hex(b'a tar')}.tar"
+    assert store.objects[declared.trainer] == b"a tar"
+    assert declared.program == Program(entry=("train.py", "--lr={lr}"))
+    assert declared.config == {"lr": 0.1, "max_iters": 5}
+    assert declared.roles == {"steps": "max_iters", "lr": "lr"}
+    assert (declared.model_family, declared.snapshot) == ("tiny", None)
     assert (declared.evals, declared.promotion) == ((), None)
+    assert declared.estimated_device_s == estimate_device_s(5, 1)
+    told = attempt_text(explain_attempt(tracks, "r-1", 1))
+    assert "no snapshot was named" in told
+
+
+def test_a_run_that_names_no_steps_has_no_estimate_and_no_cap(data: Story, tracks: Tracks) -> None:
+    script = Project(name="tiny", entry=("train.py",), is_open=True)
+    declared = declare(tracks, replace(OWN, project=script, config={"temperature": 0.5}))
+    assert (declared.config, declared.estimated_device_s) == ({"temperature": 0.5}, None)
+    assert DEFAULT_POLICY.device_s_cap(None) == math.inf
+
+
+def test_a_project_with_a_dataset_trains_on_its_newest_snapshot(
+    data: Story, tracks: Tracks
+) -> None:
+    named = replace(OWN, project=replace(TINY, dataset="aws-docs"))
+    assert declare(tracks, named).snapshot == data.snapshot
 
 
 def test_the_diff_of_a_dirty_tree_is_kept_and_told(
@@ -105,10 +135,17 @@ def test_the_diff_of_a_dirty_tree_is_kept_and_told(
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({"trainer_source": b"def ("}, "no Python"),
-        ({"trainer_source": b"pass", "config": {"mine": [1]}}, "mine"),
-        ({"trainer_source": b"pass", "config": {"mine": float("nan")}}, "mine"),
-        ({"trainer_source": b"#" * (1024 * 1024 + 1)}, "1048576"),
+        ({"project": TINY, "archive": b"", "config": {"mine": 1}}, "mine"),
+        ({"project": TINY, "archive": b"", "config": {"lr": "fast"}}, "no number"),
+        ({"project": TINY, "archive": b"", "config": {}, "snapshot_id": "f" * 64}, "no dataset"),
+        (
+            {
+                "project": replace(TINY, entry=("t.py", f"--key=AKIA{'ABCD' * 4}")),
+                "archive": b"",
+                "config": {},
+            },
+            "entry holds what looks like a secret",
+        ),
         ({"config": {"mine": 1}}, "mine"),
         ({"drills": ("preempt@1",) * 17}, "16"),
         ({"owner": ""}, "owner"),

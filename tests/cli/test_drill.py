@@ -20,7 +20,7 @@ def test_every_kind_has_a_run_in_which_it_fires() -> None:
     for kind, each in drill.REHEARSALS.items():
         given = {"steps": drill.STEPS, **drill.SMALL, **each.config}
         config = resolve_config(find_family(drill.FAMILY), given, ranks=each.ranks)
-        assert fit_drill(parse_drill(each.drill), config, ranks=each.ranks).kind == kind
+        assert fit_drill(parse_drill(each.drill), config, {}, ranks=each.ranks).kind == kind
 
 
 def test_whoever_needs_the_home_for_itself_is_played_last() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.integration.homes import COMMAND_S_MAX, Home
 
 TRAINER = Path(__file__).with_name("paced_trainer.py")
+SCRIPT = ("--trainer", str(TRAINER), "--json")
 
 
 @contextmanager
@@ -30,9 +31,9 @@ def paced(home: Home, run_id: str, *, steps: int, pace_s: float) -> Iterator[sub
 def start_paced(home: Home, run_id: str, *, steps: int, pace_s: float) -> subprocess.Popen[str]:
     """Start the same and return at once."""
     size = ("--ranks", "2", "--steps", str(steps), "--checkpoint-every", "20")
-    config = ("--seed", "7", "--set", f"pace_s={pace_s}", "--trainer", str(TRAINER))
+    config = ("--seed", "7", "--set", f"pace_s={pace_s}", "--set", "global_batch=24")
     intent = ("--intent", "A run of the tests.")
-    return home.start("run", "--run-id", run_id, *intent, *size, *config, "--json")
+    return home.start("run", "--run-id", run_id, *intent, *size, *config, *SCRIPT)
 
 
 def step_of(home: Home, run_id: str) -> int:

@@ -38,7 +38,7 @@ with attempt.join() as a:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     a.register(model=model, optimizer=optimizer)
     data = torch.utils.data.TensorDataset(torch.ones(64, 4))
-    loader = torch.utils.data.DataLoader(data, batch_sampler=a.sampler(64, seed=1))
+    loader = torch.utils.data.DataLoader(data, batch_sampler=a.sampler(64, seed=1, global_batch=24))
     for step, (inputs,) in a.steps(loader, until=4):
         loss = model(inputs).sum()
         loss.backward()

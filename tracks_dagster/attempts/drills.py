@@ -16,6 +16,7 @@ from tracks_dagster.track.bodies import Drill, Note
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record
+from tracks_dagster.track.roles import MICRO_BATCH, STEPS, Roles, value_of
 
 GRACE_S_MAX = 3600.0
 STEPS_MAX = 100_000
@@ -172,15 +173,16 @@ def parse_drill(text: str) -> Drill:
     return drill
 
 
-def fit_drill(drill: Drill, config: Mapping[str, Json], *, ranks: int) -> Drill:
+def fit_drill(drill: Drill, config: Mapping[str, Json], roles: Roles, *, ranks: int) -> Drill:
     """Return `drill` as recorded in the track of a run with that config and so many ranks.
 
     An OOM drill gets its limit, half of the run's micro-batch. Raises InvalidInput for a drill that
     could never fire.
     """
-    if drill.step > config["steps"]:
+    steps = value_of(config, roles, STEPS)
+    if type(steps) is int and drill.step > steps:
         raise InvalidInput(
-            f"Drill {drill.kind}@{drill.step} would never fire: the run has {config['steps']} "
+            f"Drill {drill.kind}@{drill.step} would never fire: the run has {steps} "
             "steps; choose an earlier step or more steps."
         )
     ranks_min = KINDS[drill.kind].ranks_min
@@ -196,12 +198,14 @@ def fit_drill(drill: Drill, config: Mapping[str, Json], *, ranks: int) -> Drill:
         )
     if drill.kind != "gpu_oom":
         return drill
-    if config["micro_batch"] < 2:
+    micro_batch = value_of(config, roles, MICRO_BATCH)
+    if type(micro_batch) is not int or micro_batch < 2:
         raise InvalidInput(
             f"Drill gpu_oom@{drill.step} needs a micro-batch that can be halved, and it is "
-            f"{config['micro_batch']}: set micro_batch to 2 or more."
+            f"{micro_batch}: set it to 2 or more, and name its key in tracks.yaml, keys: "
+            "{micro_batch: KEY}."
         )
-    return replace(drill, micro_batch_max=max(1, config["micro_batch"] // 2))
+    return replace(drill, micro_batch_max=max(1, micro_batch // 2))
 
 
 def _with_option(drill: Drill, text: str, kind: DrillKind, option: str) -> Drill:

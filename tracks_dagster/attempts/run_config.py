@@ -24,7 +24,6 @@ from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Reten
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
-from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
 LAUNCHERS = (names.LOCAL, names.KUBERNETES)
 RANKS_MAX = 4096
@@ -112,35 +111,16 @@ def _nodes(compute: ComputeRequest) -> Iterator[str]:
             yield f"{name} has {count} entries; at most {ITEMS_MAX} fit a record."
 
 
-def whole_config(
-    family: Family, overrides: Mapping[str, Json], *, ranks: int, has_own_trainer: bool
-) -> dict[str, Json]:
-    """Return the whole config; a trainer of one's own may have keys that the family does not.
-
-    Raises InvalidInput.
-    """
+def whole_config(family: Family, overrides: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:
+    """Return the whole config of a family that ships; raises InvalidInput."""
     check_ranks(ranks)
-    own: dict[str, Json] = {}
-    if has_own_trainer:
-        own = {key: value for key, value in overrides.items() if key not in family.keys}
-    for key, value in own.items():
-        check_own(key, value)
-    given = {key: value for key, value in overrides.items() if key not in own}
-    return {**resolve_config(family, given, ranks=ranks), **own}
+    return resolve_config(family, overrides, ranks=ranks)
 
 
 def check_ranks(ranks: int) -> None:
     """Raise InvalidInput unless that many processes can train."""
     if not 1 <= ranks <= RANKS_MAX:
         raise InvalidInput(f"{ranks} ranks cannot train; use 1 to {RANKS_MAX}.")
-
-
-def check_own(key: str, value: Json) -> None:
-    """Raise InvalidInput unless `value` may stand under a key that only one's own trainer knows."""
-    is_text = isinstance(value, str) and len(value) <= WORDS_CHARACTERS_MAX
-    is_number = isinstance(value, int | float) and math.isfinite(value)
-    if not (is_text or is_number or value is None):
-        raise InvalidInput(f"{key} = {value!r} is no short text, number, true, false or null.")
 
 
 def check_best_metric(rule: RetentionRule) -> None:

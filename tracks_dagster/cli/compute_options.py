@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import click
@@ -131,16 +130,6 @@ def check_place(launcher: str, chosen: Collection[str]) -> None:
 def gang_check_of(given: Settings) -> CheckGang:
     """Return what refuses a gang that the cluster's settings cannot start."""
     return gang_check(lambda: load_cluster(given))
-
-
-def read_trainer(path: Path | None) -> bytes | None:
-    """Return the script at `path`, None without one; raises InvalidInput where it cannot be read."""
-    if path is None:
-        return None
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"The trainer {path} cannot be read: {error.strerror}.") from error
 
 
 def _size(text: str | None) -> int | None:

@@ -13,6 +13,7 @@ from tracks_dagster.attempts.effects.manual_retry import (
     ManualRetry,
     retry_by_person,
 )
+from tracks_dagster.cli.code_options import project_folder, read_project_code, read_script_code
 from tracks_dagster.cli.common import (
     as_json,
     by_option,
@@ -25,9 +26,9 @@ from tracks_dagster.cli.compute_options import (
     check_place,
     compute_changes,
     gang_check_of,
-    read_trainer,
 )
 from tracks_dagster.settings import Settings
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.wiring import build
@@ -47,9 +48,15 @@ from tracks_dagster.wiring import build
 )
 @click.option("--snapshot", "snapshot_id", help="Another snapshot of the dataset, by its id.")
 @click.option(
-    "--trainer",
+    "--code",
+    "folder",
     type=click.Path(path_type=Path),
-    help="Another script, for a run with a script of your own.",
+    is_flag=False,
+    flag_value=".",
+    help="The code of the project in that folder as it is now; default: the one you are in.",
+)
+@click.option(
+    "--trainer", type=click.Path(path_type=Path), help="Another script, in place of all its code."
 )
 @click.option(
     "--allow-environment-change",
@@ -70,6 +77,7 @@ def retry_command(
     every_steps: int | None,
     every_s: float | None,
     snapshot_id: str | None,
+    folder: Path | None,
     trainer: Path | None,
     allow_environment_change: bool,
     force: bool,
@@ -78,9 +86,10 @@ def retry_command(
 ) -> None:
     """Open another attempt of RUN, which must not be finished or running.
 
-    What you give replaces the setting of the attempt before, and is recorded; everything else stays.
-    With other ranks it trains the same samples in the same order. On another device, data or script
-    it resumes from the same weights. In all these cases losses are not compared with those before.
+    What you give replaces the setting of the attempt before, and is recorded; everything else stays,
+    the code that the run stored too: --code or --trainer gives it other code. With other ranks it
+    trains the same samples in the same order. On another device, data or code it resumes from the
+    same weights. In all these cases losses are not compared with those before.
     """
     check_words({"why": why, "by": by})
     given = Settings.from_environment()
@@ -90,7 +99,7 @@ def retry_command(
         every_steps=every_steps,
         every_s=every_s,
         snapshot_id=snapshot_id,
-        trainer_source=read_trainer(trainer),
+        **_code(given, folder, trainer),
     )
     app = build(given)
     policy = app.policy  # a wrong file is refused before anything is looked at
@@ -113,3 +122,19 @@ def retry_command(
         {"run_id": run_id, "attempt_id": record.attempt_id, "seq": record.seq},
         as_json=as_json,
     )
+
+
+def _code(given: Settings, folder: Path | None, trainer: Path | None) -> dict[str, Any]:
+    """Return the fields of `AttemptChanges` for other code; {} where none is given."""
+    if folder is not None and trainer is not None:
+        raise InvalidInput("--code and --trainer both name the code; give one of them.")
+    if trainer is not None:
+        found = read_script_code(given, trainer)
+    elif folder is not None:
+        home = project_folder(None if folder == Path() else folder)
+        if home is None:
+            raise InvalidInput("--code: you are in no project; name its folder, --code DIR.")
+        found = read_project_code(given, home)
+    else:
+        return {}
+    return {"project": found.project, "archive": found.archive}

@@ -15,12 +15,10 @@ from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SP
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 
 REPORTED = ("loss", "lr", "gradient_norm")  # what the families that ship report of each step
-FAMILY_TRAINER = "family"
-TRAINER_BYTES_MAX = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,24 +252,3 @@ def resolve_config(family: Family, given: Mapping[str, Json], *, ranks: int) -> 
 
 def _names(known: Mapping[str, object]) -> str:
     return ", ".join(sorted(known))
-
-
-def trainer_name(run_id: str, source: bytes | None) -> str:
-    """Return "family", or the key under which a person's own training script is stored.
-
-    Raises InvalidInput for one that is too large or no Python.
-    """
-    if source is None:
-        return FAMILY_TRAINER
-    if len(source) > TRAINER_BYTES_MAX:
-        raise InvalidInput(
-            f"The trainer has {len(source)} bytes; a script of at most {TRAINER_BYTES_MAX} is "
-            "stored with the run, the rest belongs in an installed package."
-        )
-    try:
-        compile(source, "trainer", "exec")
-    except (SyntaxError, ValueError) as error:
-        raise InvalidInput(f"The trainer is no Python that runs here: {error}.") from error
-    except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
-        raise InvalidInput("The trainer is nested too deeply for Python to read.") from error
-    return f"runs/{run_id}/trainer/{sha256_hex(source)}.py"

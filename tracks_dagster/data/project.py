@@ -16,10 +16,10 @@ from pathlib import PurePosixPath
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ALLOCATOR
-from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
+from tracks_dagster.track.bodies import CheckpointCadence, Program, RetentionRule
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles
+from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
 from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
@@ -137,14 +137,20 @@ class Project:
     python: str | None = None
 
 
+def program_of_project(project: Project) -> Program:
+    """Return what a run of the project starts."""
+    return Program(entry=project.entry, config_name=project.config_name, python=project.python)
+
+
 def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:
     """Return the whole config: the project's defaults, what was given, and what follows from both.
 
     Raises InvalidInput for an unknown key, a value of another type or out of range, and for a global
     batch that the ranks and the micro-batch do not divide.
     """
-    total, micro = project.roles.get(GLOBAL_BATCH), project.roles.get(MICRO_BATCH)
-    follows = project.roles.get(ACCUMULATION, ACCUMULATION)
+    roles = roles_of(project.roles, {**project.keys, **given})
+    total, micro = roles.get(GLOBAL_BATCH), roles.get(MICRO_BATCH)
+    follows = roles.get(ACCUMULATION, ACCUMULATION)
     if total is not None and micro is not None and follows in given:
         raise InvalidInput(
             f"{follows} follows from {total}, {micro} and the ranks: change {micro}."

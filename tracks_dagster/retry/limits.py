@@ -6,6 +6,7 @@ attempts that never started. More debits only ever exhaust more of them, more pr
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -346,7 +347,9 @@ def _device_hours(state: RunState, policy: RetryPolicy) -> Limit:
     return Limit(
         name="device_hours",
         is_exhausted=used_s >= cap_s,
-        words=f"{used_s / HOUR_S:.2f} of {cap_s / HOUR_S:.2f} device-hours used",
+        words=f"{used_s / HOUR_S:.2f} device-hours used, without a limit: the run names no steps"
+        if math.isinf(cap_s)
+        else f"{used_s / HOUR_S:.2f} of {cap_s / HOUR_S:.2f} device-hours used",
         seqs=tuple(a.ended_seq for a in ended if a.ended_seq is not None),
     )
 

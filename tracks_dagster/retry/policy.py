@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -166,8 +167,10 @@ class RetryPolicy:
                 return rule
         return self.rule(_R.UNKNOWN)
 
-    def device_s_cap(self, estimated_device_s: float) -> float:
-        """Return the device seconds that all attempts of a run may use together."""
+    def device_s_cap(self, estimated_device_s: float | None) -> float:
+        """Return the device seconds that all attempts of a run may use together; no limit for None."""
+        if estimated_device_s is None:
+            return math.inf
         return max(self.device_hours_factor * estimated_device_s, self.device_s_floor)
 
 

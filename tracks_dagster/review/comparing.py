@@ -139,7 +139,9 @@ def shared_data(a: Side, b: Side, ancestor: CheckpointRef | None) -> SharedData:
     """
     inherited = _inherited(a, ancestor)
     if a.snapshot_id is None and b.snapshot_id is None:
-        return SharedData(samples=inherited, why="no snapshot was named: what was read is not known")
+        return SharedData(
+            samples=inherited, why="no snapshot was named: what was read is not known"
+        )
     if a.snapshot_id != b.snapshot_id:
         why = "different snapshots"
     elif a.config.get("seed") != b.config.get("seed"):

@@ -67,7 +67,7 @@ class PastRun:
 
     run_id: str
     devices: int
-    estimated_s: float
+    estimated_s: float | None
     config: Mapping[str, Json]
     attempts: Sequence[PastAttempt]
     blocking_s: float

@@ -55,13 +55,13 @@ class Job:
 
     run_id: str
     devices: int
-    estimated_s: float
+    estimated_s: float | None
     steps: int | None = None
     config: Mapping[str, Json]
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
-        if self.devices < 1 or self.estimated_s < 0:
+        if self.devices < 1 or (self.estimated_s or 0) < 0:
             raise ValueError(f"A run has 1 device or more and a time from 0 s on, not {self}.")
 
 
@@ -95,7 +95,7 @@ class SimulatedRun:
             intent="See what a policy makes of what happened.",
             compute=compute,
             cadence=CheckpointCadence(),
-            estimated_device_s=job.estimated_s * job.devices,
+            estimated_device_s=None if job.estimated_s is None else job.estimated_s * job.devices,
         )
         self._seq = 0
         self.state = apply(None, self._record(Kind.RUN_DECLARED, to_json(declared), 0.0, None))

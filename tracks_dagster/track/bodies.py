@@ -172,7 +172,8 @@ class RunDeclared:
     (`track.roles`). snapshot: None where no snapshot was named.
     trainer: the key of the stored code, which `program` starts. Of runs of older versions there is no
     program: "family" for a family that shipped, or the key of one script.
-    estimated_device_s: device seconds that an undisturbed run is expected to take.
+    estimated_device_s: device seconds that an undisturbed run is expected to take; None where its
+    config names no number of steps.
     branched_from: the checkpoint of another run that this one continues; pinned in that run's
     track, as "branch:<run_id>", before this record was written.
     sample_order: of the samples from step 0 on; a resumed attempt keeps the order of its checkpoint.
@@ -189,7 +190,7 @@ class RunDeclared:
     intent: str
     compute: ComputeRequest
     cadence: CheckpointCadence
-    estimated_device_s: float
+    estimated_device_s: float | None
     evals: tuple[EvalRequirement, ...] = ()
     promotion: PromotionRule | None = None
     drills: tuple[Drill, ...] = ()

@@ -30,6 +30,7 @@ from tracks_dagster.track.body_json import body_of, to_json
 from tracks_dagster.track.errors import DataRejected, StoreUnavailable, TrainingError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.track.roles import MICRO_BATCH, value_of
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import resume_target
 from tracks_dagster.track.track import Track, run_track
@@ -193,7 +194,8 @@ class Drills:
             time.sleep(POLL_S)
 
     def _before_forward(self, module: nn.Module, arguments: Any) -> None:
-        micro_batch = self._launch.opened.config.get("micro_batch", 0)
+        config, roles = self._launch.opened.config, self._launch.declared.roles
+        micro_batch = value_of(config, roles, MICRO_BATCH) or 0
         for drill in self._drills:
             limit = drill.micro_batch_max
             if drill.kind != "gpu_oom" or drill.step != self._step or limit is None:

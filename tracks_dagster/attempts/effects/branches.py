@@ -10,11 +10,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.attempts.recorded import as_archive, recorded_project, without_accumulation
 from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
+from tracks_dagster.data.project import Project
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.bodies import RetentionRule
+from tracks_dagster.track.bodies import RetentionRule, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, parse_at
 from tracks_dagster.track.states.run_state import RunState, find_at, trainer_of
@@ -26,19 +29,20 @@ _RULE = tuple(each.name for each in fields(RetentionRule))
 class Origin:
     """What a branch starts from, and what it inherits of the attempt that wrote it.
 
-    config: as remedied, without what follows from other keys. trainer: as in `RunDeclared`, and its
-    script, None for a family's or one that the store has lost. fields: what else of a `RunRequest` is
-    taken over. Not taken over: code, owner, intent and drills.
+    config: as remedied, without what follows from other keys. project: as its records have it, None
+    of a family; archive: its stored code, None for one that the store has lost. fields: what else of a
+    `RunRequest` is taken over. Not taken over: code, owner, intent and drills.
     """
 
     ref: CheckpointRef
     family: str
     config: Mapping[str, Json]
-    snapshot_id: str | None
+    snapshot: SnapshotRef | None
     fields: Mapping[str, Any]
     retention: RetentionRule
     trainer: str
-    trainer_source: bytes | None
+    project: Project | None
+    archive: bytes | None
 
     def inherited_by(self, request: RunRequest, *, given: Collection[str]) -> RunRequest:
         """Return `request` with all that it leaves open taken from the source; its own values stand.
@@ -53,11 +57,16 @@ class Origin:
                 f"{checkpoint_at(self.ref)} is a checkpoint of family {self.family}, which "
                 f"{request.family} cannot load; leave --family out."
             )
-        script = request.trainer_source or self.trainer_source
-        if script is None and self.trainer != "family":
+        project, archive = (request.project, request.archive)
+        if project is None:
+            project, archive = self.project, self.archive
+        elif project.is_open:  # a script alone names no dataset: it goes on with the source's
+            data = None if self.snapshot is None else self.snapshot.dataset
+            project = replace(project, dataset=data)
+        if archive is None and self.trainer != TRAINER_FAMILY:
             raise InvalidInput(
-                f"The trainer of {self.ref.run_id}, {self.trainer}, is not in the store; give it with "
-                "--trainer."
+                f"The code of {self.ref.run_id}, {self.trainer}, is not in the store; give it with "
+                "--trainer, or from the project's folder."
             )
         own = {name: getattr(request.retention, name) for name in _RULE if name in given}
         is_moved = "launcher" in given and request.launcher != self.fields["launcher"]
@@ -67,10 +76,18 @@ class Origin:
             **{name: value for name, value in self.fields.items() if name not in left},
             retention=replace(self.retention, **own),
             config={**self.config, **request.config},
-            snapshot_id=request.snapshot_id or self.snapshot_id,
-            trainer_source=script,
+            snapshot_id=request.snapshot_id or self._snapshot_for(project),
+            project=project,
+            archive=archive,
             branched_from=self.ref,
         )
+
+    def _snapshot_for(self, project: Project | None) -> str | None:
+        """Return the source's snapshot, where the branch trains on the same dataset."""
+        if self.snapshot is None:
+            return None
+        is_same = project is None or project.dataset == self.snapshot.dataset
+        return self.snapshot.snapshot_id if is_same else None
 
 
 def find_origin(
@@ -94,11 +111,12 @@ def find_origin(
         raise InvalidInput(f"Nothing can branch from {at}: {hold.sentence}")
     writer = state.attempts[ref.attempt_id - 1]
     wrote, declared, trainer = writer.opened, state.declared, trainer_of(state, writer)
+    stored = None if trainer == TRAINER_FAMILY else tracks.store.get(trainer)
     return Origin(
         ref=ref,
         family=declared.model_family,
-        config={key: value for key, value in wrote.config.items() if key != "accumulation"},
-        snapshot_id=None if wrote.snapshot is None else wrote.snapshot.snapshot_id,
+        config=without_accumulation(wrote.config, declared.roles),
+        snapshot=wrote.snapshot,
         fields={
             **{name: getattr(wrote.compute, name) for name in COMPUTE_FIELDS},
             "checkpoint_every_steps": declared.cadence.every_steps,
@@ -108,7 +126,8 @@ def find_origin(
         },
         retention=declared.retention,
         trainer=trainer,
-        trainer_source=None if trainer == "family" else tracks.store.get(trainer),
+        project=recorded_project(state, writer),
+        archive=as_archive(trainer, stored),
     )
 
 

@@ -14,16 +14,18 @@ from typing import Any
 from tracks_dagster.attempts.effects.retry import quarantine_all
 from tracks_dagster.attempts.effects.world import World
 from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
+from tracks_dagster.attempts.recorded import recorded_project, without_accumulation
 from tracks_dagster.attempts.run_config import (
     COMPUTE_FIELDS,
     CheckGang,
     check_compute,
-    check_own,
     check_ranks,
     checked_cadence,
 )
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import FAMILIES, FAMILY_TRAINER, resolve_config, trainer_name
+from tracks_dagster.data.families import FAMILIES, resolve_config
+from tracks_dagster.data.project import OUR_KEYS, Project, program_of_project
+from tracks_dagster.data.project import resolve_config as resolve_project_config
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
@@ -33,19 +35,23 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.avoidance import own_compute
 from tracks_dagster.retry.effects.node_health import avoid_now
 from tracks_dagster.retry.rollback import CheckpointQuarantine, from_onset_on
+from tracks_dagster.track import names
 from tracks_dagster.track.bodies import (
     MANUAL,
     AttemptOpened,
     CheckpointCadence,
     ComputeRequest,
     ConfigChange,
+    Program,
     SnapshotRef,
 )
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
-from tracks_dagster.track.records import Json, Kind, Record
+from tracks_dagster.track.records import Json, Kind, Record, sha256_hex
+from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.track import code_key
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
@@ -59,7 +65,8 @@ class AttemptChanges:
     """What is to be different in the next attempt.
 
     config: keys of the config. compute: fields of a `ComputeRequest`. every_steps, every_s: of the
-    cadence. snapshot_id: of the same dataset, its beginning suffices. trainer_source: a script.
+    cadence. snapshot_id: of the same dataset, its beginning suffices. project, archive: other code, as
+    in a `RunRequest`.
     """
 
     config: Mapping[str, Json] = field(default_factory=dict)
@@ -67,7 +74,8 @@ class AttemptChanges:
     every_steps: int | None = None
     every_s: float | None = None
     snapshot_id: str | None = None
-    trainer_source: bytes | None = None
+    project: Project | None = None
+    archive: bytes | None = field(default=None, repr=False)
 
 
 NO_CHANGES = AttemptChanges()
@@ -111,7 +119,7 @@ class ManualRetry:
             self.check_gang(_gang(tracks, state, last, plan))
         if tainted := from_onset_on(state, last, world.policy):
             return First(do=partial(_quarantine, tracks, state, tainted, self.name))
-        source, key = changes.trainer_source, plan.trainer
+        source, key = changes.archive, plan.trainer
         if source is not None and key is not None and tracks.store.get(key) is None:
             return First(do=partial(_store, tracks, key, source))  # before what needs it
         opened = AttemptOpened(
@@ -127,6 +135,7 @@ class ManualRetry:
             allows_environment_change=self.allows_environment_change,
             cadence=plan.cadence,
             trainer=plan.trainer,
+            program=plan.program,
         )
         opened = avoid_now(tracks, opened)
         draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
@@ -207,13 +216,13 @@ def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee
     if last.reason not in SAME_AGAIN or last.ended is None or last.ended.last_step is not None:
         return
     script = trainer_of(state, last)
-    if script == FAMILY_TRAINER and not _is_same_code(last, foresee):
+    if script == names.TRAINER_FAMILY and not _is_same_code(last, foresee):
         return
-    what = "its training code" if script == FAMILY_TRAINER else f"the script ({script})"
+    what = "its training code" if script == names.TRAINER_FAMILY else f"its code ({script})"
     change = (
         "correct it first"
-        if script == FAMILY_TRAINER
-        else "give the corrected one: --trainer FILE.py"
+        if script == names.TRAINER_FAMILY
+        else "give the corrected one: --code from the project's folder, or --trainer FILE.py"
     )
     raise InvalidInput(
         f"Attempt {last.attempt_id} of {state.run_id} ended as {last.reason} before its first step, "
@@ -243,13 +252,14 @@ def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlan:
-    """What the next attempt runs with. cadence, trainer: as in `AttemptOpened`."""
+    """What the next attempt runs with. cadence, trainer, program: as in `AttemptOpened`."""
 
     config: Mapping[str, Json]
     compute: ComputeRequest
     cadence: CheckpointCadence | None
     snapshot: SnapshotRef | None
     trainer: str | None
+    program: Program | None
 
 
 def plan_attempt(
@@ -263,6 +273,9 @@ def plan_attempt(
         cadence=_cadence(state, last, changes),
         snapshot=_snapshot(tracks, last, changes),
         trainer=_trainer(state, last, changes),
+        program=last.opened.program
+        if changes.project is None
+        else program_of_project(changes.project),
     )
 
 
@@ -289,7 +302,14 @@ def _facts(state: RunState, compute: ComputeRequest | None, of: Any) -> dict[str
         "cadence.every_s": cadence.every_s,
         "snapshot": None if of.snapshot is None else of.snapshot.snapshot_id,
         "trainer": of.trainer or state.declared.trainer,
+        **_started(of.program or state.declared.program),
     }
+
+
+def _started(program: Program | None) -> dict[str, Json]:
+    if program is None:
+        return {}
+    return {"entry": " ".join(program.entry), "python": program.python}
 
 
 def _compute(last: AttemptState, changes: AttemptChanges) -> ComputeRequest:
@@ -309,10 +329,17 @@ def _config(
 ) -> dict[str, Json]:
     """Return the config with the changes, and the accumulation that follows from them."""
     before, given = dict(last.opened.config), changes.config
-    if not given and ranks == last.opened.compute.ranks:
+    if not given and ranks == last.opened.compute.ranks and changes.project is None:
         return before
+    project = changes.project or recorded_project(state, last)
+    if project is not None:
+        kept = without_accumulation(before, state.declared.roles)
+        if changes.project is not None:  # keys that the new code has no more are left out
+            known = {*project.keys, *OUR_KEYS, SKIP_WINDOWS}
+            kept = {key: value for key, value in kept.items() if project.is_open or key in known}
+        return resolve_project_config(project, {**kept, **given}, ranks=ranks)
     unknown = sorted(set(given) - set(before))
-    if unknown and state.declared.trainer == FAMILY_TRAINER:
+    if unknown:
         raise InvalidInput(
             f"The config of {state.run_id} has no key {unknown[0]!r}; it has: "
             f"{', '.join(sorted(before))}."
@@ -325,10 +352,8 @@ def _config(
     after = {**before, **given}
     if family is None:
         return after
-    own = {key: after[key] for key in after if key not in family.keys and key != "accumulation"}
-    for key in own.keys() & given.keys():
-        check_own(key, given[key])
     keys = {key: after[key] for key in after if key in family.keys}
+    own = {key: after[key] for key in after if key not in family.keys and key != "accumulation"}
     return {**resolve_config(family, keys, ranks=ranks), **own}
 
 
@@ -357,12 +382,12 @@ def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> Sn
 
 
 def _trainer(state: RunState, last: AttemptState, changes: AttemptChanges) -> str | None:
-    if changes.trainer_source is None:
+    if changes.archive is None:
         return last.opened.trainer
-    if trainer_of(state, last) == FAMILY_TRAINER:
+    if trainer_of(state, last) == names.TRAINER_FAMILY:
         raise InvalidInput(
             f"Training run {state.run_id} trains a family that ships, whose evals cannot read another "
             "trainer's weights; `tracks run --from RUN@STEP --trainer FILE.py` resumes from one of its "
             "checkpoints in a run of its own."
         )
-    return trainer_name(state.run_id, changes.trainer_source)
+    return code_key(state.run_id, sha256_hex(changes.archive))

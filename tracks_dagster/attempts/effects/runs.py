@@ -18,13 +18,15 @@ from tracks_dagster.attempts.run_config import (
     CheckGang,
     check_best_metric,
     check_compute,
+    check_ranks,
     checked_cadence,
     whole_config,
 )
 from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.snapshots import find_snapshot
-from tracks_dagster.data.families import Family, find_family, trainer_name
+from tracks_dagster.data.families import Family, find_family
+from tracks_dagster.data.project import Project, program_of_project, resolve_config
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
 from tracks_dagster.holds.hold import stop_of
@@ -45,17 +47,19 @@ from tracks_dagster.track.bodies import (
     PromotionRule,
     RetentionRule,
     RunDeclared,
+    SnapshotRef,
 )
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import ALERT_FIRST_ATTEMPT_HELD, WATCH_ATTEMPTS, check_run_id
 from tracks_dagster.track.ports import NewUid
 from tracks_dagster.track.records import Draft, Json, Kind, Record, sha256_hex
+from tracks_dagster.track.roles import STEPS, Roles, roles_of, value_of
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.track.track import code_diff_key, run_track
+from tracks_dagster.track.track import code_diff_key, code_key, run_track
 
 STAGES = ("smoke", "canary", "full")
 DRILLS_MAX = 16
@@ -72,11 +76,11 @@ STEP_S_ESTIMATE = 1.0
 class RunRequest:
     """What a person or a schedule asks for.
 
-    config: overrides of the family's defaults ("steps" and "seed" among them); with a trainer of
-    one's own also keys that only it knows.
-    snapshot_id: None takes the newest usable snapshot of the family's dataset.
+    family: the project's name. project, archive: what a folder or a script trains, and its stored
+    files; both None for a family that ships. config: overrides of the defaults.
+    snapshot_id: None takes the newest usable snapshot of the project's dataset, where it names one.
     code_diff: what the checkout has beside the commit of `code`, cleaned; kept with the run.
-    drills: as `attempts.drills` reads them. trainer_source: a script of one's own, or None.
+    drills: as `attempts.drills` reads them.
     branched_from: the checkpoint of another run to start from, or None
     (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
     steps nor seconds between checkpoints. retention: which checkpoints are kept when nothing pins
@@ -99,7 +103,8 @@ class RunRequest:
     team: str = "unknown"
     stage: str = "smoke"
     drills: tuple[str, ...] = ()
-    trainer_source: bytes | None = None
+    project: Project | None = None
+    archive: bytes | None = field(default=None, repr=False)
     branched_from: CheckpointRef | None = None
     retention: RetentionRule = field(default_factory=RetentionRule)
     launcher: str = names.LOCAL
@@ -135,10 +140,10 @@ def declare(
             check_gang(first_gang(request, tracks.store.url))
         if request.branched_from is not None:  # pinned before anybody relies on it
             pin_source(tracks, request.branched_from, request.run_id, by=request.owner)
-        if request.trainer_source is not None:
+        if request.archive is not None:
             # Before the record: from then on the watcher may open the attempt that needs it. A
-            # caller killed here leaves a script without a run, which nobody takes for one.
-            tracks.store.create(declared.trainer, request.trainer_source)
+            # caller killed here leaves code without a run, which nobody takes for one.
+            tracks.store.create(declared.trainer, request.archive)
         if request.code_diff is not None and declared.code.diff_sha256 is not None:
             key = code_diff_key(request.run_id, declared.code.diff_sha256)
             tracks.store.create(key, request.code_diff)
@@ -194,35 +199,32 @@ def check_request(request: RunRequest) -> dict[str, Json]:
     check_words({"intent": request.intent, "owner": request.owner, "team": request.team})
     if request.stage not in STAGES:
         raise InvalidInput(f"There is no stage {request.stage!r}; use {', '.join(STAGES)}.")
-    config = whole_config(
-        find_family(request.family),
-        request.config,
-        ranks=request.ranks,
-        has_own_trainer=request.trainer_source is not None,
-    )
+    config = _config(request)
+    _check_snapshot_has_dataset(request)
     check_compute(request.compute)
     _check_branch_steps(request, config)
     _cadence(request)
     check_rule(request.retention)
-    if request.trainer_source is None and request.branched_from is None:
+    if request.project is None and request.branched_from is None:
         check_best_metric(request.retention)
     _drills(request, config)
-    trainer_name(request.run_id, request.trainer_source)
     return config
 
 
 def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     """Return what `declare` would record, and write nothing; raises InvalidInput."""
     config = check_request(request)
-    _refuse_secrets(tracks, request.run_id, config)
-    family = find_family(request.family)
+    project, archive = request.project, request.archive
+    started = {} if project is None else {"entry": " ".join(project.entry)}
+    _refuse_secrets(tracks, {"run id": request.run_id, **started, **config})
     refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
-    has_own_trainer = request.trainer_source is not None
+    family = find_family(request.family) if project is None else None
+    steps = value_of(config, _roles(request), STEPS)
     return RunDeclared(
         run_id=request.run_id,
-        model_family=family.name,
+        model_family=request.family,
         config=config,
-        snapshot=find_snapshot(tracks, family.dataset, request.snapshot_id),
+        snapshot=_snapshot(tracks, request),
         code=_code(request),
         owner=request.owner,
         team=request.team,
@@ -230,16 +232,50 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         intent=request.intent,
         compute=request.compute,
         cadence=_cadence(request),
-        estimated_device_s=estimate_device_s(config["steps"] - _steps_done(request), request.ranks),
-        # The family's suite builds the family's model: it cannot read another trainer's weights.
-        evals=() if has_own_trainer else _evals(tracks, family),
-        promotion=None if has_own_trainer else _promotion(family),
+        estimated_device_s=estimate_device_s(steps - _steps_done(request), request.ranks)
+        if type(steps) is int
+        else None,
+        evals=() if family is None else _evals(tracks, family),
+        promotion=None if family is None else _promotion(family),
         drills=_drills(request, config),
-        trainer=trainer_name(request.run_id, request.trainer_source),
+        trainer=names.TRAINER_FAMILY
+        if archive is None
+        else code_key(request.run_id, sha256_hex(archive)),
+        program=None if project is None else program_of_project(project),
+        roles={} if project is None else roles_of(project.roles, config),
         branched_from=request.branched_from,
         retention=request.retention,
         sample_order=SampleOrder.FEISTEL.value,
     )
+
+
+def _config(request: RunRequest) -> dict[str, Json]:
+    if request.project is None:
+        return whole_config(find_family(request.family), request.config, ranks=request.ranks)
+    check_ranks(request.ranks)
+    return resolve_config(request.project, request.config, ranks=request.ranks)
+
+
+def _roles(request: RunRequest) -> Roles:
+    return {} if request.project is None else request.project.roles
+
+
+def _check_snapshot_has_dataset(request: RunRequest) -> None:
+    """Raise InvalidInput for a snapshot of a project that names no dataset."""
+    is_without = request.project is not None and request.project.dataset is None
+    if is_without and request.snapshot_id is not None:
+        raise InvalidInput(
+            f"{request.snapshot_id!r} names a snapshot of no dataset: {request.family} has none. Name "
+            "one in tracks.yaml, dataset: NAME."
+        )
+
+
+def _snapshot(tracks: Tracks, request: RunRequest) -> SnapshotRef | None:
+    if request.project is None:
+        return find_snapshot(tracks, find_family(request.family).dataset, request.snapshot_id)
+    if request.project.dataset is not None:
+        return find_snapshot(tracks, request.project.dataset, request.snapshot_id)
+    return None
 
 
 def _code(request: RunRequest) -> CodeVersion:
@@ -258,7 +294,7 @@ def _cadence(request: RunRequest) -> CheckpointCadence:
 def first_gang(request: RunRequest, store_url: str) -> GangSpec:
     """Return the first gang that the launcher will be asked to start, to check it beforehand.
 
-    Its place in the track and its script are not known yet."""
+    Its place in the track is not known yet, nor its code."""
     return GangSpec(
         run_id=request.run_id,
         attempt_id=1,
@@ -287,10 +323,10 @@ def _first_decision(source: CheckpointRef | None) -> str:
     return f"The run was declared; its first attempt {start}."
 
 
-def _refuse_secrets(tracks: Tracks, run_id: str, config: Mapping[str, Json]) -> None:
+def _refuse_secrets(tracks: Tracks, recorded: Mapping[str, Json]) -> None:
     """Raise InvalidInput for a secret in what is recorded as it is, and which training could not use
     with a word hidden in it."""
-    for key, value in {"run id": run_id, **config}.items():
+    for key, value in recorded.items():
         if redact_json({key: value}, tracks.clean) != {key: value}:
             raise InvalidInput(
                 f"{key} holds what looks like a secret, and the record would keep it for ever. Give it "
@@ -304,8 +340,8 @@ def _steps_done(request: RunRequest) -> int:
 
 def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None:
     """Raise InvalidInput unless a branch has steps left: they count from step 0 of its source."""
-    done, steps = _steps_done(request), config["steps"]
-    if request.branched_from is not None and steps <= done:
+    done, steps = _steps_done(request), value_of(config, _roles(request), STEPS)
+    if request.branched_from is not None and type(steps) is int and steps <= done:
         raise InvalidInput(
             f"A branch of {checkpoint_at(request.branched_from)} to {steps} steps has nothing to do: "
             f"steps count in total, {done} are done; use --steps {done + 1} or more."
@@ -337,7 +373,8 @@ def _drills(request: RunRequest, config: Mapping[str, Json]) -> tuple[Drill, ...
     if len(request.drills) > DRILLS_MAX:
         raise InvalidInput(f"{len(request.drills)} drills are too many; use at most {DRILLS_MAX}.")
     drills = (parse_drill(text) for text in request.drills)
-    return tuple(fit_drill(drill, config, ranks=request.ranks) for drill in drills)
+    roles = _roles(request)
+    return tuple(fit_drill(drill, config, roles, ranks=request.ranks) for drill in drills)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,12 @@ from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.cli import BAD_NEWS
 from tracks_dagster.cli.common import as_json, person, print_json_line, print_table
 from tracks_dagster.cli.start.driving import play_daemon_death
-from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
+from tracks_dagster.cli.start.snapshots import (
+    check_source,
+    ensure_snapshot_of,
+    ensure_snapshots,
+    family_datasets,
+)
 from tracks_dagster.data.effects.evals import waive
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
@@ -137,7 +142,7 @@ def _embedded(folder: Path) -> Settings:
 def _play(settings: Settings, rehearsals: Sequence[Rehearsal]) -> list[DrillRow]:
     """Play all, a few at once, each in a run of its own; return their rows in that order."""
     app, home = build(settings), open_dagster_home(settings)
-    ensure_snapshots(app, home, [FAMILY])
+    ensure_snapshots(app, home, family_datasets(FAMILY))
     # Chosen once: what a drill makes for itself alone is newer, and may be quarantined.
     shared = find_snapshot(app.tracks, DATASET, None).snapshot_id
     started: list[UnderWay] = []

@@ -33,6 +33,7 @@ from tracks_dagster.track.errors import (
     TracksError,
 )
 from tracks_dagster.track.records import Record
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import promotion_is_settled
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
 from tracks_dagster.track.states.run_state import RunState
@@ -179,7 +180,7 @@ class RunFollower:
         self._view.progress(
             attempt_id=attempt.attempt_id,
             step=line.step,
-            steps=state.declared.config["steps"],
+            steps=value_of(state.declared.config, state.declared.roles, STEPS),
             loss=line.loss,
         )
 
@@ -286,7 +287,7 @@ class View(Protocol):
         """Show something that happened, once."""
         ...
 
-    def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
+    def progress(self, *, attempt_id: int, step: int, steps: int | None, loss: float) -> None:
         """Show the newest step of `steps` and its loss."""
         ...
 
@@ -326,7 +327,7 @@ class BarView:
     def event(self, text: str) -> None:
         self._console.print(visible(text))
 
-    def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
+    def progress(self, *, attempt_id: int, step: int, steps: int | None, loss: float) -> None:
         self._progress.update(
             self._task,
             description=f"attempt {attempt_id}",
@@ -356,8 +357,9 @@ class LineView:
     def event(self, text: str) -> None:
         click.echo(text, err=True)
 
-    def progress(self, *, attempt_id: int, step: int, steps: int, loss: float) -> None:
+    def progress(self, *, attempt_id: int, step: int, steps: int | None, loss: float) -> None:
         reached = (attempt_id, step // LINE_EVERY_STEPS)
         if reached != self._shown:
             self._shown = reached
-            click.echo(f"attempt {attempt_id}: step {step}/{steps}, loss {loss:.4f}", err=True)
+            of = "" if steps is None else f"/{steps}"
+            click.echo(f"attempt {attempt_id}: step {step}{of}, loss {loss:.4f}", err=True)

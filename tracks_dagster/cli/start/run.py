@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,16 +24,27 @@ from tracks_dagster.attempts.effects.runs import (
 )
 from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
+from tracks_dagster.cli.code_options import (
+    FoundCode,
+    project_folder,
+    read_project_code,
+    read_script_code,
+)
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
 from tracks_dagster.cli.compute_options import (
     check_place,
     compute_options,
     gang_check_of,
-    read_trainer,
 )
 from tracks_dagster.cli.start.driving import continue_hint, drive, take_up
-from tracks_dagster.cli.start.snapshots import check_source, ensure_snapshot_of, ensure_snapshots
+from tracks_dagster.cli.start.snapshots import (
+    check_source,
+    datasets_of,
+    ensure_snapshot_of,
+    ensure_snapshots,
+)
 from tracks_dagster.cli.terminal import RECORDED
+from tracks_dagster.data.project import Project
 from tracks_dagster.home.home_folder import check_home
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.review.effects.outcome import read_outcome
@@ -41,6 +52,7 @@ from tracks_dagster.settings import Settings, load_policy
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput, NothingYet
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import SEED, STEPS
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
@@ -50,6 +62,7 @@ from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
 WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
 OFF = "off"
+RULE = tuple(field.name for field in fields(RetentionRule))
 FAMILY = "gpt"  # where neither --family nor --from names one
 EXAMPLE = '--intent "Does a wider model learn faster?"'
 _TITLES = ("attempt", "ended as", "from", "to", "kept", "lost", "device s", "continuity")
@@ -57,7 +70,13 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 
 
 @click.command("run")
-@click.option("--family", show_default=FAMILY, help="gpt or tabular.")
+@click.option(
+    "--project",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder of the project; default: the one you are in, where it or one above has a tracks.yaml.",
+)
+@click.option("--family", show_default=f"{FAMILY}, outside of a project", help="gpt or tabular.")
 @click.option(
     "--from",
     "branch_at",
@@ -122,11 +141,11 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 @click.option("--run-id", help="Declare it under this id, or resume the run with this id.")
 @click.option("--snapshot", help="Id of a snapshot; default: the newest usable one.")
 @click.option("--data", type=click.Path(path_type=Path), help="Make the snapshot of this source.")
-@click.option("--trainer", type=click.Path(path_type=Path), help="A training script of your own.")
+@click.option("--trainer", type=click.Path(path_type=Path), help="One script of your own, alone.")
 @click.option(
     "--intent",
     type=RECORDED,
-    help="Purpose of the run, in a sentence; a drill or an existing run needs none.",
+    help="Purpose of the run, in a sentence; a project, a drill or an existing run needs none.",
 )
 @click.option("--owner", type=RECORDED, default=person, show_default="your user name")
 @click.option("--team", type=RECORDED, default="unknown", show_default=True)
@@ -144,7 +163,9 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 def run_command(
     ctx: click.Context,
     /,
+    folder: Path | None,
     family: str | None,
+    trainer: Path | None,
     branch_at: str | None,
     from_attempt: int | None,
     data: Path | None,
@@ -153,6 +174,9 @@ def run_command(
     **declared: Any,
 ) -> None:
     """Declare a training run and follow it to its end, headless.
+
+    In a folder with a tracks.yaml it is a run of that project: its files are stored with the run, and
+    what its file says of config, ranks, checkpoints and retention holds where you give nothing else.
 
     With --from it is a branch: it inherits what you do not give from the run and the attempt that
     wrote the checkpoint, whatever the defaults. Code, owner and drills are always the ones here.
@@ -166,20 +190,77 @@ def run_command(
     """
     given = Settings.from_environment()
     origin = _origin(given, branch_at, declared["run_id"], from_attempt)
-    family = family or (origin.family if origin is not None else FAMILY)
-    request = _request(given, family, **declared)
+    found = _found_code(given, folder, family, trainer, origin)
+    if family is None:
+        family = FAMILY if origin is None else origin.family
+    chosen = _chosen(ctx)
+    if found is not None:
+        family, declared = found.project.name, _with_defaults(declared, found.project, chosen)
+    request = _request(given, family, found, **declared)
     if wait_s <= 0:
         raise InvalidInput(f"--wait-s {wait_s:g} is no time to wait; use more than 0.")
-    request = _checked(given, request, data, origin, chosen=_chosen(ctx))
+    request = _checked(given, request, data, origin, chosen=chosen)
     result = _followed(given, request, data, wait_s=wait_s)
     _print(result, as_json=as_json)
     is_good = result["state"] == RunLifecycle.SUCCEEDED and not problem_of(result)
     ctx.exit(0 if is_good else BAD_NEWS)
 
 
+def _found_code(
+    given: Settings,
+    folder: Path | None,
+    family: str | None,
+    trainer: Path | None,
+    origin: Origin | None,
+) -> FoundCode | None:
+    """Return the code of the script or the folder; None for a family, and for what `origin` stored.
+
+    Raises InvalidInput or SettingsError.
+    """
+    named = [
+        option
+        for option, value in (("--project", folder), ("--family", family), ("--trainer", trainer))
+        if value is not None
+    ]
+    if len(named) > 1:
+        raise InvalidInput(f"{' and '.join(named)} each name what to train; give one of them.")
+    if trainer is not None:
+        found = read_script_code(given, trainer)
+        return found if origin is None else found.called(origin.family)
+    home = None if family is not None else project_folder(folder)
+    if home is None:
+        return None
+    found = read_project_code(given, home)
+    is_elsewhere = origin is not None and origin.family != found.project.name
+    return None if folder is None and is_elsewhere else found
+
+
+def _with_defaults(
+    declared: Mapping[str, Any], project: Project, chosen: Collection[str]
+) -> dict[str, Any]:
+    """Return the options with what the project's file says in place of those that nobody chose."""
+    rule, cadence = project.retention, project.cadence
+    said = {
+        "ranks": project.ranks,
+        **{name: getattr(rule, name) for name in RULE if name in declared},
+    }
+    if cadence is not None and not {"checkpoint_every_steps", "checkpoint_every_s"} & set(chosen):
+        steps = cadence.every_steps
+        said["checkpoint_every_steps"] = OFF if steps is None else str(steps)
+        said["checkpoint_every_s"] = cadence.every_s
+    compute = dict(declared["compute"])
+    if "device_class" not in chosen:
+        compute["device_class"] = project.device_class
+    said = {name: value for name, value in said.items() if name not in chosen}
+    if declared["intent"] is None:
+        said["intent"] = f"A run of {project.name}; no intent was given."
+    return {**declared, **said, "compute": compute}
+
+
 def _request(
     given: Settings,
     family: str,
+    found: FoundCode | None,
     *,
     run_id: str | None,
     intent: str | None,
@@ -194,7 +275,6 @@ def _request(
     team: str,
     stage: str,
     drills: tuple[str, ...],
-    trainer: Path | None,
     compute: Mapping[str, Any],
     **retention: Any,
 ) -> RunRequest:
@@ -203,21 +283,30 @@ def _request(
         run_id=run_id or new_run_id(family, day=utc_now().strftime("%Y%m%d"), new_uid=new_uid),
         family=family,
         intent=intent_of(given, intent, run_id=run_id, drills=drills),
-        code=read_code_version(given.root),
-        code_diff=read_code_diff(given.root, partial(redact, secrets=given.secrets)),
-        config=_config(settings, steps=steps, seed=seed),
+        config=_config(settings, found, {STEPS: steps, SEED: seed}),
         snapshot_id=snapshot,
         ranks=ranks,
         checkpoint_every_steps=_every_steps(checkpoint_every_steps, checkpoint_every_s),
         checkpoint_every_s=checkpoint_every_s,
-        retention=RetentionRule(**retention),
+        retention=replace(
+            RetentionRule() if found is None else found.project.retention, **retention
+        ),
         owner=owner,
         team=team,
         stage=stage,
         drills=drills,
-        trainer_source=read_trainer(trainer),
+        **_code(given, found),
         **compute,
     )
+
+
+def _code(given: Settings, found: FoundCode | None) -> dict[str, Any]:
+    if found is None:
+        return {
+            "code": read_code_version(given.root),
+            "code_diff": read_code_diff(given.root, partial(redact, secrets=given.secrets)),
+        }
+    return {field.name: getattr(found, field.name) for field in fields(found)}
 
 
 def _followed(
@@ -227,7 +316,7 @@ def _followed(
     app, home, by = build(given), open_dagster_home(given), request.owner
     before = take_up(app, request.run_id, by=by, intent=request.intent)
     if before is None:
-        ensure_snapshots(app, home, [request.family])
+        ensure_snapshots(app, home, datasets_of(request))
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, request.family, data, request.snapshot_id)
     # Of a run that exists, only what a killed command left undone.
@@ -288,6 +377,10 @@ def _checked(
     check_request(request)
     gang_check_of(given)(first_gang(request, given.store_url))
     check_home(given.home)
+    if data is not None and request.project is not None:
+        raise InvalidInput(
+            "--data makes snapshots of the datasets that ship; the project has its own."
+        )
     if data is not None:
         return replace(request, snapshot_id=check_source(request.family, data))
     home_is_empty = not given.home.exists() and "://" not in given.store_url
@@ -312,9 +405,12 @@ def _every_steps(text: str | None, every_s: float | None) -> int | None:
     return int(text)
 
 
-def _config(settings: tuple[str, ...], **named: int | None) -> dict[str, Json]:
-    """Return the config overrides of `--set` and of the options that have their own name."""
-    own = [f"{name}={value}" for name, value in named.items() if value is not None]
+def _config(
+    settings: tuple[str, ...], found: FoundCode | None, named: Mapping[str, int | None]
+) -> dict[str, Json]:
+    """Return the config overrides of `--set` and of the options that are called as their role is."""
+    roles = {} if found is None else found.project.roles
+    own = [f"{roles.get(role, role)}={value}" for role, value in named.items() if value is not None]
     return parse_settings((*settings, *own))
 
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import click
 
-from tracks_dagster.data.effects.datasets.catalog import ShippedDatasets
+from tracks_dagster.attempts.effects.runs import RunRequest
+from tracks_dagster.data.effects.datasets.catalog import DATASETS, ShippedDatasets
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import find_family
 from tracks_dagster.home.dagster_home import DagsterHome
@@ -42,10 +43,21 @@ def check_source(family: str, source: Path) -> str:
         return snapshot_id(manifest(dataset, prepared))
 
 
-def ensure_snapshots(app: App, home: DagsterHome, families: Sequence[str]) -> None:
-    """Materialize the snapshots of these families that do not exist yet; raises OrchestratorError."""
-    found = [find_family(family) for family in families]
-    wanted = [name for each in found for name in (each.dataset, each.heldout_dataset)]
+def datasets_of(request: RunRequest) -> list[str]:
+    """Return the datasets that ship of those that the run needs."""
+    if request.project is None:
+        return family_datasets(request.family)
+    return [name for name in (request.project.dataset,) if name in DATASETS]
+
+
+def family_datasets(*families: str) -> list[str]:
+    """Return the datasets that these families train on and are evaluated on."""
+    found = map(find_family, families)
+    return [name for each in found for name in (each.dataset, each.heldout_dataset)]
+
+
+def ensure_snapshots(app: App, home: DagsterHome, wanted: Sequence[str]) -> None:
+    """Materialize the snapshots of these datasets that do not exist yet; raises OrchestratorError."""
     missing = [dataset for dataset in wanted if not _has_any(app.tracks, dataset)]
     if missing:
         _materialize(app, home, missing, sources={})

@@ -86,6 +86,13 @@ OF_THE_RUN: Absence[NoteView] = Absence(
 )
 
 
+NO_ESTIMATE: Absence[RunView] = Absence(
+    "no_estimate",
+    "its config names no number of steps, so nobody knows how long it takes",
+    lambda v: v.state.declared.estimated_device_s is None,
+)
+
+
 def _steps(view: RunView) -> Any:
     declared = view.state.declared
     return value_of(declared.config, declared.roles, STEPS)
@@ -155,7 +162,7 @@ RUN: tuple[Fact[RunView], ...] = (
     Fact("config", Type.MAPPING, lambda v: v.state.declared.config,
          "its whole config, as declared"),
     Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,
-         "device seconds of an undisturbed run, as declared"),
+         "device seconds of an undisturbed run, as declared", absent=(NO_ESTIMATE,)),
     Fact("state", TEXT, lambda v: v.status.state,
          "running, waiting, succeeded, refused or cancelled"),
     Fact("state_why", TEXT, lambda v: v.status.why, "the same in a sentence", json="why"),

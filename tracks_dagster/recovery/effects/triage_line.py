@@ -242,6 +242,8 @@ def _left(read: RunRead, pace: Pace | None, left: int | None) -> tuple[Span | No
         return Span(seconds=0.0, low_s=0.0, high_s=0.0), "no step is left"
     if pace is not None:
         return time_for(pace, left), pace.how
+    if read.row["estimated_device_s"] is None:
+        return None, "no step of it was ever measured"
     device_s = float(read.row["estimated_device_s"])
     steps = left / (left + committed_step(read))
     seconds = device_s / max(1, read.row["ranks"]) * steps

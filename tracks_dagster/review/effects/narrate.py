@@ -28,6 +28,7 @@ from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Kind, Record
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.text.safe_text import one_line
 
@@ -41,9 +42,11 @@ def sentence(record: Record) -> str:
 def _declared(record: Record) -> str:
     body = from_json(RunDeclared, record.body)
     branch = f", a branch of {checkpoint_at(body.branched_from)}" if body.branched_from else ""
+    steps = value_of(body.config, body.roles, STEPS)
+    count = "" if steps is None else f"{steps} steps "
     return (
-        f"run declared: {body.model_family}, {body.config['steps']} steps on "
-        f"{body.compute.ranks} rank(s){branch}; {body.intent}"
+        f"run declared: {body.model_family}, {count}on {body.compute.ranks} rank(s){branch}; "
+        f"{body.intent}"
     )
 
 

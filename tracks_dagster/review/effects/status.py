@@ -35,6 +35,7 @@ from tracks_dagster.track.names import (
 )
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, format_time, parse_time, sha256_hex
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.checkpoints import checkpoint_at
 from tracks_dagster.track.states.lifecycle import RunLifecycle, run_status
@@ -192,7 +193,7 @@ def run_line(tracks: Tracks, state: RunState, heartbeat: Heartbeat | None) -> Ru
         attempt_id=attempt.attempt_id if attempt else None,
         reason=attempt.reason.value if attempt and attempt.reason else None,
         step=step,
-        steps=state.declared.config.get("steps"),
+        steps=value_of(state.declared.config, state.declared.roles, STEPS),
         loss=loss,
         promoted_to=promoted[-1] if promoted else None,
         silence=describe_silence(state.run_id, last_at, tracks.now()),

@@ -170,7 +170,7 @@ def _past_runs(ledger: Ledger, since: datetime) -> list[PastRun]:
 def _past_run(
     run_id: str, rows: list[dict[str, Json]], saves: list[dict[str, Json]], since: datetime
 ) -> PastRun:
-    devices = max(1, rows[0]["ranks"])
+    devices, estimated = max(1, rows[0]["ranks"]), rows[0]["estimated_device_s"]
     counts = Counter(save["attempt_id"] for save in saves)
     drained = {save["attempt_id"] for save in saves if save["trigger"] == "sigterm"}
     periodic = [save for save in saves if save["trigger"] not in ("sigterm", "final")]
@@ -184,7 +184,7 @@ def _past_run(
     return PastRun(
         run_id=run_id,
         devices=devices,
-        estimated_s=rows[0]["estimated_device_s"] / devices,
+        estimated_s=None if estimated is None else estimated / devices,
         config=json.loads(rows[0]["config_json"]),
         attempts=tuple(
             replace(

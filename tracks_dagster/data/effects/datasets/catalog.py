@@ -71,7 +71,7 @@ def _entry(name: str, kind: str, description: str, prepare: Prepare) -> tuple[st
     return name, _Dataset(described=described, prepare=prepare)
 
 
-_DATASETS = dict(
+DATASETS = dict(
     (
         _entry(
             "aws-docs",
@@ -106,8 +106,8 @@ _DATASETS = dict(
 
 
 def _find(dataset: str) -> _Dataset:
-    if dataset not in _DATASETS:
+    if dataset not in DATASETS:
         raise UnknownRun(
-            f"There is no dataset {dataset!r}; choose one of: {', '.join(sorted(_DATASETS))}."
+            f"There is no dataset {dataset!r}; choose one of: {', '.join(sorted(DATASETS))}."
         )
-    return _DATASETS[dataset]
+    return DATASETS[dataset]

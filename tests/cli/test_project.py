@@ -1,0 +1,138 @@
+"""`tracks run` and `tracks retry --code` in a project's folder, called as by a person."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.bodies import ended
+from tests.cli.conftest import Call
+from tracks_dagster.attempts.effects.supervise import gang_spec
+from tracks_dagster.cli.start import run as run_command
+from tracks_dagster.cli.start.follow import Followed
+from tracks_dagster.reading import open_tracks_to_read
+from tracks_dagster.settings import Settings
+from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Program
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.training.code import lay_out
+from tracks_dagster.wiring import build
+
+TRACKS_YAML = """
+name: tiny
+entry: train.py --lr={lr} {config}
+config: conf/base.yaml
+keys: {steps: max_iters}
+ranks: 2
+checkpoint: {every_steps: 5, every: 1min}
+retention: {keep_last: 2}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository with a commit and a local change, in which the commands are called."""
+    folder = tmp_path / "mine"
+    (folder / "conf").mkdir(parents=True)
+    (folder / "tracks.yaml").write_text(TRACKS_YAML)
+    (folder / "conf" / "base.yaml").write_text(
+        "# mine\nlr: 0.1\nmax_iters: 40\nmodel: {layers: 2}\n"
+    )
+    (folder / "train.py").write_text("import model\n")
+    identity = ("-c", "user.name=T", "-c", "user.email=t@example.org")
+    for command in (("init", "-qb", "trunk"), ("add", "."), (*identity, "commit", "-qm", "first")):
+        subprocess.run(["git", "-C", folder, *command], check=True, capture_output=True)
+    (folder / "model.py").write_text("a = 1\n")  # new, and in no commit yet
+    monkeypatch.chdir(folder)
+    followed = Followed(state="waiting", is_drained=False, waited_for=None)
+    monkeypatch.setattr(run_command, "drive", lambda *_, **__: followed)
+    monkeypatch.setattr(
+        run_command,
+        "read_outcome",
+        lambda tracks, run_id, *_, **__: {"run_id": run_id, "attempts": [], "final": None},
+    )
+    return folder
+
+
+def state() -> RunState:
+    return open_tracks_to_read(Settings.from_environment()).run("r-1")
+
+
+def head(folder: Path) -> str:
+    done = subprocess.run(
+        ["git", "-C", folder, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_a_run_needs_no_option_and_its_record_is_of_the_folder_alone(
+    project: Path, call: Call
+) -> None:
+    call("run", "--run-id", "r-1")
+    declared = state().declared
+    assert (declared.model_family, declared.snapshot) == ("tiny", None)
+    assert declared.config == {"lr": 0.1, "max_iters": 40, "model.layers": 2}
+    assert declared.program == Program(
+        entry=("train.py", "--lr={lr}", "{config}"), config_name="conf/base.yaml"
+    )
+    assert declared.roles == {"steps": "max_iters", "lr": "lr"}
+    assert (declared.code.git_commit, declared.code.branch) == (head(project), "trunk")
+    assert declared.code.dirty
+    assert declared.code.diff_sha256 is not None
+    assert declared.cadence == CheckpointCadence(every_steps=5, every_s=60.0)
+    assert (declared.compute, declared.retention.keep_last) == (ComputeRequest(ranks=2), 2)
+    assert declared.intent == "A run of tiny; no intent was given."
+
+
+def test_options_override_the_file_by_the_names_of_its_own_keys(project: Path, call: Call) -> None:
+    options = ("--steps", "9", "--set", "model.layers=3", "--ranks", "1", "--keep-last", "4")
+    call("run", "--run-id", "r-1", *options, "--checkpoint-every", "3")
+    declared = state().declared
+    assert declared.config == {"lr": 0.1, "max_iters": 9, "model.layers": 3}
+    assert declared.cadence == CheckpointCadence(every_steps=3)
+    assert (declared.compute.ranks, declared.retention.keep_last) == (1, 4)
+
+
+def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    call("run", "--run-id", "r-1", "--set", "lr=0.2")
+    (project / "train.py").write_text("import model  # corrected\n")
+    app = build(Settings.from_environment())
+    body = ended("code_error", last_step=None)
+    app.tracks.decide_run("r-1", lambda _: app.tracks.draft(Kind.ATTEMPT_ENDED, body, attempt_id=1))
+    refused = call("retry", "r-1", "--why", "again")
+    assert "nor anything else has changed" in refused.stderr
+    call("retry", "r-1", "--why", "corrected", "--code")
+    found = state()
+    [change] = found.attempts[1].opened.remediation
+    assert change.key == "trainer"
+    for attempt, text in zip(found.attempts, ("", "  # corrected"), strict=True):
+        spec = gang_spec(app.tracks, found, attempt)
+        code = tmp_path / f"a{attempt.attempt_id}"
+        lay_out(code, code=spec.code, key=spec.code_key, files=spec.command.files)
+        assert (code / "train.py").read_text() == f"import model{text}\n"
+        assert (code / "model.py").read_text() == "a = 1\n"
+        assert "lr: 0.2" in (code / "conf" / "base.yaml").read_text()
+        assert spec.command.words == ("train.py", "--lr=0.2", "conf/base.yaml")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--project", "conf"), "conf holds no project: there is no tracks.yaml"),
+        (("--project", ".", "--trainer", "train.py"), "--project and --trainer each name"),
+        (("--set", "lrr=1"), "'lrr' is no config key; did you mean lr?"),
+        (("--set", "lr=fast"), "lr = 'fast' is no number, as its default 0.1 is"),
+        (("--snapshot", "f" * 64), "names a snapshot of no dataset"),
+    ],
+)
+def test_bad_input_in_a_project_says_what_is_valid(
+    project: Path, call: Call, home: Path, options: tuple[str, ...], words: str
+) -> None:
+    refused = call("run", *options)
+    assert refused.exit_code == 2
+    assert words in refused.stderr
+    assert not home.exists()

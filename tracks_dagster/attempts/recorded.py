@@ -1,0 +1,62 @@
+"""The project that a run's records describe, for a retry or a branch of it. Pure.
+
+Records hold values and no rules for them: a key's type is that of its value, and any other key may be
+added, as the project's file may have changed since.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping
+
+from tracks_dagster.attempts.ports import SCRIPT
+from tracks_dagster.data.project import OUR_KEYS, ConfigKey, Project
+from tracks_dagster.track.names import TRAINER_FAMILY
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
+from tracks_dagster.track.samples import SKIP_WINDOWS
+from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
+
+
+def recorded_project(state: RunState, attempt: AttemptState) -> Project | None:
+    """Return what `attempt` trained; None for a family that shipped with an older version."""
+    if trainer_of(state, attempt) == TRAINER_FAMILY:
+        return None
+    declared, program, snapshot = (
+        state.declared,
+        program_of(state, attempt),
+        attempt.opened.snapshot,
+    )
+    config = without_accumulation(attempt.opened.config, declared.roles)
+    ours = {*OUR_KEYS, SKIP_WINDOWS}
+    keys = {name: ConfigKey(default=value) for name, value in config.items() if name not in ours}
+    return Project(
+        name=declared.model_family,
+        entry=(SCRIPT,) if program is None else program.entry,
+        keys=keys,
+        is_open=True,
+        roles=roles_of(declared.roles, keys),
+        config_name=None if program is None else program.config_name,
+        dataset=None if snapshot is None else snapshot.dataset,
+        python=None if program is None else program.python,
+    )
+
+
+def without_accumulation(config: Mapping[str, Json], roles: Roles) -> dict[str, Json]:
+    """Return a config without the accumulation, where that follows from its other keys."""
+    found = roles_of(roles, config)
+    follows = found.get(ACCUMULATION) if {GLOBAL_BATCH, MICRO_BATCH} <= found.keys() else None
+    return {key: value for key, value in config.items() if key != follows}
+
+
+def as_archive(key: str, stored: bytes | None) -> bytes | None:
+    """Return stored code as an archive; a script of an older version becomes one of one file."""
+    if stored is None or not key.endswith(".py"):
+        return stored
+    written = io.BytesIO()
+    with tarfile.open(fileobj=written, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        member = tarfile.TarInfo(SCRIPT)
+        member.size = len(stored)
+        tar.addfile(member, io.BytesIO(stored))
+    return written.getvalue()

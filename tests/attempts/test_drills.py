@@ -80,7 +80,7 @@ def test_an_oom_drill_stops_once_the_micro_batch_is_halved(micro_batch: int, lim
 
 
 def test_an_oom_drill_on_a_micro_batch_of_one_could_not_be_remedied() -> None:
-    with pytest.raises(InvalidInput, match="micro_batch to 2"):
+    with pytest.raises(InvalidInput, match="and it is 1: set it to 2 or more"):
         fit_drill(parse_drill("gpu_oom@31"), {"steps": 40, "micro_batch": 1}, {}, ranks=1)
 
 

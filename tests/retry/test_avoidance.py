@@ -81,7 +81,7 @@ def test_the_next_attempt_begins_without_what_was_avoided_and_keeps_its_own() ->
     rule = DEFAULT_POLICY.rule(R.NODE_FAILURE)
     remedied = remedy(history.state, failed, rule, DEFAULT_POLICY, history.at, None)
     assert remedied.tried.compute.excluded_nodes == ("n-9", "n-3")  # type: ignore[union-attr]
-    assert tried_by(history.state.attempts[0]).compute == CLUSTER
+    assert tried_by(history.state, history.state.attempts[0]).compute == CLUSTER
 
 
 def test_where_every_known_node_is_excluded_a_person_is_told() -> None:

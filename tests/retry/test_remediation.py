@@ -68,7 +68,7 @@ def test_the_global_batch_never_changes(micro_batch: int, accumulation: int, ran
     remedied = save_device_memory(before, {before.identity}, {})
     assert isinstance(remedied, Remedied)
     after = remedied.tried
-    assert global_batch_of(after.config, ranks) == micro_batch * accumulation * ranks
+    assert global_batch_of(after.config, {}, ranks) == micro_batch * accumulation * ranks
     assert 1 <= after.config["micro_batch"] <= micro_batch // 2
 
 
@@ -237,3 +237,24 @@ def test_the_shipped_families_have_what_the_remedies_change() -> None:
     assert keys == ["micro_batch", "micro_batch", "allocator", "activation_checkpointing"]
     given = {k: v for k, v in current.config.items() if k != "accumulation"}
     assert resolve_config(FAMILIES["gpt"], given, ranks=2) == current.config
+
+
+def test_the_keys_of_ones_own_are_changed_by_their_roles() -> None:
+    roles = {"micro_batch": "batch_size", "accumulation": "grad_accum", "lr": "peak"}
+    config = {"batch_size": 8, "grad_accum": 5, "peak": 0.4, "ckpt": False, "workers": 3}
+    roles |= {"activation_checkpointing": "ckpt", "loader_workers": "workers"}
+    tried = Tried(config=config, compute=ComputeRequest(ranks=2), roles=roles)
+    halved = save_device_memory(tried, (), {})
+    assert isinstance(halved, Remedied)
+    assert halved.tried.config == {**config, "batch_size": 4, "grad_accum": 10}  # 80 of 2 ranks
+    assert global_batch_of(halved.tried.config, roles, 2) == 80
+    least = Tried(config={**config, "batch_size": 1}, compute=tried.compute, roles=roles)
+    switched = save_device_memory(least, (), {})
+    assert isinstance(switched, Remedied)
+    assert switched.tried.config["ckpt"] is True
+    fewer = give_more_memory(tried, declared=tried.compute, growth=1.5, growth_max=4.0)
+    assert isinstance(fewer, Remedied)
+    assert fewer.tried.config["workers"] == 1
+    slower = leave_out(tried, number=3, resumed_step=4, onset=6)
+    assert isinstance(slower, Remedied)
+    assert slower.tried.config["peak"] == 0.2

@@ -24,7 +24,7 @@ KILLED = -int(signal.SIGKILL)
 def drilled(folder: Path, text: str, *, ranks: int = 1, steps: int = 12) -> TrainingRun:
     """A run of 12 steps, saved every 5, with one drill."""
     config = {"steps": steps, "micro_batch": 2}
-    drill = fit_drill(parse_drill(text), config, ranks=ranks)
+    drill = fit_drill(parse_drill(text), config, {}, ranks=ranks)
     return TrainingRun(folder, ranks=ranks, steps=steps, drills=(drill,))
 
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
-from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING, ALLOCATOR
+from tracks_dagster.retry.remediation import ALLOCATOR
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import ACTIVATION_CHECKPOINTING
 from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 
 REPORTED = ("loss", "lr", "gradient_norm")  # what the families that ship report of each step
@@ -176,7 +177,7 @@ FAMILIES: dict[str, Family] = {
             "d_model": NumberKey(
                 default=64, low=8, high=16384, meaning="width; a multiple of heads"
             ),
-            ACTIVATION_CHECKPOINTING.key: SwitchKey(
+            ACTIVATION_CHECKPOINTING: SwitchKey(
                 default=False, meaning="compute a block's activations again in the backward pass"
             ),
         },

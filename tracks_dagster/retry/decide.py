@@ -343,11 +343,11 @@ def remedy(
     rollback: Rollback | None,
 ) -> Remedied | NothingToChange:
     """Return what the next attempt runs with; adopting and collecting change nothing of it."""
-    tried = tried_by(failed)
+    tried = tried_by(state, failed)
     match rule.remedy:
         case Remedy.SMALLER_MICRO_BATCH:
             oom = TerminationReason.GPU_OOM
-            ran_out = {tried_by(a).identity for a in state.attempts if a.reason is oom}
+            ran_out = {tried_by(state, a).identity for a in state.attempts if a.reason is oom}
             return save_device_memory(tried, ran_out, policy.larger_devices)
         case Remedy.MORE_MEMORY:
             return give_more_memory(
@@ -376,10 +376,15 @@ def remedy(
             return Remedied(tried=tried, changes=())
 
 
-def tried_by(attempt: AttemptState) -> Tried:
+def tried_by(state: RunState, attempt: AttemptState) -> Tried:
     """Return what an attempt ran with, without the nodes that it avoided only for a while."""
     opened = attempt.opened
-    return Tried(config=opened.config, compute=own_compute(opened), cadence=opened.cadence)
+    return Tried(
+        config=opened.config,
+        compute=own_compute(opened),
+        cadence=opened.cadence,
+        roles=state.declared.roles,
+    )
 
 
 def _saved(state: RunState, failed: AttemptState) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from tracks_dagster.ledger.deciding import Wait
 from tracks_dagster.retry.limits import Limit
-from tracks_dagster.retry.remediation import LEARNING_RATES, Remedied
+from tracks_dagster.retry.remediation import Remedied
 from tracks_dagster.retry.rollback import CheckpointQuarantine, Rollback
 from tracks_dagster.track.bodies import (
     AttemptOpened,
@@ -26,8 +26,16 @@ from tracks_dagster.track.errors import RecordTooLarge
 from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import RECORD_BYTES_MAX, Draft, Json, canonical_json
+from tracks_dagster.track.roles import (
+    ACCUMULATION,
+    LOADER_WORKERS,
+    LR,
+    MICRO_BATCH,
+    key_of,
+    value_of,
+)
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
-from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 
 _R = TerminationReason
 COUNTED_SEQS_MAX = 100  # named in a record of at most 16 KiB; the newest ones
@@ -289,11 +297,13 @@ def retry_command(run_id: str, options: str = "") -> str:
 def _code_error(state: RunState, failed: AttemptState) -> Advice:
     if trainer_of(state, failed) == "family":
         return Advice("Correct the training code.")
-    return Advice("Correct the script.", "--trainer FILE.py")
+    if program_of(state, failed) is None:
+        return Advice("Correct the script.", "--trainer FILE.py")
+    return Advice("Correct the code.", "--code")
 
 
 def _gpu_oom(state: RunState, failed: AttemptState) -> Advice:
-    smaller = _smaller_micro_batch(failed)
+    smaller = _smaller_micro_batch(state, failed)
     if smaller is not None:
         return Advice("Use a smaller micro-batch; the global batch stays.", smaller)
     if failed.opened.compute.launcher != LOCAL:
@@ -305,7 +315,7 @@ def _gpu_oom(state: RunState, failed: AttemptState) -> Advice:
 
 
 def _host_oom(state: RunState, failed: AttemptState) -> Advice:
-    fewer = _fewer_workers(failed)
+    fewer = _fewer_workers(state, failed)
     has = failed.opened.compute.memory_bytes
     if failed.opened.compute.launcher != LOCAL:
         more = "--memory SIZE" if has is None else f"--memory {2 * has // MIB}MiB"
@@ -315,7 +325,7 @@ def _host_oom(state: RunState, failed: AttemptState) -> Advice:
         )
     if fewer:
         return Advice("Use fewer loader workers, or free memory on the machine.", fewer)
-    smaller = _smaller_micro_batch(failed)
+    smaller = _smaller_micro_batch(state, failed)
     if smaller is not None:
         return Advice("Free memory on the machine, or use a smaller micro-batch.", smaller)
     return Advice("Free memory on the machine.")
@@ -324,7 +334,7 @@ def _host_oom(state: RunState, failed: AttemptState) -> Advice:
 def _shm_exhausted(state: RunState, failed: AttemptState) -> Advice:
     is_local = failed.opened.compute.launcher == LOCAL
     where = "the machine (/dev/shm)" if is_local else "pods (`shared_memory`, cluster's settings)"
-    fewer = _fewer_workers(failed)
+    fewer = _fewer_workers(state, failed)
     words = f"Give {where} more shared memory" + (
         ", or use fewer loader workers." if fewer else "."
     )
@@ -333,7 +343,8 @@ def _shm_exhausted(state: RunState, failed: AttemptState) -> Advice:
 
 def _numbers(state: RunState, failed: AttemptState) -> Advice:
     config = failed.opened.config
-    key = next((each for each in LEARNING_RATES if type(config.get(each)) in (int, float)), None)
+    key = key_of(config, state.declared.roles, LR)
+    key = key if key is not None and type(config[key]) in (int, float) else None
     words = "Lower the learning rate, or look at the data of the steps before it went wrong."
     return Advice(words, "--set KEY=VALUE" if key is None else f"--set {key}={config[key] / 2:g}")
 
@@ -345,22 +356,24 @@ def _scheduling_timeout(state: RunState, failed: AttemptState) -> Advice:
     return Advice(f"Wait until devices are free, or ask for others: `{other}`.")
 
 
-def _fewer_workers(failed: AttemptState) -> str:
-    workers = failed.opened.config.get("loader_workers")
+def _fewer_workers(state: RunState, failed: AttemptState) -> str:
+    key = key_of(failed.opened.config, state.declared.roles, LOADER_WORKERS)
+    workers = None if key is None else failed.opened.config[key]
     if type(workers) is not int or workers < 1:
         return ""
-    return f"--set loader_workers={workers // 2}"
+    return f"--set {key}={workers // 2}"
 
 
-def _smaller_micro_batch(failed: AttemptState) -> str | None:
+def _smaller_micro_batch(state: RunState, failed: AttemptState) -> str | None:
     """Return the option that about halves the micro-batch; None where it cannot be smaller."""
-    config: dict[str, Json] = dict(failed.opened.config)
-    micro_batch, accumulation = config.get("micro_batch"), config.get("accumulation")
+    config, roles = failed.opened.config, state.declared.roles
+    micro_batch = value_of(config, roles, MICRO_BATCH)
+    accumulation = value_of(config, roles, ACCUMULATION)
     if type(micro_batch) is not int or type(accumulation) is not int or micro_batch < 2:
         return None
     share = micro_batch * accumulation
     half = next(size for size in range(micro_batch // 2, 0, -1) if share % size == 0)
-    return f"--set micro_batch={half}"
+    return f"--set {key_of(config, roles, MICRO_BATCH)}={half}"
 
 
 _ANYTHING = Advice("Read what the attempts have in common in `tracks explain {run_id} --full`.")

@@ -7,7 +7,7 @@ change, the function returns why, and the retry is refused: the same attempt wou
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from tracks_dagster.track.bodies import (
@@ -18,6 +18,17 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import Json, canonical_json
+from tracks_dagster.track.roles import (
+    ACCUMULATION,
+    ACTIVATION_CHECKPOINTING,
+    LEARNING_RATES,
+    LOADER_WORKERS,
+    LR,
+    MICRO_BATCH,
+    Roles,
+    key_of,
+    value_of,
+)
 from tracks_dagster.track.samples import SKIP_WINDOWS, WINDOWS_MAX
 
 # The name since PyTorch 2.9, and the one before it, which later ones read where the first is not set.
@@ -33,10 +44,6 @@ class Setting(NamedTuple):
 
 
 ALLOCATOR = Setting("allocator", "expandable_segments")
-ACTIVATION_CHECKPOINTING = Setting("activation_checkpointing", True)
-
-LEARNING_RATES = ("lr", "learning_rate")  # the keys that are looked for, the first one counts
-
 SKIP_FROM = 2  # the number of the rollback from which on the data window is left out
 SLOWER_FROM = 3  # and the learning rate is halved
 EVERY_S_MIN = 60.0  # a cadence is not shortened below this
@@ -51,11 +58,19 @@ STEPS_MAX = 64  # halvings of a micro-batch of 2**60, and more; the ladder of de
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What one attempt runs with. cadence: None for the one that the run was declared with."""
+    """What one attempt runs with. cadence: None for the one that the run was declared with.
+
+    roles: which keys of the config are the micro-batch and the others, as `track.roles` has them.
+    """
 
     config: Mapping[str, Json]
     compute: ComputeRequest
     cadence: CheckpointCadence | None = None
+    roles: Roles = field(default_factory=dict)
+
+    def key(self, role: str) -> str | None:
+        """The config's key that has that role; None where it has none."""
+        return key_of(self.config, self.roles, role)
 
     @property
     def identity(self) -> bytes:
@@ -118,12 +133,12 @@ def give_more_memory(
             why = f"{growth:g} times the host memory, at most {growth_max:g} times the first"
             changes.append(_change("compute.memory_bytes", compute.memory_bytes, grown, why))
             compute = replace(compute, memory_bytes=grown)
-    workers = config.get("loader_workers")
-    if type(workers) is int and workers > 0:
-        changes.append(
-            _change("loader_workers", workers, workers // 2, "each worker holds batches of its own")
-        )
-        config["loader_workers"] = workers // 2
+    key = tried.key(LOADER_WORKERS)
+    workers = None if key is None else config[key]
+    if key is not None and type(workers) is int and workers > 0:
+        why = "each worker holds batches of its own"
+        changes.append(_change(key, workers, workers // 2, why))
+        config[key] = workers // 2
     if not changes:
         return NothingToChange(why=_no_more_memory(compute, declared, growth_max))
     return Remedied(tried=replace(tried, config=config, compute=compute), changes=tuple(changes))
@@ -210,7 +225,7 @@ def leave_out(
     why = f"the samples up to step {onset}, where the numbers went wrong, are left out"
     changes = [_change(SKIP_WINDOWS, before, after, why)]
     config = {**tried.config, SKIP_WINDOWS: after}
-    key = _rate_key(tried.config)
+    key = _rate_key(tried.config, tried.roles)
     if number >= SLOWER_FROM and key is not None:
         config[key] = tried.config[key] / 2
         why = "it went wrong without these samples too"
@@ -218,18 +233,19 @@ def leave_out(
     return Remedied(tried=replace(tried, config=config), changes=tuple(changes))
 
 
-def learning_rate(config: Mapping[str, Json]) -> float | None:
+def learning_rate(config: Mapping[str, Json], roles: Roles) -> float | None:
     """Return the learning rate of a config, above 0; None where it has none under a known key."""
-    key = _rate_key(config)
+    key = _rate_key(config, roles)
     return None if key is None else float(config[key])
 
 
-def global_batch_of(config: Mapping[str, Json], ranks: int) -> int | None:
+def global_batch_of(config: Mapping[str, Json], roles: Roles, ranks: int) -> int | None:
     """Return micro_batch × accumulation × ranks; None when the config does not have these keys.
 
     24 = 4 × 3 × 2
     """
-    micro_batch, accumulation = config.get("micro_batch"), config.get("accumulation")
+    micro_batch = value_of(config, roles, MICRO_BATCH)
+    accumulation = value_of(config, roles, ACCUMULATION)
     if type(micro_batch) is not int or type(accumulation) is not int:
         return None
     return micro_batch * accumulation * ranks
@@ -240,9 +256,12 @@ def _steps(tried: Tried, larger_devices: Mapping[str, str]) -> Iterator[Remedied
     smaller = _smaller_micro_batch(tried)
     if smaller is not None:
         yield smaller
-    for key, value in (ALLOCATOR, ACTIVATION_CHECKPOINTING):
-        if key in tried.config and tried.config[key] != value:
-            change = _change(key, tried.config[key], value, "it saves device memory")
+    recomputes = tried.key(ACTIVATION_CHECKPOINTING)
+    switch = () if recomputes is None else (Setting(recomputes, True),)
+    for key, value in (ALLOCATOR, *switch):
+        before = tried.config.get(key)
+        if before is not None and type(before) is type(value) and before != value:
+            change = _change(key, before, value, "it saves device memory")
             config = {**tried.config, key: value}
             yield Remedied(tried=replace(tried, config=config), changes=(change,))
     device = tried.compute.device_class
@@ -260,21 +279,22 @@ def _smaller_micro_batch(tried: Tried) -> Remedied | None:
     of a share of 9, micro-batches of 9 become 3 with three times the accumulation.
     """
     ranks = tried.compute.ranks
-    before = global_batch_of(tried.config, ranks)
-    if before is None or tried.config["micro_batch"] < 2:
+    before = global_batch_of(tried.config, tried.roles, ranks)
+    micro_key, follows = tried.key(MICRO_BATCH), tried.key(ACCUMULATION)
+    if before is None or micro_key is None or follows is None or tried.config[micro_key] < 2:
         return None
-    micro_batch, accumulation = tried.config["micro_batch"], tried.config["accumulation"]
+    micro_batch, accumulation = tried.config[micro_key], tried.config[follows]
     share = micro_batch * accumulation
     half = next(size for size in range(micro_batch // 2, 0, -1) if share % size == 0)
-    config = {**tried.config, "micro_batch": half, "accumulation": share // half}
-    if global_batch_of(config, ranks) != before:
+    config = {**tried.config, micro_key: half, follows: share // half}
+    if global_batch_of(config, tried.roles, ranks) != before:
         raise AssertionError(f"A remedy must not change the global batch of {before}: {config}.")
     why = f"half the activations at once; the global batch of {before} stays"
     return Remedied(
         tried=replace(tried, config=config),
         changes=(
-            _change("micro_batch", micro_batch, half, why),
-            _change("accumulation", accumulation, share // half, why),
+            _change(micro_key, micro_batch, half, why),
+            _change(follows, accumulation, share // half, why),
         ),
     )
 
@@ -300,9 +320,10 @@ def _sooner(before: CheckpointCadence) -> float | None:
     return EVERY_S_FIRST if before.every_steps is None else None
 
 
-def _rate_key(config: Mapping[str, Json]) -> str | None:
+def _rate_key(config: Mapping[str, Json], roles: Roles) -> str | None:
     """Return the config's key of a learning rate above 0, or None."""
-    found = (key for key in LEARNING_RATES if type(config.get(key)) in (int, float))
+    keys = (roles[LR],) if LR in roles else LEARNING_RATES
+    found = (key for key in keys if type(config.get(key)) in (int, float))
     return next((key for key in found if config[key] > 0), None)
 
 

@@ -44,6 +44,13 @@ def roles_of(given: Roles, keys: Mapping[str, object]) -> dict[str, str]:
     return {**found, **({} if rate is None else {LR: rate}), **given}
 
 
+def key_of(config: Mapping[str, Json], roles: Roles, role: str) -> str | None:
+    """Return the config's key in that role; None where it has none."""
+    key = roles_of(roles, config).get(role)
+    return key if key in config else None
+
+
 def value_of(config: Mapping[str, Json], roles: Roles, role: str) -> Json:
     """Return the config's value in that role; None where it has none."""
-    return config.get(roles_of(roles, config).get(role, role))
+    key = key_of(config, roles, role)
+    return None if key is None else config[key]

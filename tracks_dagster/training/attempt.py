@@ -38,6 +38,7 @@ from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, value_of
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
@@ -180,7 +181,7 @@ class Attempt:
         self._sampler = BatchSampler(
             dataset_length,
             seed=seed,
-            global_batch=global_batch or self._size("global_batch"),
+            global_batch=global_batch or self._size(GLOBAL_BATCH),
             rank=self.rank,
             world_size=self.world_size,
             skip_windows=self.config.get(SKIP_WINDOWS),
@@ -190,7 +191,7 @@ class Attempt:
 
     def split(self, batch: Batch) -> Iterator[Batch]:
         """Yield this rank's share in micro-batches of the config's size, on this rank's device."""
-        return split(batch, micro_batch=self._size("micro_batch"), device=self.device)
+        return split(batch, micro_batch=self._size(MICRO_BATCH), device=self.device)
 
     def steps(self, loader: Iterable[Batch], *, until: int) -> Iterator[tuple[int, Batch]]:
         """Restore, then yield (step, this rank's share) from the next step to `until`.
@@ -295,12 +296,13 @@ class Attempt:
     def _running_step(self) -> int:
         return 0 if self._steps is None else self._steps.running
 
-    def _size(self, key: str) -> int:
-        """Return a batch size from the config."""
-        if key not in self.config:
+    def _size(self, role: str) -> int:
+        """Return a batch size from the config, by the key that has that role."""
+        size = value_of(self.config, self._launch.declared.roles, role)
+        if type(size) is not int:
             raise InvalidInput(
-                f"The config has no {key!r} and this trainer needs it; it has: "
-                f"{', '.join(sorted(self.config)) or 'nothing'}."
+                f"The config has no {role!r} and this trainer needs it; it has: "
+                f"{', '.join(sorted(self.config)) or 'nothing'}. Name the key in tracks.yaml, keys: "
+                f"{{{role}: KEY}}."
             )
-        size: int = self.config[key]
         return size

@@ -148,11 +148,11 @@ def follow_config(launch: Launch, trained: Trained, fetched: Fetched) -> float:
 
     1.0, and nothing touched, where the config or its rate is the same. Collective.
     """
-    now = launch.opened.config
+    now, roles = launch.opened.config, launch.declared.roles
     if sha256_hex(canonical_json(dict(now))) == fetched.manifest.config_sha256:
         return 1.0
-    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, fetched.ref)))
-    after = learning_rate(now)
+    before = launch.ranks.from_first(lambda: learning_rate(_config_of(launch, fetched.ref), roles))
+    after = learning_rate(now, roles)
     if before is None or after is None or before == after:
         return 1.0
     factor: float = after / before

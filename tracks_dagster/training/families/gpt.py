@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from tracks_dagster.retry.remediation import ACTIVATION_CHECKPOINTING
 from tracks_dagster.track.errors import DataRejected
+from tracks_dagster.track.roles import ACTIVATION_CHECKPOINTING
 from tracks_dagster.training.families.family import Config, EvalMetrics, Sample, Samples
 
 BYTE_VALUES = 256
@@ -122,7 +122,7 @@ def build(config: Config, table: pa.Table) -> nn.Module:
         heads=config["heads"],
         layers=config["layers"],
         dropout=config["dropout"],
-        recomputes=config.get(ACTIVATION_CHECKPOINTING.key) is True,
+        recomputes=config.get(ACTIVATION_CHECKPOINTING) is True,
     )
 
 

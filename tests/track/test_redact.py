@@ -241,7 +241,13 @@ NAMES = {
         "stop_cause",
         "struck_at",
     ),
-    *("config_name", "entry", "python", "roles"),  # of a program: refused where one holds a secret
+    *(
+        "config_name",
+        "entry",
+        "packages_sha256",
+        "python",
+        "roles",
+    ),  # of a program: refused where one holds a secret
     *("suite", "suite_version", "tolerations", "topology_key", "trainer", "trigger", "until_at"),
 }
 

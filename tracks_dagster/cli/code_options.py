@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
+from tracks_dagster.attempts.effects.local.interpreter import check_interpreter
 from tracks_dagster.data.effects.project_file import (
     FILE,
     find_project,
@@ -18,6 +19,7 @@ from tracks_dagster.data.project import Project, script_of
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import LOCAL
 from tracks_dagster.track.text.redact import redact
 
 
@@ -47,9 +49,14 @@ def project_folder(given: Path | None) -> Path | None:
     return given
 
 
-def read_project_code(given: Settings, folder: Path) -> FoundCode:
-    """Read and pack the project of `folder`; raises SettingsError or InvalidInput."""
+def read_project_code(given: Settings, folder: Path, *, launcher: str = LOCAL) -> FoundCode:
+    """Read and pack the project of `folder`; raises SettingsError or InvalidInput.
+
+    launcher: on a cluster the interpreter is the image's, and cannot be looked at here.
+    """
     project = read_project(folder)
+    if project.python is not None and launcher == LOCAL:
+        check_interpreter(project.python)
     script = script_of(project.entry)
     needed = (FILE, *([] if script is None else [str(script)]))
     packed = pack_folder(folder, needed=needed)

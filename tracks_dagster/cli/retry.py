@@ -29,7 +29,7 @@ from tracks_dagster.cli.compute_options import (
 )
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import check_run_id
+from tracks_dagster.track.names import LOCAL, check_run_id
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.wiring import build
 
@@ -93,19 +93,20 @@ def retry_command(
     """
     check_words({"why": why, "by": by})
     given = Settings.from_environment()
+    app = build(given)
+    policy = app.policy  # a wrong file is refused before anything is looked at
+    last = app.tracks.run(check_run_id(run_id)).last_attempt
+    launcher = compute.get("launcher", LOCAL if last is None else last.opened.compute.launcher)
     changes = AttemptChanges(
         config=parse_settings(settings),
         compute={**compute, **({} if ranks is None else {"ranks": ranks})},
         every_steps=every_steps,
         every_s=every_s,
         snapshot_id=snapshot_id,
-        **_code(given, folder, trainer),
+        **_code(given, folder, trainer, launcher),
     )
-    app = build(given)
-    policy = app.policy  # a wrong file is refused before anything is looked at
-    last = app.tracks.run(check_run_id(run_id)).last_attempt
     if last is not None:
-        check_place(compute.get("launcher", last.opened.compute.launcher), compute)
+        check_place(launcher, compute)
     asked = ManualRetry(
         name=by,
         why=why,
@@ -124,7 +125,9 @@ def retry_command(
     )
 
 
-def _code(given: Settings, folder: Path | None, trainer: Path | None) -> dict[str, Any]:
+def _code(
+    given: Settings, folder: Path | None, trainer: Path | None, launcher: str
+) -> dict[str, Any]:
     """Return the fields of `AttemptChanges` for other code; {} where none is given."""
     if folder is not None and trainer is not None:
         raise InvalidInput("--code and --trainer both name the code; give one of them.")
@@ -134,7 +137,7 @@ def _code(given: Settings, folder: Path | None, trainer: Path | None) -> dict[st
         home = project_folder(None if folder == Path() else folder)
         if home is None:
             raise InvalidInput("--code: you are in no project; name its folder, --code DIR.")
-        found = read_project_code(given, home)
+        found = read_project_code(given, home, launcher=launcher)
     else:
         return {}
     return {"project": found.project, "archive": found.archive}

@@ -315,7 +315,8 @@ class AttemptPlaced:
     ranks: by rank; of a gang too large for a record only rank 0's. Then pod_nodes has the node of
     each pod, and places_sha256 names the object with all places (`track.placement`).
     environment: versions of python, torch, numpy, the platform, and code_sha256 of the training
-    code; environment_sha256: of these versions.
+    code; environment_sha256: of these versions. packages_sha256: of the stored list of all packages of
+    the ranks' interpreter (`track.packages_key`).
     """
 
     launch_id: str
@@ -326,6 +327,7 @@ class AttemptPlaced:
     environment_sha256: str
     pod_nodes: tuple[str, ...] = ()
     places_sha256: str | None = None
+    packages_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,11 @@ def code_diff_key(run_id: str, sha256: str) -> str:
     return f"{RUNS}{run_id}/code/{sha256}.diff"
 
 
+def packages_key(run_id: str, sha256: str) -> str:
+    """Return the key of the list of packages that an attempt ran with: name==version lines."""
+    return f"{RUNS}{run_id}/packages/{sha256}.txt"
+
+
 def code_key(run_id: str, sha256: str) -> str:
     """Return the key of stored code that a run trains: a tar."""
     return f"{RUNS}{run_id}/trainer/{sha256}.tar"

@@ -17,9 +17,9 @@ from tracks_dagster.track.body_json import body_of, from_json, to_json
 from tracks_dagster.track.errors import SettingsError, TrackBroken
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Draft, Json, Kind, Record, parse
+from tracks_dagster.track.records import Draft, Json, Kind, Record, parse, sha256_hex
 from tracks_dagster.track.text.redact import Redact, redact, redact_words
-from tracks_dagster.track.track import Track, log_key, run_track
+from tracks_dagster.track.track import Track, log_key, packages_key, run_track
 from tracks_dagster.track.trainer_track import TrainerTrack
 from tracks_dagster.training.environment import (
     AttemptPlace,
@@ -29,6 +29,7 @@ from tracks_dagster.training.environment import (
 )
 from tracks_dagster.training.journal import Journal
 from tracks_dagster.training.ranks import Ranks
+from tracks_dagster.training.software import list_packages
 
 
 def utc_now() -> datetime:
@@ -110,6 +111,7 @@ def place(
     software = describe_software()
     here = describe_place(ranks.rank, ranks.device, node=node, pod=pod)
     places = ranks.gather(to_json(here))
+    packages = list_packages().encode() if ranks.is_first else b""
     placed = AttemptPlaced(
         launch_id=launch_id,
         world_size=ranks.world_size,
@@ -117,12 +119,14 @@ def place(
         image=image,
         environment=software,
         environment_sha256=digest_of(software),
+        packages_sha256=sha256_hex(packages),
     )
     track = _trainer_track(store, where, launch_id) if ranks.is_first else None
 
     def append() -> Json:
         if track is not None:
             body = _stored_places(store, where, placed)
+            store.put(packages_key(where.run_id, sha256_hex(packages)), packages)
             track.append(draft(Kind.ATTEMPT_PLACED, body, where.attempt_id, clean=clean))
         return None
 

@@ -10,7 +10,7 @@ import platform
 import runpy
 import sys
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -61,6 +61,19 @@ def code_sha256(package: Path = _PACKAGE) -> str:
         path.relative_to(package).as_posix(): sha256_hex(path.read_bytes()) for path in paths
     }
     return sha256_hex(canonical_json(digests))
+
+
+def list_packages() -> str:
+    """Return a line `name==version` for each package of this interpreter, sorted, once each.
+
+    The first of a name on the import path counts, as it does for an import. Some 0.1 s for 300.
+    """
+    found: dict[str, str] = {}
+    for each in distributions():
+        name = str(each.metadata["Name"] or "").lower().replace("_", "-")
+        if name:
+            found.setdefault(name, each.version)
+    return "".join(f"{name}=={version}\n" for name, version in sorted(found.items()))
 
 
 def _version(distribution: str) -> str | None:

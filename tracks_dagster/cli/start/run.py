@@ -190,7 +190,8 @@ def run_command(
     """
     given = Settings.from_environment()
     origin = _origin(given, branch_at, declared["run_id"], from_attempt)
-    found = _found_code(given, folder, family, trainer, origin)
+    place = declared["compute"]["launcher"]
+    found = _found_code(given, folder, family, trainer, origin, launcher=place)
     if family is None:
         family = FAMILY if origin is None else origin.family
     chosen = _chosen(ctx)
@@ -212,6 +213,8 @@ def _found_code(
     family: str | None,
     trainer: Path | None,
     origin: Origin | None,
+    *,
+    launcher: str,
 ) -> FoundCode | None:
     """Return the code of the script or the folder; None for a family, and for what `origin` stored.
 
@@ -230,7 +233,7 @@ def _found_code(
     home = None if family is not None else project_folder(folder)
     if home is None:
         return None
-    found = read_project_code(given, home)
+    found = read_project_code(given, home, launcher=launcher)
     is_elsewhere = origin is not None and origin.family != found.project.name
     return None if folder is None and is_elsewhere else found
 

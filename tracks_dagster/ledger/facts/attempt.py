@@ -113,6 +113,11 @@ NO_FALLBACK: Why = Absence(
     lambda v: v.attempt.restored is None or v.attempt.restored.fallback_why is None,
 )
 AFRESH: Why = Absence("afresh", "it started at step 0", lambda v: v.attempt.resumed_step == 0)
+NO_PACKAGES: Why = Absence(
+    "no_packages",
+    "a version that listed no packages placed it",
+    lambda v: v.attempt.placed is not None and v.attempt.placed.packages_sha256 is None,
+)
 NO_SNAPSHOT: Why = Absence(
     "no_snapshot", "no snapshot was named", lambda v: v.attempt.opened.snapshot is None
 )
@@ -269,6 +274,9 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          group="where", has_column=False, ui="where/environment", label="environment"),
     Fact("environment_sha256", TEXT, _placed(lambda p: p.environment_sha256), "of these versions",
          absent=(NEVER_PLACED,), group="where"),
+    Fact("packages_sha256", TEXT, _placed(lambda p: p.packages_sha256),
+         "of the stored list of all packages of its interpreter, name==version",
+         absent=(NEVER_PLACED, NO_PACKAGES), group="where", label="packages"),
     Fact("image", TEXT, _placed(lambda p: p.image), "the container image",
          absent=(NO_CONTAINER, NEVER_PLACED), group="where", ui="where/image", label="image",
          diff="placement/image"),

@@ -1,0 +1,42 @@
+"""An interpreter of one's own is looked at before a run is declared."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tracks_dagster.attempts.effects.local.interpreter import check_interpreter
+from tracks_dagster.track.errors import InvalidInput
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_the_interpreter_of_this_environment_can_run_a_project() -> None:
+    check_interpreter(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f'exec {sys.executable} -S -I "$@"', "it lacks torch .* -m pip install tracks-dagster"),
+        ("exit 3", "it ended with 3"),
+        ("echo wrong >&2; exit 1", "wrong"),
+    ],
+)
+def test_one_that_lacks_what_a_trainer_imports_is_refused(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        check_interpreter(program(tmp_path, text))
+
+
+def test_one_that_is_not_there_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="there is no such program"):
+        check_interpreter("/no/such/python")

@@ -1,0 +1,47 @@
+"""Whether a person's own interpreter can run the ranks of a gang on this machine."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from tracks_dagster.attempts.effects.local.processes import worker_environment
+from tracks_dagster.track.errors import InvalidInput
+
+CHECK_S_MAX = 60.0  # the first start from a cold network disk
+LINES_MAX = 5
+# Finds without importing: torch alone takes seconds to import.
+_CHECK = """
+from importlib.util import find_spec
+missing = [name for name in ("torch", "tracks_dagster") if find_spec(name) is None]
+if missing:
+    raise SystemExit("it lacks " + " and ".join(missing))
+"""
+
+
+def check_interpreter(python: str) -> None:
+    """Raise InvalidInput where `python` starts nothing, or has not what a trainer imports."""
+    doing = f"The project's interpreter {python} cannot run it"
+    if shutil.which(python) is None:
+        raise InvalidInput(f"{doing}: there is no such program; write its path under python:.")
+    try:
+        done = subprocess.run(
+            [python, "-c", _CHECK],
+            env=worker_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_S_MAX,
+            check=False,
+        )
+    except OSError as error:
+        raise InvalidInput(f"{doing}: {error.strerror}.") from error
+    except subprocess.TimeoutExpired as error:
+        raise InvalidInput(f"{doing}: it did not answer within {CHECK_S_MAX:g} s.") from error
+    if done.returncode != 0:
+        said = " ".join(done.stderr.strip().splitlines()[-LINES_MAX:])
+        raise InvalidInput(
+            f"{doing}: {said or f'it ended with {done.returncode}'}. Install tracks-dagster into that "
+            f"environment: {python} -m pip install tracks-dagster"
+        )

@@ -8,7 +8,9 @@ from typing import Any
 from tests.bodies import BEGIN
 from tracks_dagster.reasons.cases import evidence_of
 from tracks_dagster.reasons.evidence import Condition, Evidence, LastWord, RankEnd
-from tracks_dagster.track.records import format_time
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import canonical_json, format_time
 
 GANG_BEGAN: datetime = BEGIN
 
@@ -54,6 +56,29 @@ def end(
         log_tail=log,
         last_word=says,
     )
+
+
+def leave_word(
+    store: ObjectStore,
+    name: str,
+    reason: str,
+    *,
+    message: str = "",
+    rank: int = 0,
+    onset_step: int | None = None,
+) -> None:
+    """Store a last word of attempt 1 of r-1, as a rank does."""
+    left = LastWord(
+        rank=rank,
+        reason=reason,
+        exception=None,
+        message=message,
+        traceback_tail="",
+        step=None,
+        at=at(30),
+        onset_step=onset_step,
+    )
+    store.put(f"runs/r-1/attempts/1/{name}", canonical_json(to_json(left)))
 
 
 def condition(

@@ -9,16 +9,17 @@ import pytest
 
 from tests.bodies import BEGIN, placed
 from tests.deciders import closed
+from tests.evidences import leave_word
 from tests.fakes import FakeGangs, FakeObjectStore
 from tests.histories import History
 from tracks_dagster.attempts.effects.closing import OTHER_RANKS_S_MAX, is_over
 from tracks_dagster.attempts.effects.evidence import EndProblem, read_places
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, LastWord, RankEnd
+from tracks_dagster.reasons.evidence import CANNOT_START, Condition, Evidence, RankEnd
 from tracks_dagster.reasons.hangs import Beat, Phase
 from tracks_dagster.track.bodies import RankPlace, TimeSpent
-from tracks_dagster.track.body_json import from_json, to_json
+from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import UnknownRun
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.reasons import TerminationReason
@@ -254,28 +255,6 @@ def end(
         ended_at=ENDED,
         log_tail=log_tail,
     )
-
-
-def leave_word(
-    store: FakeObjectStore,
-    name: str,
-    reason: str,
-    *,
-    message: str = "",
-    rank: int = 0,
-    onset_step: int | None = None,
-) -> None:
-    word = LastWord(
-        rank=rank,
-        reason=reason,
-        exception=None,
-        message=message,
-        traceback_tail="",
-        step=None,
-        at=ENDED,
-        onset_step=onset_step,
-    )
-    store.put(f"runs/r-1/attempts/1/{name}", canonical_json(to_json(word)))
 
 
 def write_journal(store: FakeObjectStore, history: History, *, last_step: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.evidences import leave_word
 from tests.fakes import FakeClock, FakeGangs, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.attempts.effects.supervise import Supervisor
@@ -27,6 +28,8 @@ STUCK = (
     Beat(rank=0, phase=Phase.COMPUTING, step=7, count=40, step_s_p99=0.1),
     Beat(rank=1, phase=Phase.WAITING_FOR_DATA, step=7, count=39, step_s_p99=0.1),
 )
+WORD = "launch-1/exit/rank-0.json"
+BOTH_ENDED = (RankEnd(rank=0, exit_code=0), RankEnd(rank=1, exit_code=0))
 DUMPS = (StackDump(rank=0, text="stack of 0"), StackDump(rank=1, text="stack of 1"))
 
 
@@ -111,12 +114,13 @@ def test_a_gang_that_moves_is_left_alone(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
 ) -> None:
     history.supervise().place().write_to(store)
+    leave_word(store, WORD, "completed")
 
     def move(number: int) -> None:
         beats = [replace(beat, count=number // 50) for beat in STUCK]
         gangs.reports["r-1", 1] = alive(*beats)
         if number == 500:
-            gangs.end("r-1", 1, RankEnd(rank=0, exit_code=0), RankEnd(rank=1, exit_code=0))
+            gangs.end("r-1", 1, *BOTH_ENDED)
 
     gangs.reports["r-1", 1] = alive(*STUCK)
     attempt = watch(tracks, gangs, clock, each_look=move)
@@ -129,12 +133,13 @@ def test_a_machine_that_slept_for_an_hour_has_not_hung(
     tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs, history: History, clock: FakeClock
 ) -> None:
     history.supervise().place().write_to(store)
+    leave_word(store, WORD, "completed")
 
     def sleep_long(number: int) -> None:
         if number == 20:
             clock.advance(3600.0)
         if number == 40:
-            gangs.end("r-1", 1, RankEnd(rank=0, exit_code=0), RankEnd(rank=1, exit_code=0))
+            gangs.end("r-1", 1, *BOTH_ENDED)
 
     gangs.reports["r-1", 1] = alive(*STUCK)
     attempt = watch(tracks, gangs, clock, each_look=sleep_long)
@@ -166,17 +171,18 @@ def test_a_gang_that_goes_on_or_ends_while_its_stacks_are_taken_is_not_ended_for
     class WakesUp(FakeGangs):
         def dump_stacks(self, run_id: str, attempt_id: int) -> tuple[StackDump, ...]:
             if ends:
-                self.end("r-1", 1, RankEnd(rank=0, exit_code=0), RankEnd(rank=1, exit_code=0))
+                self.end("r-1", 1, *BOTH_ENDED)
             else:
                 self.reports["r-1", 1] = alive(*(replace(beat, count=99) for beat in STUCK))
             return super().dump_stacks(run_id, attempt_id)
 
     def end(number: int) -> None:
         if number == 100:
-            gangs.end("r-1", 1, RankEnd(rank=0, exit_code=0), RankEnd(rank=1, exit_code=0))
+            gangs.end("r-1", 1, *BOTH_ENDED)
 
     gangs = WakesUp()
     history.supervise().place().write_to(store)
+    leave_word(store, WORD, "completed")
     gangs.reports["r-1", 1] = alive(*STUCK)
     attempt = watch(tracks, gangs, clock, each_look=end)
     assert attempt is not None
@@ -189,13 +195,14 @@ def test_the_drill_on_the_supervisor_fires_once_and_ends_nothing_but_itself(
 ) -> None:
     history = History("r-1").declare(drills=(Drill(kind="kill_run_worker", step=6),))
     history.open().supervise().place().write_to(store)
+    leave_word(store, WORD, "completed")
     gangs.reports["r-1", 1] = alive(*STUCK)  # in step 7: 6 steps are done
     with pytest.raises(Killed):
         watch(tracks, gangs, clock)
     notes = [r.body["text"] for r in tracks.records("runs/r-1") if r.kind is Kind.NOTE]
     assert notes == ["Drill kill_run_worker@6 fires."]
     assert gangs.calls == []
-    gangs.end("r-1", 1, RankEnd(rank=0, exit_code=0), RankEnd(rank=1, exit_code=0))
+    gangs.end("r-1", 1, *BOTH_ENDED)
     attempt = watch(tracks, gangs, clock)  # the next one adopts the gang and lives
     assert attempt is not None
     assert attempt.reason is TerminationReason.COMPLETED

@@ -26,6 +26,7 @@ from resources.application import DagsterOrchestrator
 from sensors.deciders import retry_infrastructure, retry_numerics, retry_oom, retry_preempted
 from sensors.launch_attempts import launch_attempts
 from sensors.watch_attempts import watch_attempts
+from tests.evidences import leave_word
 from tests.fakes import FakeGangs, FakeOrchestrator
 from tests.histories import History
 from tracks_dagster.attempts.effects.heartbeat import read_heartbeat
@@ -160,6 +161,7 @@ def test_a_completed_attempt_is_materialized_with_its_final_checkpoint_as_versio
     history = write(
         app, History("r-1").declare().open().supervise("dead").place().restore().commit(40)
     )
+    leave_word(app.store, f"{history.launch_id}/exit/rank-0.json", "completed")
     gone(gangs, exit_code=0)
     result = supervise(app, instance)
     assert result.success

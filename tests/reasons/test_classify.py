@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
 import pytest
@@ -239,7 +240,6 @@ SILENT = {
     "a bus error alone may be full shared memory as well as a crash": (end(by=SIGBUS), "unknown"),
     "exit code 139 is a segmentation fault": (end(code=139), "native_crash"),
     "SIGINT comes from a person": (end(by=SIGINT), "user_cancelled"),
-    "exit code 0 alone is a completion": (end(code=0), "completed"),
     "exit code 1 alone says nothing": (end(code=1), "unknown"),
     "a SIGTERM that was obeyed has no sender": (
         end(code=EXIT_DRAINED, says=word("drained")),
@@ -259,6 +259,23 @@ def test_an_end_without_words_is_told_by_code_and_signal(name: str) -> None:
     verdict = classify(evidence(rank))
     assert verdict.reason == reason
     assert verdict.confidence <= 0.7
+
+
+def test_exit_code_0_after_a_step_is_a_completion() -> None:
+    assert classify(evidence(end(code=0), last_step=40)).reason == "completed"
+
+
+@pytest.mark.parametrize(
+    ("placed", "words"),
+    [(False, "none joined"), (True, "none ran a step")],
+    ids=["no join", "no step"],
+)
+def test_an_attempt_that_ended_with_0_and_trained_nothing_is_not_completed(
+    placed: bool, words: str
+) -> None:
+    found = classify(replace(evidence(end(code=0)), run_id="r-1", placed=placed, last_step=None))
+    assert found.reason == "code_error"
+    assert words in " ".join(found.lines)
 
 
 def test_an_attempt_with_all_its_steps_is_completed_whatever_came_with_it() -> None:

@@ -102,9 +102,14 @@ def killed(evidence: Evidence) -> Finding | None:
 
 
 def all_exited_0(evidence: Evidence) -> Finding | None:
-    """Every rank ended with exit code 0 and said nothing."""
+    """Every rank ended with exit code 0 and said nothing; an attempt without a step trained nothing."""
     if not evidence.ranks or any(exit_code(rank) != 0 for rank in evidence.ranks):
         return None
+    is_silent = all(rank.last_word is None for rank in evidence.ranks)
+    if evidence.run_id and evidence.last_step is None and is_silent:
+        what = "ran a step" if evidence.placed else "joined: its code never called attempt.join()"
+        line = f"every rank ended with exit code 0, and none {what}"
+        return _finding(_R.CODE_ERROR, LIKELY, line, root=f"exit code 0, and no rank {what}")
     return _finding(_R.COMPLETED, LIKELY, "every rank ended with exit code 0", root="completed")
 
 

@@ -140,8 +140,8 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
     ),
     K.TRAINER_WRONG: (
         lambda w: w.store.put(w.key("/trainer/"), b"import os"),
-        "The trainer's script of run b-1 has sha256",
-        "the script of your own checkout",
+        "The stored code of run b-1 has sha256",
+        "the code of your own checkout",
     ),
     K.SNAPSHOT_WRONG: (
         lambda w: w.store.put(w.key("datasets/aws-docs/shards/"), b"other rows"),

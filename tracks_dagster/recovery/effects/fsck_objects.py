@@ -141,18 +141,18 @@ def check_eval_results(store: ObjectStore, state: RunState) -> Iterator[Finding]
 def check_trainer(
     store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
 ) -> Iterator[Finding]:
-    """Check the scripts of a run with a trainer of one's own: declared, and given to later attempts."""
+    """Check the stored code of a run: what it was declared with, and what later attempts were given."""
     for key in sorted({state.declared.trainer, *(trainer_of(state, a) for a in state.attempts)}):
         if key == "family" or is_absent(key):
             continue
-        problem = _problem(store.get(key), key.rpartition("/")[2].removesuffix(".py"))
+        problem = _problem(store.get(key), key.rpartition("/")[2].partition(".")[0])
         if problem is not None:
             yield Finding(
                 kind=FindingKind.TRAINER_WRONG,
                 where=key,
-                meaning=f"The trainer's script of run {state.run_id} {problem}.",
-                to_do="Restore the object, or give the run the script of your own checkout: "
-                f'`tracks retry {state.run_id} --why "…" --trainer FILE.py`.',
+                meaning=f"The stored code of run {state.run_id} {problem}.",
+                to_do="Restore the object, or give the run the code of your own checkout: "
+                f'`tracks retry {state.run_id} --why "…" --code DIR`, or --trainer FILE.py.',
             )
 
 

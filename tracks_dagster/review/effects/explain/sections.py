@@ -163,7 +163,10 @@ def _tried(attempt: AttemptExplanation) -> Iterator[str]:
     yield run.intent
     yield f"{run.model_family}, stage {run.stage}, owner {run.owner}, team {run.team}"
     if view.trainer != "family":
-        yield f"a training script of the owner's, stored as {view.trainer}"
+        program = attempt.view.attempt.opened.program or run.program
+        started = "" if program is None else f", started as {' '.join(program.entry)}"
+        by = f" by {program.python}" if program is not None and program.python else ""
+        yield f"code of the owner's, stored as {view.trainer}{started}{by}"
     opened_at = clock_time(format_time(view.attempt.opened_at))
     yield f"opened by {opened.decided_by} ({opened.cause}) at {opened_at}"
     yield opened.decision

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ import pytest
 from tests.fakes import FakeObjectStore
 from tracks_dagster.attempts.effects.closing import is_over
 from tracks_dagster.attempts.effects.local import launcher as local_launcher
+from tracks_dagster.attempts.effects.local.code_archive import pack_folder
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
 from tracks_dagster.attempts.effects.local.logs import read_tail
 from tracks_dagster.attempts.effects.local.processes import (
@@ -401,6 +403,36 @@ def test_a_second_supervisor_does_not_cut_the_code_that_a_gang_is_reading(
         launcher.start(spec("print('ran')"))
         until(launcher, gone)
         assert stored.stat().st_ino != os.fstat(reading.fileno()).st_ino
+
+
+def test_two_projects_with_modules_of_one_name_run_at_once_each_by_its_interpreter(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """A script, and a module of `src`, each beside a `model.py` of its own."""
+    folders = tmp_path / "projects"
+    mine, theirs = folders / "mine", folders / "theirs"
+    say = "import os, model; print(model.NAME, os.environ.get('BY'), open('note.txt').read())\n"
+    for folder, name in ((mine, "train.py"), (theirs, "src/pkg/train.py")):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(say)
+        (folder / "model.py").write_text(f"NAME = {folder.name!r}\n")
+        (folder / "note.txt").write_text("noted")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nBY=another exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    commands = {
+        "mine": RankCommand(words=("train.py",)),
+        "theirs": RankCommand(words=("-m", "pkg.train"), python=str(python)),
+    }
+    for name, command in commands.items():
+        archive = pack_folder(folders / name).data
+        started = replace(spec(""), run_id=name, command=command, code=archive, code_key="0a.tar")
+        assert launcher.start(started)
+    said = {"mine": "mine None noted", "theirs": "theirs another noted"}
+    for name in commands:
+        wait_for(lambda name=name: gone(launcher.observe(name, 1)))  # type: ignore[misc]
+        log = (tmp_path / name / "a01" / "rank-0.log").read_text()
+        assert log.strip() == said[name]
 
 
 def test_nothing_is_known_of_a_gang_that_was_never_started(launcher: LocalLauncher) -> None:

@@ -59,7 +59,7 @@ def _supervise(store: Any, launcher: KubernetesLauncher, run_id: str, ended: lis
         tracks=tracks,
         gangs=launcher,
         orchestrator=FakeOrchestrator(),
-        foresee=dict,
+        foresee=lambda *_: {},
         policy=DEFAULT_POLICY,
         dagster_run_id=f"dagster-{run_id}",
         host="bench",

@@ -67,7 +67,7 @@ class App:
     projector: Projector
     tracks: Tracks
     launcher_of: LauncherOf
-    foresee: Callable[[str], Mapping[str, Json]]
+    foresee: Callable[[str, str, str | None], Mapping[str, Json]]
     evaluator: Evaluator
     datasets: Datasets
     redact: Redact
@@ -268,12 +268,16 @@ def launchers(settings: Settings, store: ObjectStore, clean: Redact) -> Launcher
     return launcher_of
 
 
-def _foresee(launcher: str) -> Mapping[str, Json]:
+def _foresee(launcher: str, trainer: str, python: str | None) -> Mapping[str, Json]:
     """Tell the environment of a gang that would start now: local ones start where this runs."""
+    from tracks_dagster.attempts.effects.local.interpreter import ask_interpreter
     from tracks_dagster.attempts.effects.local.processes import worker_environment
-    from tracks_dagster.training.software import foresee_software
+    from tracks_dagster.training.software import describe_code, foresee_software
 
-    return foresee_software(worker_environment()) if launcher == names.LOCAL else {}
+    if launcher != names.LOCAL:  # the image's software; of code that is stored all is known
+        return {} if trainer == names.TRAINER_FAMILY else describe_code(trainer)
+    software = foresee_software(worker_environment()) if python is None else ask_interpreter(python)
+    return {**software, **describe_code(trainer)}
 
 
 def utc_now() -> datetime:

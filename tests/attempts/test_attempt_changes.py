@@ -53,7 +53,7 @@ def retried(
         why="more of it",
         changes=AttemptChanges(**given),
         is_forced=is_forced,
-        foresee=lambda launcher: {"code_sha256": "c"},
+        foresee=lambda *_: {"code_sha256": "c"},
     )
     return tracks.run("r-1").attempts[-1]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tracks_dagster.attempts.effects.local.interpreter import check_interpreter
+from tracks_dagster.attempts.effects.local.interpreter import ask_interpreter, check_interpreter
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.training.software import foresee_software
 
 
 def program(folder: Path, text: str) -> str:
@@ -35,6 +36,12 @@ def test_one_that_lacks_what_a_trainer_imports_is_refused(
 ) -> None:
     with pytest.raises(InvalidInput, match=words):
         check_interpreter(program(tmp_path, text))
+
+
+def test_an_interpreter_tells_what_a_gang_would_compute_with(tmp_path: Path) -> None:
+    told = ask_interpreter(program(tmp_path, f'OMP_NUM_THREADS=3 exec {sys.executable} "$@"'))
+    assert told == {**foresee_software({"OMP_NUM_THREADS": "3"})}
+    assert ask_interpreter(program(tmp_path, "exit 1")) == {}  # its gang will say why
 
 
 def test_one_that_is_not_there_is_refused() -> None:

@@ -125,7 +125,7 @@ def test_other_training_code_is_said_once_and_starts(
         tracks,
         state,
         state.attempts[1],
-        foresee=lambda: HERE,
+        foresee=lambda *_: HERE,
         rules=DEFAULT_POLICY.environment,
     )
     assert check.note is not None  # what a supervisor left that died before it started the gang
@@ -222,7 +222,7 @@ def test_the_thread_count_is_compared_only_where_the_cpu_did_the_sums(
     said = []
     for run_id in ("r-1", "r-2"):
         state = tracks.run(run_id)
-        check = check_resume(tracks, state, state.attempts[1], foresee=lambda: HERE, rules=())
+        check = check_resume(tracks, state, state.attempts[1], foresee=lambda *_: HERE, rules=())
         said.append(None if check.note is None else check.note.data["differences"])
     assert said == [[{"key": "threads", "saved": 64, "found": 1}], None]
 

@@ -71,7 +71,7 @@ def supervisor(
         tracks=tracks,
         gangs=gangs,
         orchestrator=FakeOrchestrator(),
-        foresee=lambda: environment,
+        foresee=lambda *_: environment,
         policy=DEFAULT_POLICY,
         dagster_run_id=dagster_run_id,
         host="node-1",

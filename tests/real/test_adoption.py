@@ -40,7 +40,7 @@ def make_supervisor(home: Path, dagster_run_id: str) -> Supervisor:
         tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=lambda track: None),
         gangs=LocalLauncher(home / "work"),
         orchestrator=FakeOrchestrator(),
-        foresee=dict,
+        foresee=lambda *_: {},
         policy=DEFAULT_POLICY,
         dagster_run_id=dagster_run_id,
         host="node-1",

@@ -116,7 +116,7 @@ def supervise(
             tracks=Tracks(store, now=utc_now, new_uid=new_uid, project=lambda track: None),
             gangs=gangs,
             orchestrator=FakeOrchestrator(),
-            foresee=dict,
+            foresee=lambda *_: {},
             policy=DEFAULT_POLICY,
             dagster_run_id="mine",
             host="node-1",

@@ -9,7 +9,7 @@ from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import Drill
 from tracks_dagster.training.saves.manifest import verify_checkpoint
-from tracks_dagster.training.software import foresee_software
+from tracks_dagster.training.software import describe_code, foresee_software
 
 
 def test_a_branch_repeats_its_source_to_the_bit_also_after_a_kill_before_its_first_commit(
@@ -70,4 +70,5 @@ def test_a_gang_says_the_environment_that_was_foreseen_for_it(tmp_path: Path) ->
     run.train_to_the_end()
     placed = run.state.attempts[0].placed
     assert placed is not None
-    assert dict(placed.environment) == foresee_software(os.environ)
+    code = describe_code(run.state.declared.trainer)
+    assert dict(placed.environment) == {**foresee_software(os.environ), **code}

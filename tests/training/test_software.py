@@ -14,7 +14,7 @@ import tracks_dagster
 from tracks_dagster.track.bodies import AttemptPlaced
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.training.environment import describe_software, digest_of
-from tracks_dagster.training.software import code_sha256, foresee_software
+from tracks_dagster.training.software import code_sha256, describe_code, foresee_software
 
 PACKAGE = Path(tracks_dagster.__file__).parent
 
@@ -52,6 +52,12 @@ def test_it_is_foreseen_without_importing_torch() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [torch.__version__, "False", "False"]
+
+
+def test_of_stored_code_its_own_digest_is_recorded_and_nothing_of_this_checkout() -> None:
+    assert describe_code("runs/r/trainer/12ab.tar") == {"stored_code_sha256": "12ab"}
+    assert describe_code("family") == {"code_sha256": code_sha256()}
+    assert "code_sha256" not in describe_software()
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,9 @@ class GangReport:
 
 
 # What the ranks of a gang that starts now would compute with: names and versions, as
-# `AttemptPlaced.environment` has them; what is not known beforehand is left out. Cheap.
-ForeseeEnvironment = Callable[[], Mapping[str, Json]]
+# `AttemptPlaced.environment` has them; what is not known beforehand is left out. Given its trainer, as
+# in `RunDeclared`, and its interpreter, None for the own. Cheap but where another one is asked.
+ForeseeEnvironment = Callable[[str, str | None], Mapping[str, Json]]
 
 
 class RankSignals(Protocol):

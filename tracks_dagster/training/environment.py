@@ -10,6 +10,7 @@ import platform
 import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import SettingsError
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.text.redact import secrets_of
-from tracks_dagster.training.software import THREADS_DEFAULT, code_sha256, platform_name
+from tracks_dagster.training.software import THREADS_DEFAULT, TRACKS, platform_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,15 +122,15 @@ def describe_place(
 
 
 def describe_software() -> dict[str, Json]:
-    """Return what a result depends on besides config and data; the same all over one image."""
+    """Return what a result depends on besides code, config and data; the same all over one image."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "numpy": np.__version__,
+        TRACKS: version(TRACKS),
         "platform": platform_name(),
         "threads": torch.get_num_threads(),
-        "code_sha256": code_sha256(),
     }
 
 

@@ -20,6 +20,7 @@ from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.stores import open_store
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time
 from tracks_dagster.track.states.evals import started_key
@@ -34,6 +35,7 @@ from tracks_dagster.training.environment import (
 from tracks_dagster.training.families import family_code
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.loading import load_weights
+from tracks_dagster.training.software import describe_code
 
 
 def main(path: Path) -> None:
@@ -65,7 +67,7 @@ def evaluate(store: ObjectStore, spec: EvalSpec, device: torch.device) -> dict[s
     load_weights(model, store, spec.checkpoint)
     model.eval()
     measured = family.evaluate(model, spec.config, table, spec.seed)
-    environment = describe_software()
+    environment = {**describe_software(), **describe_code(TRAINER_FAMILY)}
     return {
         "metrics": dict(measured.metrics),
         "sample_count": measured.sample_count,

@@ -29,7 +29,7 @@ from tracks_dagster.training.environment import (
 )
 from tracks_dagster.training.journal import Journal
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.software import list_packages
+from tracks_dagster.training.software import describe_code, list_packages
 
 
 def utc_now() -> datetime:
@@ -108,7 +108,7 @@ def place(
             f"Attempt {where.attempt_id} was opened for {opened.compute.ranks} ranks and "
             f"{ranks.world_size} were started; WORLD_SIZE must be {opened.compute.ranks}."
         )
-    software = describe_software()
+    software = {**describe_software(), **describe_code(opened.trainer or declared.trainer)}
     here = describe_place(ranks.rank, ranks.device, node=node, pod=pod)
     places = ranks.gather(to_json(here))
     packages = list_packages().encode() if ranks.is_first else b""

@@ -6,25 +6,29 @@ The supervisor asks before it starts a gang; the gang itself records what it rea
 
 from __future__ import annotations
 
+import json
+import os
 import platform
 import runpy
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, distributions, version
 from importlib.util import find_spec
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 
 THREADS_DEFAULT = 1  # of a rank on the CPU: another count sums in another order
 
+TRACKS = "tracks-dagster"  # this package; its version is all that a record says of it
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The rooms that decide what a step computes; what acts in them for others, in `effects`, does not.
 _TRAINING_CODE = ("attempts", "data", "reasons", "retry", "track", "training")
 
 
 def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
-    """Return what `describe_software` will return in a gang that starts here with `environ`.
+    """Return the software of a gang that starts here with `environ`, without what it trains.
 
     A library that is not installed is None. threads: of a rank on the CPU.
     """
@@ -34,10 +38,21 @@ def foresee_software(environ: Mapping[str, str]) -> dict[str, Json]:
         "torch": _version("torch"),
         "cuda": _cuda_version(),
         "numpy": _version("numpy"),
+        TRACKS: _version(TRACKS),
         "platform": platform_name(),
         "threads": int(threads) if threads.isdigit() else None,
-        "code_sha256": code_sha256(),
     }
+
+
+def describe_code(trainer: str) -> dict[str, Json]:
+    """Return which code a gang trains; trainer: as of `RunDeclared`.
+
+    Of stored code it is its own sha256, in a key apart from that of a family that ships: what an older
+    version recorded under the other key was this package's, and is no other code than the script's.
+    """
+    if trainer == TRAINER_FAMILY:
+        return {"code_sha256": code_sha256()}
+    return {"stored_code_sha256": PurePosixPath(trainer).stem}
 
 
 def platform_name() -> str:
@@ -48,8 +63,7 @@ def platform_name() -> str:
 def code_sha256(package: Path = _PACKAGE) -> str:
     """Return the sha256 of the training code of `package`: every source's path and digest.
 
-    Read again at each call (a few milliseconds): a daemon outlives a checkout's changes. A script of
-    one's own is not in it: a run keeps, under its sha256, the one that it was declared with.
+    Read again at each call (a few milliseconds): a daemon outlives a checkout's changes.
     """
     paths = [
         path
@@ -91,3 +105,7 @@ def _cuda_version() -> str | None:
     path = Path(spec.origin).with_name("version.py")
     cuda: str | None = runpy.run_path(str(path)).get("cuda") if path.exists() else None
     return cuda
+
+
+if __name__ == "__main__":  # another interpreter's supervisor asks it so
+    print(json.dumps(foresee_software(os.environ)))

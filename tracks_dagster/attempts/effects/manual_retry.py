@@ -57,7 +57,7 @@ ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason
 SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
 CODE = "code_sha256"  # of the training code, in an environment
 
-Foresee = Callable[[str], Mapping[str, Json]]
+Foresee = Callable[[str, str, str | None], Mapping[str, Json]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +92,8 @@ class ManualRetry:
     allows_environment_change: it may resume with other libraries than those that wrote its
     checkpoint. is_forced: also where nothing was changed and the same attempt would end the same.
     check_gang: refuses what the launcher could not start; asked where what it is asked for changes.
-    foresee: the environment of a gang that the launcher of that name would start now, {} where that
-    is not known.
+    foresee: the environment of a gang that the launcher of that name would start now, with a trainer
+    and an interpreter as `ForeseeEnvironment` has them; {} where it is not known.
     """
 
     name: str  # of the person
@@ -234,8 +234,10 @@ def _refuse_the_same_again(state: RunState, last: AttemptState, foresee: Foresee
 def _is_same_code(last: AttemptState, foresee: Foresee | None) -> bool:
     """Whether a gang would run the very training code of `last`; what is not known may differ."""
     ran = last.placed.environment.get(CODE) if last.placed is not None else None
-    now = foresee(last.opened.compute.launcher).get(CODE) if foresee is not None else None
-    return ran is not None and ran == now
+    if ran is None or foresee is None:
+        return False
+    now = foresee(last.opened.compute.launcher, names.TRAINER_FAMILY, None)
+    return bool(now.get(CODE) == ran)
 
 
 def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan) -> GangSpec:

@@ -40,7 +40,7 @@ from tracks_dagster.track.bodies import AttemptPlaced, Note
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.records import Json, format_time
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 
 NOTE_BY = "supervisor"
 NAMED_MAX = 16  # checkpoints in one note: a record is at most 16 KiB
@@ -77,7 +77,8 @@ def check_resume(
         lost = loss_for_branch(tracks.find_run(ref.run_id), ref)
         if lost is not None:
             return ResumeCheck(refusal=_refusal(tracks, CHECKPOINT_WITHDRAWN, lost.sentence))
-    found = foresee()
+    program = program_of(state, attempt)
+    found = foresee(trainer_of(state, attempt), None if program is None else program.python)
     compared = [
         _compare(tracks, state, each, found, rules, is_fallback=each != ref)
         for each in _reachable(state, ref)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+from collections.abc import Mapping
 
 from tracks_dagster.attempts.effects.local.processes import worker_environment
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
 
 CHECK_S_MAX = 60.0  # the first start from a cold network disk
 LINES_MAX = 5
@@ -17,6 +20,25 @@ missing = [name for name in ("torch", "tracks_dagster") if find_spec(name) is No
 if missing:
     raise SystemExit("it lacks " + " and ".join(missing))
 """
+
+
+def ask_interpreter(python: str) -> Mapping[str, Json]:
+    """Return what `foresee_software` says by that interpreter; {} where it does not answer in time."""
+    try:
+        done = subprocess.run(
+            [python, "-m", "tracks_dagster.training.software"],
+            env=worker_environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=CHECK_S_MAX,
+            check=True,
+        )
+        found: dict[str, Json] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {}  # its gang says why it cannot start, and records what it finds
+    return found
 
 
 def check_interpreter(python: str) -> None:

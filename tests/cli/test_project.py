@@ -16,7 +16,8 @@ from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Program
 from tracks_dagster.track.records import Kind
-from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.states.run_state import RunState, code_of
+from tracks_dagster.track.track import code_diff_key
 from tracks_dagster.training.code import lay_out
 from tracks_dagster.wiring import build
 
@@ -109,6 +110,11 @@ def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(
     found = state()
     [change] = found.attempts[1].opened.remediation
     assert change.key == "trainer"
+    first, second = (code_of(found, attempt) for attempt in found.attempts)
+    assert (first.git_commit, second.git_commit) == (head(project), head(project))
+    assert second.diff_sha256 not in (None, first.diff_sha256)
+    diff = app.store.get(code_diff_key("r-1", second.diff_sha256 or ""))
+    assert b"# corrected" in (diff or b"")
     for attempt, text in zip(found.attempts, ("", "  # corrected"), strict=True):
         spec = gang_spec(app.tracks, found, attempt)
         code = tmp_path / f"a{attempt.attempt_id}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -140,4 +141,4 @@ def _code(
         found = read_project_code(given, home, launcher=launcher)
     else:
         return {}
-    return {"project": found.project, "archive": found.archive}
+    return {field.name: getattr(found, field.name) for field in fields(found)}

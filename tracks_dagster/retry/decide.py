@@ -293,6 +293,7 @@ def _retry(this: _Failure, plan: _Plan, counted: Sequence[Limit]) -> Retry:
         cadence=tried.cadence,
         trainer=opened.trainer,
         program=opened.program,
+        code=opened.code,
         quarantine=(
             quarantines(failed, rollback.onset, resume, rollback.passed_over) if rollback else ()
         ),

@@ -15,6 +15,7 @@ from tracks_dagster.retry.rollback import CheckpointQuarantine, Rollback
 from tracks_dagster.track.bodies import (
     AttemptOpened,
     CheckpointCadence,
+    CodeVersion,
     ComputeRequest,
     ConfigChange,
     Debit,
@@ -49,8 +50,8 @@ class Retry:
 
     quarantine: a record each, in this order, without those that are in the track already.
     collects_first: superseded checkpoints are removed before it is opened; failing to does not stop it.
-    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer,
-    program: likewise.
+    avoided_nodes: as in `AttemptOpened`, once the holds on nodes were looked at; trainer, program,
+    code: likewise.
     """
 
     decision: str
@@ -68,6 +69,7 @@ class Retry:
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
     trainer: str | None = None
     program: Program | None = None
+    code: CodeVersion | None = None
 
     def opened(self, *, decided_by: str, policy_version: str = "") -> AttemptOpened:
         """Return the body of its record."""
@@ -88,6 +90,7 @@ class Retry:
             avoided_nodes=self.avoided_nodes,
             trainer=self.trainer,
             program=self.program,
+            code=self.code,
         )
 
 

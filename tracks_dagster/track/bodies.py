@@ -247,7 +247,8 @@ class AttemptOpened:
     checkpoint; a retry from the same checkpoint keeps that.
     avoided_nodes: those of `compute.excluded_nodes` that are excluded for this attempt alone, because
     they were in quarantine when it was opened, each with the reason.
-    trainer, program: the code that it runs, which a person gave; None: as the run was declared.
+    trainer, program, code: what it runs, which a person gave, and the checkout that it is of; None:
+    as the run was declared.
     """
 
     cause: str
@@ -266,6 +267,7 @@ class AttemptOpened:
     avoided_nodes: Mapping[str, str] = field(default_factory=dict)
     trainer: str | None = None
     program: Program | None = None
+    code: CodeVersion | None = None
 
     def __post_init__(self) -> None:
         """As of `RunDeclared`."""

@@ -6,7 +6,7 @@ attempt before. Which checkpoints are kept belongs to the run and cannot be chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.data.project import OUR_KEYS, Project, program_of_project
 from tracks_dagster.data.project import resolve_config as resolve_project_config
 from tracks_dagster.holds.effects.holds import Holds
-from tracks_dagster.holds.effects.starts import start_or_refuse
+from tracks_dagster.holds.effects.starts import refuse_code, start_or_refuse
 from tracks_dagster.holds.hold import CleanStart, loss_of_source, stop_of
 from tracks_dagster.ledger.deciding import Answer, Append, First
 from tracks_dagster.ledger.effects.deciding import settle
@@ -40,6 +40,7 @@ from tracks_dagster.track.bodies import (
     MANUAL,
     AttemptOpened,
     CheckpointCadence,
+    CodeVersion,
     ComputeRequest,
     ConfigChange,
     Program,
@@ -51,7 +52,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record, sha256_hex
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.track.track import code_key
+from tracks_dagster.track.track import code_diff_key, code_key
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 SAME_AGAIN = frozenset({TerminationReason.CODE_ERROR, TerminationReason.CONFIG_ERROR})
@@ -65,8 +66,8 @@ class AttemptChanges:
     """What is to be different in the next attempt.
 
     config: keys of the config. compute: fields of a `ComputeRequest`. every_steps, every_s: of the
-    cadence. snapshot_id: of the same dataset, its beginning suffices. project, archive: other code, as
-    in a `RunRequest`.
+    cadence. snapshot_id: of the same dataset, its beginning suffices. project, archive, code,
+    code_diff: other code, as in a `RunRequest`.
     """
 
     config: Mapping[str, Json] = field(default_factory=dict)
@@ -76,6 +77,8 @@ class AttemptChanges:
     snapshot_id: str | None = None
     project: Project | None = None
     archive: bytes | None = field(default=None, repr=False)
+    code: CodeVersion | None = None
+    code_diff: bytes | None = field(default=None, repr=False)
 
 
 NO_CHANGES = AttemptChanges()
@@ -119,9 +122,9 @@ class ManualRetry:
             self.check_gang(_gang(tracks, state, last, plan))
         if tainted := from_onset_on(state, last, world.policy):
             return First(do=partial(_quarantine, tracks, state, tainted, self.name))
-        source, key = changes.archive, plan.trainer
-        if source is not None and key is not None and tracks.store.get(key) is None:
-            return First(do=partial(_store, tracks, key, source))  # before what needs it
+        for key, data in _objects(state, changes, plan):
+            if tracks.store.get(key) is None:
+                return First(do=partial(_store, tracks, key, data))  # before what needs it
         opened = AttemptOpened(
             cause=MANUAL,
             decided_by=self.name,
@@ -136,6 +139,7 @@ class ManualRetry:
             cadence=plan.cadence,
             trainer=plan.trainer,
             program=plan.program,
+            code=plan.code,
         )
         opened = avoid_now(tracks, opened)
         draft = tracks.draft(Kind.ATTEMPT_OPENED, opened, attempt_id=last.attempt_id + 1)
@@ -162,6 +166,16 @@ def _quarantine(
     tracks: Tracks, state: RunState, tainted: Sequence[CheckpointQuarantine], by: str
 ) -> None:
     quarantine_all(tracks, state, tainted, by=by)
+
+
+def _objects(
+    state: RunState, changes: AttemptChanges, plan: AttemptPlan
+) -> Iterator[tuple[str, bytes]]:
+    """Yield what is stored of other code, by key."""
+    if changes.archive is not None and plan.trainer is not None:
+        yield plan.trainer, changes.archive
+    if changes.code_diff is not None:
+        yield code_diff_key(state.run_id, sha256_hex(changes.code_diff)), changes.code_diff
 
 
 def _store(tracks: Tracks, key: str, source: bytes) -> None:
@@ -254,7 +268,7 @@ def _gang(tracks: Tracks, state: RunState, last: AttemptState, plan: AttemptPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlan:
-    """What the next attempt runs with. cadence, trainer, program: as in `AttemptOpened`."""
+    """What the next attempt runs with. cadence, trainer, program, code: as in `AttemptOpened`."""
 
     config: Mapping[str, Json]
     compute: ComputeRequest
@@ -262,6 +276,7 @@ class AttemptPlan:
     snapshot: SnapshotRef | None
     trainer: str | None
     program: Program | None
+    code: CodeVersion | None
 
 
 def plan_attempt(
@@ -278,6 +293,7 @@ def plan_attempt(
         program=last.opened.program
         if changes.project is None
         else program_of_project(changes.project),
+        code=_code(tracks, state, last, changes),
     )
 
 
@@ -312,6 +328,16 @@ def _started(program: Program | None) -> dict[str, Json]:
     if program is None:
         return {}
     return {"entry": " ".join(program.entry), "python": program.python}
+
+
+def _code(
+    tracks: Tracks, state: RunState, last: AttemptState, changes: AttemptChanges
+) -> CodeVersion | None:
+    code, diff = changes.code, changes.code_diff
+    if code is None:
+        return last.opened.code
+    refuse_code(tracks, code, doing=f"Training run {state.run_id} cannot be retried")
+    return code if diff is None else replace(code, diff_sha256=sha256_hex(diff))
 
 
 def _compute(last: AttemptState, changes: AttemptChanges) -> ComputeRequest:

@@ -30,12 +30,17 @@ def refuse_declaration(
 ) -> None:
     """Raise InvalidInput for a new run whose code, or whose source, descends from one in quarantine."""
     holds, doing = Holds(tracks), f"{run_id} cannot be declared"
-    hold = oldest(holds.of_code(code).values())
-    if hold is not None:
-        raise InvalidInput(f"{doing}: it {hold.words}")
+    refuse_code(tracks, code, doing=doing)
     hold = oldest(holds.of_checkpoint(source).values()) if source is not None else None
     if source is not None and hold is not None:
         raise InvalidInput(f"{doing}: {checkpoint_at(source)} {hold.words}")
+
+
+def refuse_code(tracks: Tracks, code: CodeVersion, *, doing: str) -> None:
+    """Raise InvalidInput for code in quarantine."""
+    hold = oldest(Holds(tracks).of_code(code).values())
+    if hold is not None:
+        raise InvalidInput(f"{doing}: it {hold.words}")
 
 
 def start_or_refuse(

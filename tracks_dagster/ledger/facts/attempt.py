@@ -11,7 +11,13 @@ from typing import Any, TypeVar
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.ledger.timeline import accelerator_of, time_of
 from tracks_dagster.track import bodies
-from tracks_dagster.track.bodies import AttemptEnded, AttemptReclassified, RunDeclared
+from tracks_dagster.track.bodies import (
+    AttemptEnded,
+    AttemptReclassified,
+    CodeVersion,
+    Program,
+    RunDeclared,
+)
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.placement import nodes_of, pool_of
@@ -39,8 +45,18 @@ class AttemptView:
 
     @property
     def trainer(self) -> str:
-        """What it runs: "family", or the key of its stored script."""
+        """The key of the code that it runs; "family" of a family that ships."""
         return self.attempt.opened.trainer or self.declared.trainer
+
+    @property
+    def program(self) -> Program | None:
+        """How it starts its code; None of a family that ships and of older versions."""
+        return self.attempt.opened.program or self.declared.program
+
+    @property
+    def code(self) -> CodeVersion:
+        """The checkout that its code is of."""
+        return self.attempt.opened.code or self.declared.code
 
     @property
     def cursor_from(self) -> int | None:
@@ -118,6 +134,16 @@ NO_PACKAGES: Why = Absence(
     "a version that listed no packages placed it",
     lambda v: v.attempt.placed is not None and v.attempt.placed.packages_sha256 is None,
 )
+NO_PROGRAM: Why = Absence(
+    "no_program",
+    "a family that ships, or an older version, started its code in its own way",
+    lambda v: v.program is None,
+)
+OWN_INTERPRETER: Why = Absence(
+    "own_interpreter",
+    "the Python that `tracks` runs in",
+    lambda v: v.program is None or v.program.python is None,
+)
 NO_SNAPSHOT: Why = Absence(
     "no_snapshot", "no snapshot was named", lambda v: v.attempt.opened.snapshot is None
 )
@@ -128,8 +154,8 @@ NO_CONTAINER: Why = Absence(
 )
 NO_CHECKOUT: Why = Absence(
     "no_checkout",
-    "the run was declared outside of a git checkout",
-    lambda v: v.declared.code.git_commit is None,
+    "its code was in no git checkout",
+    lambda v: v.code.git_commit is None,
 )
 FIRST_ATTEMPT: Why = Absence(
     "first_attempt",
@@ -255,7 +281,13 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("intent", TEXT, _run(lambda r: r.intent), "what its run is for, in a sentence",
          group="tried", label="intent"),
     Fact("trainer", TEXT, lambda v: v.trainer, "key of the stored code; `family` of older runs",
-         group="tried", has_column=False, diff="code/trainer"),
+         group="tried", has_column=False, diff="code/trainer", label="stored code"),
+    Fact("entry", TEXT, lambda v: v.program and " ".join(v.program.entry),
+         "what each rank starts, with the config's keys in braces", absent=(NO_PROGRAM,),
+         group="tried", has_column=False, diff="code/entry", label="entry"),
+    Fact("interpreter", TEXT, lambda v: v.program and v.program.python, "the project's own Python",
+         absent=(OWN_INTERPRETER,), group="tried", has_column=False, diff="code/interpreter",
+         label="interpreter"),
     Fact("config", Type.MAPPING, _opened(lambda o: o.config), "its whole config, as remedied",
          group="tried", ui="config/all", label="config"),
     Fact("config_sha256", TEXT, _opened(lambda o: sha256_hex(canonical_json(o.config))),
@@ -263,9 +295,9 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("remediation", Type.ROWS, _opened(lambda o: [to_json(each) for each in o.remediation]),
          "what the retry changed, and why: key, before, after, why", group="tried",
          ui="decided/changes", label="config change"),
-    Fact("git_commit", TEXT, _run(lambda r: r.code.git_commit), "of its run", absent=(NO_CHECKOUT,),
+    Fact("git_commit", TEXT, lambda v: v.code.git_commit, "of its code", absent=(NO_CHECKOUT,),
          group="code", label="code commit", diff="code/commit"),
-    Fact("dirty", TRUTH, _run(lambda r: r.code.dirty), "whether the checkout had local changes",
+    Fact("dirty", TRUTH, lambda v: v.code.dirty, "whether the checkout had local changes",
          absent=(NO_CHECKOUT,), group="code", has_column=False, label="local changes",
          diff="code/dirty"),
     Fact("environment", Type.MAPPING,

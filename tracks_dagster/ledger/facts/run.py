@@ -9,7 +9,7 @@ from typing import Any
 
 from tracks_dagster.ledger.facts.checkpoint import partition_key
 from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
-from tracks_dagster.track.bodies import Alert, Note, PromotionDecided, SnapshotRef
+from tracks_dagster.track.bodies import Alert, Note, Program, PromotionDecided, SnapshotRef
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
@@ -93,6 +93,26 @@ NO_ESTIMATE: Absence[RunView] = Absence(
 )
 
 
+NO_PROGRAM: Absence[RunView] = Absence(
+    "no_program",
+    "a family that ships, or an older version, started its code in its own way",
+    lambda v: v.state.declared.program is None,
+)
+OWN_INTERPRETER: Absence[RunView] = Absence(
+    "own_interpreter",
+    "the Python that `tracks` runs in",
+    lambda v: v.state.declared.program is None or v.state.declared.program.python is None,
+)
+
+
+def _entry(program: Program | None) -> str | None:
+    return None if program is None else " ".join(program.entry)
+
+
+def _interpreter(program: Program | None) -> str | None:
+    return None if program is None else program.python
+
+
 def _steps(view: RunView) -> Any:
     declared = view.state.declared
     return value_of(declared.config, declared.roles, STEPS)
@@ -161,6 +181,12 @@ RUN: tuple[Fact[RunView], ...] = (
          "how many steps it is to have", absent=(NO_STEPS_NAMED,)),
     Fact("config", Type.MAPPING, lambda v: v.state.declared.config,
          "its whole config, as declared"),
+    Fact("roles", Type.MAPPING, lambda v: v.state.declared.roles,
+         "which of its keys mean what: role → key, where the project says so"),
+    Fact("entry", TEXT, lambda v: _entry(v.state.declared.program),
+         "what each rank starts, with the config's keys in braces", absent=(NO_PROGRAM,)),
+    Fact("interpreter", TEXT, lambda v: _interpreter(v.state.declared.program),
+         "the project's own Python, as declared", absent=(OWN_INTERPRETER,)),
     Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,
          "device seconds of an undisturbed run, as declared", absent=(NO_ESTIMATE,)),
     Fact("state", TEXT, lambda v: v.status.state,

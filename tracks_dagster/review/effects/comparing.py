@@ -170,7 +170,7 @@ def _cursor_to(named: Named) -> int | None:
 
 
 def _code(view: AttemptView) -> Mapping[str, Json]:
-    code = view.declared.code
+    code = view.code
     return {
         **compared(ATTEMPT, view, "code"),
         "branch": code.branch,

@@ -20,6 +20,7 @@ from tracks_dagster.track.bodies import (
     AttemptSupervised,
     CheckpointCommitted,
     CheckpointDecision,
+    CodeVersion,
     EvalEnded,
     EvalOpened,
     EvalWaived,
@@ -284,6 +285,11 @@ def trainer_of(state: RunState, attempt: AttemptState) -> str:
 def program_of(state: RunState, attempt: AttemptState) -> Program | None:
     """Return how `attempt` starts its code; None of runs of older versions, which had one way each."""
     return attempt.opened.program or state.declared.program
+
+
+def code_of(state: RunState, attempt: AttemptState) -> CodeVersion:
+    """Return the checkout that the code of `attempt` is of."""
+    return attempt.opened.code or state.declared.code
 
 
 def find_at(state: RunState, step: int, *, attempt_id: int | None = None) -> CheckpointState:

@@ -70,7 +70,7 @@ from tracks_dagster.track.names import (
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, Kind, format_time
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of
 from tracks_dagster.track.track import code_diff_key
 
 ATTEMPTS_MAX = 12  # of a run, the newest, each in full; the history names all of them
@@ -230,7 +230,7 @@ def _explain(
         facts=_facts(state, receipt),
         tried=explain_tried(state, attempt),
         data=explain_data(receipt.view),
-        code=state.declared.code,
+        code=receipt.view.code,
         where=Where(ranks=tuple(places)),
         resumed=explain_start(attempt, records, receipt.continuity),
         checkpoints=explain_checkpoints(state, attempt),
@@ -364,10 +364,11 @@ def references(state: RunState, attempt: AttemptState) -> Iterator[Reference]:
         yield Reference(what="the evidence, whole", command=f"tracks explain {key} --evidence")
     yield from _same_failures(state, attempt)
     yield Reference(what="a reason, and how often it is retried", command="tracks policy")
-    commit = state.declared.code.git_commit
+    code = code_of(state, attempt)
+    commit = code.git_commit
     if commit is not None:
         yield Reference(what="the code, in its checkout", command=f"git show {commit}")
-    diff = state.declared.code.diff_sha256
+    diff = code.diff_sha256
     if diff is not None:
         what = (
             f"its local changes, store/{code_diff_key(run_id, diff)} in the archive, for git apply"

@@ -93,11 +93,13 @@ def test_code_is_named_by_commit_version_or_environment(name: str, is_it: bool) 
 
 def test_skipped_samples_lie_between_the_cursors() -> None:
     config: Any = {"global_batch": 24, "skip_windows": [[11, 15]]}
-    assert skipped_samples(config, 0, 480) == ((240, 360),)  # blocks 11 to 15 of 24
-    assert skipped_samples(config, 0, 240) == ()
-    assert skipped_samples(config, 360, 480) == ()
-    assert skipped_samples({**config, "skip_windows": "bad"}, 0, 480) == ()
-    assert skipped_samples({}, 0, 480) == ()
+    assert skipped_samples(config, {}, 0, 480) == ((240, 360),)  # blocks 11 to 15 of 24
+    assert skipped_samples(config, {}, 0, 240) == ()
+    assert skipped_samples(config, {}, 360, 480) == ()
+    assert skipped_samples({**config, "skip_windows": "bad"}, {}, 0, 480) == ()
+    assert skipped_samples({}, {}, 0, 480) == ()
+    theirs: Any = {"batch": 24, "skip_windows": [[11, 15]]}
+    assert skipped_samples(theirs, {"global_batch": "batch"}, 0, 480) == ((240, 360),)
 
 
 def test_what_was_consumed_is_told_without_what_was_skipped() -> None:

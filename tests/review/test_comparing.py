@@ -33,6 +33,7 @@ def side(name: str = "r-1/a01", **changes: Any) -> Side:
         "cursor_from": 0,
         "cursor_to": 960,
         "config": CONFIG,
+        "roles": {},
         "code": {"commit": "c0ffee", "dirty": False},
         "environment": {"python": "3.11", "torch": "2.5"},
         "placement": {"nodes": ["node-1"]},
@@ -85,6 +86,21 @@ SHARED: dict[str, tuple[dict[str, Any], dict[str, Any], int, str]] = {
         {"config": {**CONFIG, "skip_windows": [[11, 15]]}},
         240,
         "from there on they skipped",
+    ),
+    "one window, by the names of a project's own keys": (
+        {"config": {"s": 7, "batch": 24}, "roles": {"seed": "s", "global_batch": "batch"}},
+        {
+            "config": {"s": 7, "batch": 24, "skip_windows": [[11, 15]]},
+            "roles": {"seed": "s", "global_batch": "batch"},
+        },
+        240,
+        "from there on they skipped",
+    ),
+    "another seed, by the name of a project's own key": (
+        {"config": {"s": 7}, "roles": {"seed": "s"}},
+        {"config": {"s": 8}, "roles": {"seed": "s"}},
+        0,
+        "the same snapshot in different",
     ),
     "the same window": (
         {"config": {**CONFIG, "skip_windows": [[11, 15]]}},

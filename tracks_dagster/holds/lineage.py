@@ -21,6 +21,7 @@ from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import RUN_ID, RUN_ID_PATTERN, attempt_key, parse_attempt_key
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import GLOBAL_BATCH, Roles, value_of
 from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.track.states.accounting import cursor_from
 from tracks_dagster.track.states.checkpoints import CheckpointRef
@@ -162,13 +163,13 @@ class Consumed:
 
 
 def skipped_samples(
-    config: Mapping[str, Json], cursor_from: int | None, cursor_to: int | None
+    config: Mapping[str, Json], roles: Roles, cursor_from: int | None, cursor_to: int | None
 ) -> tuple[tuple[int, int], ...]:
     """Return the ranges of samples that the config's skip windows took out between the cursors.
 
     Blocks 11 to 15 of 24 samples: (240, 360).
     """
-    batch = config.get("global_batch")
+    batch = value_of(config, roles, GLOBAL_BATCH)
     if type(batch) is not int or cursor_from is None or cursor_to is None:
         return ()
     try:

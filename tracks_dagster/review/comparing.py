@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import GLOBAL_BATCH, SEED, Roles, value_of
 from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
@@ -30,6 +31,7 @@ class Side:
     cursor_from: int | None
     cursor_to: int | None
     config: Mapping[str, Json]
+    roles: Roles
     code: Mapping[str, Json]
     environment: Mapping[str, Json]
     placement: Mapping[str, Json]
@@ -144,13 +146,13 @@ def shared_data(a: Side, b: Side, ancestor: CheckpointRef | None) -> SharedData:
         )
     if a.snapshot_id != b.snapshot_id:
         why = "different snapshots"
-    elif a.config.get("seed") != b.config.get("seed"):
+    elif value_of(a.config, a.roles, SEED) != value_of(b.config, b.roles, SEED):
         why = "the same snapshot in different orders: the seeds differ"
     elif a.cursor_to is None or b.cursor_to is None:
         return SharedData(samples=inherited, why="how far one of them went is not recorded")
     else:
         both = min(a.cursor_to, b.cursor_to)
-        parted = _parted_at(a.config, b.config)
+        parted = _parted_at(a, b)
         samples = max(inherited, both if parted is None else min(both, parted))
         if samples < both:
             return SharedData(samples=samples, why="from there on they skipped different windows")
@@ -183,7 +185,7 @@ def _inherited(side: Side, ancestor: CheckpointRef | None) -> int:
     return side.ancestor_cursors.get(ancestor.manifest_sha256, 0)
 
 
-def _parted_at(a: Mapping[str, Json], b: Mapping[str, Json]) -> int | None:
+def _parted_at(a: Side, b: Side) -> int | None:
     """Return the cursor from which on skip windows give them different samples; None for nowhere.
 
     [[11, 15]] against none, in batches of 24: block 11 is left out by one of them, so from 240 on.
@@ -192,10 +194,11 @@ def _parted_at(a: Mapping[str, Json], b: Mapping[str, Json]) -> int | None:
     return min(edges, default=None)
 
 
-def _skip_edges(config: Mapping[str, Json]) -> set[int]:
+def _skip_edges(side: Side) -> set[int]:
     """Return the cursors where what is left out begins, and where it has ended."""
-    blocks, batch = skipped_blocks(config.get(SKIP_WINDOWS)), config.get("global_batch")
-    if not isinstance(batch, int):  # a trainer of one's own: nobody knows how long a block is
+    blocks = skipped_blocks(side.config.get(SKIP_WINDOWS))
+    batch = value_of(side.config, side.roles, GLOBAL_BATCH)
+    if not isinstance(batch, int):  # no key has that role: nobody knows how long a block is
         return {0} if blocks else set()
     return {batch * block for first, last in blocks for block in (first - 1, last)}
 

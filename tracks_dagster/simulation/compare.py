@@ -168,7 +168,9 @@ def best_kept_s(scenario: Scenario) -> float:
         launch = world.launch(number, now_s, compute)
         if launch is None or launch.at_s >= scenario.horizon_s:
             return kept_s
-        ends = world.ends(Start(launch=launch, resumed_step=0, config=job.config, met={}))
+        ends = world.ends(
+            Start(launch=launch, resumed_step=0, config=job.config, roles=job.roles, met={})
+        )
         end_s = min((e.at_s for e in ends if e.at_s is not None), default=math.inf)
         is_cut = end_s <= scenario.horizon_s
         until_s = min(end_s, scenario.horizon_s)

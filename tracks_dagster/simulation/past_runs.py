@@ -19,6 +19,7 @@ from tracks_dagster.simulation.world import Costs, End, Launch, Start
 from tracks_dagster.track.bodies import AUTOMATIC, CheckpointCadence, ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import Roles
 
 STEP_S_UNKNOWN = 1.0  # of a run that never finished a step
 
@@ -69,6 +70,7 @@ class PastRun:
     devices: int
     estimated_s: float | None
     config: Mapping[str, Json]
+    roles: Roles
     attempts: Sequence[PastAttempt]
     blocking_s: float
     every_steps: int | None
@@ -98,6 +100,7 @@ class PastRun:
                 devices=self.devices,
                 estimated_s=self.estimated_s,
                 config=self.config,
+                roles=self.roles,
             ),
             costs=self.costs,
             world=lambda: _Replay(self),

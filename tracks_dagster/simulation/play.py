@@ -100,6 +100,7 @@ class _Simulation:
             launch=launch,
             resumed_step=attempt.resumed_step,
             config=attempt.opened.config,
+            roles=self._scenario.job.roles,
             met=self._met,
         )
         played = play(

@@ -8,7 +8,7 @@ further and how far it can go back.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from tracks_dagster.reasons.fingerprints import fingerprint
@@ -30,6 +30,7 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.names import check_run_id
 from tracks_dagster.track.records import Json, Kind, Record, format_time, sha256_hex
+from tracks_dagster.track.roles import Roles
 from tracks_dagster.track.states.checkpoints import CheckpointRef, object_prefix
 from tracks_dagster.track.states.run_fold import apply
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -58,6 +59,7 @@ class Job:
     estimated_s: float | None
     steps: int | None = None
     config: Mapping[str, Json]
+    roles: Roles = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_run_id(self.run_id)
@@ -87,6 +89,7 @@ class SimulatedRun:
             run_id=job.run_id,
             model_family="simulated",
             config=job.config,
+            roles=job.roles,
             snapshot=SNAPSHOT,
             code=CODE,
             owner=BY,

@@ -15,6 +15,7 @@ from typing import Protocol
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import MICRO_BATCH, Roles, value_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +57,7 @@ class Start:
     launch: Launch
     resumed_step: int
     config: Mapping[str, Json]
+    roles: Roles
     met: Mapping[str, int]
 
 
@@ -201,7 +203,7 @@ def _met_by(start: Start, defect: Defect) -> End | None:
     """Return the end that a defect means for an attempt, or None where it does not show."""
     if defect.times is not None and start.met.get(defect.message, 0) >= defect.times:
         return None
-    micro_batch = start.config.get("micro_batch", 0)
+    micro_batch = value_of(start.config, start.roles, MICRO_BATCH) or 0
     if defect.micro_batch_max is not None and micro_batch <= defect.micro_batch_max:
         return None
     if defect.node is not None and start.launch.node != defect.node:

@@ -50,6 +50,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import Contended, InvalidInput
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record, sha256_hex
+from tracks_dagster.track.roles import STEPS, key_of
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.track.track import code_diff_key, code_key
@@ -215,10 +216,11 @@ def _retriable(state: RunState, changes: Mapping[str, Json]) -> AttemptState:
             f"Attempt {number} of training run {state.run_id} has not ended; "
             f"`tracks drain {state.run_id}` ends it, then it can be retried."
         )
-    if last.reason in ENDED_WITH_ALL_STEPS and "steps" not in changes:
+    steps = key_of(last.opened.config, state.declared.roles, STEPS) or STEPS
+    if last.reason in ENDED_WITH_ALL_STEPS and steps not in changes:
         raise InvalidInput(
             f"Training run {state.run_id} has all its steps (attempt {last.attempt_id} ended as "
-            f"{last.reason}) and waits for its evals; `--set steps=N` lets it train on, "
+            f"{last.reason}) and waits for its evals; `--set {steps}=N` lets it train on, "
             f"`tracks waive {state.run_id} SUITE` lets an eval go."
         )
     return last

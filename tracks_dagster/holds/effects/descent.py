@@ -266,12 +266,13 @@ def consumed_by(
     """Return which samples an attempt used, as of a time; None where it used none."""
     until = as_of or ALWAYS
     rows = ledger.query(
-        "select a.config_json, a.cursor_from, a.cursor_to, a.closed_at, a.last_step, "
+        "select a.config_json, r.roles_json, a.cursor_from, a.cursor_to, a.closed_at, a.last_step, "
         "coalesce(a.resumed_from_step, 0) as resumed_step, max(c.cursor) as newest_cursor, "
-        "max(c.step) as newest_step from training_attempts a left join checkpoints c "
+        "max(c.step) as newest_step from training_attempts a "
+        "join training_runs r on r.run_id = a.run_id left join checkpoints c "
         "on c.run_id = a.run_id and c.attempt_id = a.attempt_id and c.committed_at <= :as_of "
         "where a.run_id = :run_id and a.attempt_id = :attempt_id group by a.config_json, "
-        "a.cursor_from, a.cursor_to, a.closed_at, a.last_step, a.resumed_from_step",
+        "r.roles_json, a.cursor_from, a.cursor_to, a.closed_at, a.last_step, a.resumed_from_step",
         {"run_id": run_id, "attempt_id": attempt_id, "as_of": format_time(until)},
     )
     return newest_consumed(rows[0], until) if rows else None
@@ -295,5 +296,6 @@ def newest_consumed(row: Row, until: datetime) -> Consumed | None:
 
 def consumed_between(row: Row, first: int | None, end: int | None) -> Consumed:
     """Return the samples between two cursors, without what the config of `row` skips."""
-    config = json.loads(row["config_json"])
-    return Consumed(cursor_from=first, cursor_to=end, skipped=skipped_samples(config, first, end))
+    config, roles = json.loads(row["config_json"]), json.loads(row["roles_json"])
+    skipped = skipped_samples(config, roles, first, end)
+    return Consumed(cursor_from=first, cursor_to=end, skipped=skipped)

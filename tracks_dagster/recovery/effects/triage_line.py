@@ -20,6 +20,7 @@ from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, format_time, parse_time
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.evals import HAS_ALL_STEPS
 from tracks_dagster.track.track import log_key, run_track
 
@@ -223,7 +224,7 @@ def _config(read: RunRead) -> Mapping[str, Json]:
 
 
 def _steps(read: RunRead, config: Mapping[str, Json]) -> int | None:
-    steps = config.get("steps", read.row["max_steps"])
+    steps = value_of(config, json.loads(read.row["roles_json"]), STEPS)
     return steps if isinstance(steps, int) and steps > 0 else None
 
 

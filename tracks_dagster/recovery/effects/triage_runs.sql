@@ -6,6 +6,7 @@ select
     r.state_why,
     r.max_steps,
     r.config_json,
+    r.roles_json,
     r.launcher,
     r.ranks,
     r.device_class,

@@ -96,6 +96,7 @@ def side_of(tracks: Tracks, named: Named) -> Side:
         cursor_from=attempt.restored.cursor if attempt.restored else None,
         cursor_to=_cursor_to(named),
         config=attempt.opened.config,
+        roles=state.declared.roles,
         code=_code(view),
         environment=_environment(attempt),
         placement=_placement(view),

@@ -50,7 +50,8 @@ ASSUMPTIONS = (
 _ATTEMPTS = """
 select a.run_id, a.attempt_id, a.cause, a.config_json, a.nodes_json, a.ranks, a.opened_at,
        a.started_at, a.restored_at, a.ended_at, a.termination_reason, a.root_message, a.fingerprint,
-       a.gpu_seconds, a.resumed_from_step, a.last_step, a.kept_steps, r.estimated_device_s
+       a.gpu_seconds, a.resumed_from_step, a.last_step, a.kept_steps, r.estimated_device_s,
+       r.roles_json
 from training_attempts a join training_runs r on r.run_id = a.run_id
 where a.termination_reason is not null and a.ended_at >= :since
 order by a.ended_at desc, a.run_id, a.attempt_id desc
@@ -186,6 +187,7 @@ def _past_run(
         devices=devices,
         estimated_s=None if estimated is None else estimated / devices,
         config=json.loads(rows[0]["config_json"]),
+        roles=json.loads(rows[0]["roles_json"]),
         attempts=tuple(
             replace(
                 attempt,

@@ -8,6 +8,7 @@ from datetime import datetime
 from tracks_dagster.attempts.continuity import Continuity
 from tracks_dagster.attempts.pace import describe_silence, last_sign_at
 from tracks_dagster.holds.hold import CleanStart, HoldAct
+from tracks_dagster.holds.lineage import skipped_samples
 from tracks_dagster.ledger.facts.attempt import AttemptView
 from tracks_dagster.ledger.prices import NO_TABLE, Money, Prices
 from tracks_dagster.ledger.time_buckets import AttemptTime, RunTime
@@ -25,7 +26,7 @@ from tracks_dagster.review.effects.narrate import sentence
 from tracks_dagster.review.effects.receipts import Receipt, RunReceipts
 from tracks_dagster.track.bodies import ConfigChange, EvalRequirement
 from tracks_dagster.track.records import Json, Kind, Record, format_time
-from tracks_dagster.track.samples import SKIP_WINDOWS, skipped_blocks
+from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import attempts_at, final_checkpoint, is_completed
 from tracks_dagster.track.states.run_state import AttemptState, RunState
@@ -38,8 +39,8 @@ def explain_tried(state: RunState, attempt: AttemptState) -> Tried:
 
 def explain_data(view: AttemptView) -> DataSeen:
     """Return which samples between the attempt's cursors were left out."""
-    config = view.attempt.opened.config
-    return DataSeen(skipped=_skipped_samples(config, view.cursor_from, view.cursor_to))
+    config, roles = view.attempt.opened.config, view.declared.roles
+    return DataSeen(skipped=skipped_samples(config, roles, view.cursor_from, view.cursor_to))
 
 
 def _changes(state: RunState, attempt: AttemptState) -> tuple[ConfigChange, ...]:
@@ -72,18 +73,6 @@ def _config_changes(
         for key in sorted(old.keys() | new.keys())
         if old.get(key) != new.get(key)
     )
-
-
-def _skipped_samples(
-    config: Mapping[str, Json], cursor_from: int | None, cursor_to: int | None
-) -> tuple[tuple[int, int], ...]:
-    """Return the ranges of samples that the attempt's skip windows left out between its cursors."""
-    batch = config.get("global_batch")
-    if type(batch) is not int or cursor_from is None or cursor_to is None:
-        return ()
-    blocks = skipped_blocks(config.get(SKIP_WINDOWS))
-    ranges = [((first - 1) * batch, last * batch) for first, last in blocks]
-    return tuple(each for each in ranges if cursor_from <= each[0] and each[1] <= cursor_to)
 
 
 def explain_start(
@@ -120,10 +109,9 @@ def explain_progress(
         return None
     newest = receipt.steps[-1] if receipt.steps else None
     silent = describe_silence(run_id, last_sign_at(attempt, last_line_at), now)
-    steps = attempt.opened.config.get("steps")
     return Progress(
         step=newest.step if newest else None,
-        steps=steps,
+        steps=_steps(receipt),
         at=newest.at if newest else None,
         last_committed_step=receipt.last_committed_step,
         sentence=_waits(attempt) or " ".join(filter(None, (_runs(receipt), silent))),
@@ -143,7 +131,7 @@ def _runs(receipt: Receipt) -> str:
     began = receipt.attempt.resumed_step
     if not receipt.steps:
         return f"It is still running; no step past step {began} is in its journal yet."
-    newest, steps = receipt.steps[-1], receipt.attempt.opened.config.get("steps")
+    newest, steps = receipt.steps[-1], _steps(receipt)
     of = f" of {steps}" if steps is not None else ""
     safe = receipt.last_committed_step
     saved = f"step {safe} is its last commit" if safe is not None else "it has committed none"
@@ -151,6 +139,11 @@ def _runs(receipt: Receipt) -> str:
         f"It is still running: step {newest.step}{of} at {newest.at[:19]}Z by its journal; "
         f"{saved}, so {newest.step - max(safe or 0, began)} steps would be lost if it ended now."
     )
+
+
+def _steps(receipt: Receipt) -> Json:
+    """Return how many steps its config names, None where it names none."""
+    return value_of(receipt.attempt.opened.config, receipt.view.declared.roles, STEPS)
 
 
 def missing(receipt: Receipt, evidence_problem: str | None) -> Iterator[str]:

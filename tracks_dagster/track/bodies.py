@@ -620,19 +620,25 @@ class SnapshotCommitted:
     """`snapshot_committed`: a snapshot that passed its checks.
 
     snapshot_id: sha256 of the manifest's stored bytes; manifest_key: where they lie;
-    logical_sha256: of the rows' values in order, stable over Parquet writers.
+    logical_sha256: of the rows' values in order, stable over Parquet writers; of files, of their paths
+    and bytes. row_count: None of files, whose rows nobody counted; file_count: None of rows. in_place:
+    the folder or s3:// prefix that holds the files, None when the store does. checks_sha256: of the
+    file of one's own checks, stored beside the manifests.
     """
 
     dataset: str
     snapshot_id: str
     manifest_key: str
-    row_count: int
+    row_count: int | None
     total_bytes: int
     shard_count: int
     logical_sha256: str
     source: str
     checks: tuple[str, ...]
     dagster_run_id: str | None = None
+    file_count: int | None = None
+    in_place: str | None = None
+    checks_sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,18 @@ USABLE: Absence[SnapshotState] = Absence("usable", "it may be used", lambda s: s
 NO_DAGSTER_RUN: Absence[SnapshotState] = Absence(
     "no_dagster_run", "no Dagster run made it", lambda s: s.body.dagster_run_id is None
 )
+NO_ROWS: Absence[SnapshotState] = Absence(
+    "no_rows", "it is of files, whose rows nobody counted", lambda s: s.body.row_count is None
+)
+NO_FILES: Absence[SnapshotState] = Absence(
+    "no_files", "it is of rows, not of files", lambda s: s.body.file_count is None
+)
+IN_STORE: Absence[SnapshotState] = Absence(
+    "in_store", "the store holds its bytes", lambda s: s.body.in_place is None
+)
+NO_OWN_CHECKS: Absence[SnapshotState] = Absence(
+    "no_own_checks", "it was added without --checks", lambda s: s.body.checks_sha256 is None
+)
 NOT_RELEASED: Absence[Quarantine | SourceQuarantine] = Absence(
     "not_released", "nobody has released it", lambda q: q.release is None
 )
@@ -142,12 +154,20 @@ SNAPSHOT: tuple[Fact[SnapshotState], ...] = (
     Fact("quarantined_why", TEXT, lambda s: s.quarantined_why, "in words", absent=(USABLE,)),
     Fact("manifest_key", TEXT, lambda s: s.body.manifest_key,
          "where its manifest lies in the store"),
-    Fact("logical_sha256", TEXT, lambda s: s.body.logical_sha256, "of the rows' values in order"),
-    Fact("row_count", INTEGER, lambda s: s.body.row_count, "rows"),
-    Fact("shard_count", INTEGER, lambda s: s.body.shard_count, "files"),
-    Fact("total_bytes", INTEGER, lambda s: s.body.total_bytes, "of its files"),
+    Fact("logical_sha256", TEXT, lambda s: s.body.logical_sha256,
+         "of the rows' values in order, or of the files' paths and bytes"),
+    Fact("row_count", INTEGER, lambda s: s.body.row_count, "rows", absent=(NO_ROWS,)),
+    Fact("file_count", INTEGER, lambda s: s.body.file_count, "files that were frozen",
+         absent=(NO_FILES,)),
+    Fact("in_place", TEXT, lambda s: s.body.in_place,
+         "the folder or s3:// prefix that holds the files, by reference", absent=(IN_STORE,)),
+    Fact("shard_count", INTEGER, lambda s: s.body.shard_count,
+         "objects of the store that hold it; 0 in place"),
+    Fact("total_bytes", INTEGER, lambda s: s.body.total_bytes, "of its rows or files"),
     Fact("source", TEXT, lambda s: s.body.source, "where the data came from"),
     Fact("checks", Type.NAMES, lambda s: s.body.checks, "the checks that it passed"),
+    Fact("checks_sha256", TEXT, lambda s: s.body.checks_sha256,
+         "the file of checks of one's own, in the store", absent=(NO_OWN_CHECKS,)),
     Fact("dagster_run_id", TEXT, lambda s: s.body.dagster_run_id, "the Dagster run that made it",
          absent=(NO_DAGSTER_RUN,)),
     Fact("committed_at", TIME, lambda s: s.at, "recorded"),

@@ -1,0 +1,172 @@
+"""The manifest of a snapshot of files (format 2): which bytes every file has, and where they lie.
+
+A file is a list of parts. A large one is cut into chunks, each an object (a shard) of its own; small
+ones lie behind one another in a pack. What is in a pack follows from the files' content alone, so the
+same files give the same id in any home, and one changed file changes one pack. A snapshot in place has
+no shards: its parts lie in the files where they are. `data.effects.freezing` writes what this names,
+and `stores.local_files` reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+
+from tracks_dagster.track.errors import DataRejected
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+
+FILES_FORMAT = 2
+FILES = "files"  # the kind of such a dataset
+CHUNK_BYTES = 32 * 1024 * 1024  # hashed by a thread each; S3 takes it in one request
+SMALL_BYTES = 1024 * 1024  # a smaller file goes into a pack
+PACK_BYTES_MAX = 16 * 1024 * 1024
+PACK_ENDS_AT = "00"  # a pack ends after a file whose digest begins so: one in 256
+FILES_MAX = 1_000_000  # of one snapshot: its manifest is read whole
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some bytes of a file. offset: where they begin in the shard, or in the file itself in place."""
+
+    shard: str  # its name; "" in place
+    offset: int
+    size_bytes: int
+    blake3: str
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenFile:
+    """A file of a snapshot. path: below the snapshot's folder, with "/"."""
+
+    path: str
+    parts: tuple[Part, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size."""
+        return sum(part.size_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesManifest:
+    """Files of a snapshot in the order of their paths. in_place: the folder or s3:// prefix that holds
+    them, None when the store does."""
+
+    dataset: str
+    in_place: str | None
+    files: tuple[FrozenFile, ...]
+
+    @cached_property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    @cached_property
+    def shards(self) -> dict[str, tuple[Part, ...]]:
+        """The parts of every shard, by the shard's name, in the order of their offsets."""
+        found: dict[str, dict[int, Part]] = {}
+        for file in self.files:
+            for part in file.parts:
+                if part.shard:
+                    found.setdefault(part.shard, {})[part.offset] = part
+        return {name: tuple(at[o] for o in sorted(at)) for name, at in found.items()}
+
+    @cached_property
+    def logical_sha256(self) -> str:
+        """Of paths and bytes alone: the same for a copy and for the files in place."""
+        return sha256_hex(
+            canonical_json(
+                [[f.path, [[p.size_bytes, p.blake3] for p in f.parts]] for f in self.files]
+            )
+        )
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as it is stored; its sha256 is the snapshot's id."""
+        numbers = {name: number for number, name in enumerate(self.shards)}
+        return canonical_json(
+            {
+                "format": FILES_FORMAT,
+                "kind": FILES,
+                "dataset": self.dataset,
+                "in_place": self.in_place,
+                "shards": list(numbers),
+                "files": [
+                    [
+                        file.path,
+                        [
+                            [numbers.get(p.shard, -1), p.offset, p.size_bytes, p.blake3]
+                            for p in file.parts
+                        ],
+                    ]
+                    for file in self.files
+                ],
+                "logical_sha256": self.logical_sha256,
+                "total_bytes": self.total_bytes,
+            }
+        )
+
+
+def is_files_manifest(data: bytes) -> bool:
+    """Whether these bytes are a manifest of files; other manifests are of rows."""
+    try:
+        return bool(json.loads(data)["format"] == FILES_FORMAT)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+
+
+def parse_files_manifest(data: bytes) -> FilesManifest:
+    """Return the manifest; raises DataRejected for one that is none, or leads out of its folder."""
+    try:
+        value: Json = json.loads(data)
+        if value["format"] != FILES_FORMAT or value["kind"] != FILES:
+            raise ValueError(f"it has format {value['format']!r} and kind {value['kind']!r}")
+        names: list[str] = [*map(str, value["shards"]), ""]  # -1 is in place
+        files = tuple(
+            FrozenFile(
+                path=_checked_path(path),
+                parts=tuple(Part(names[n], int(o), int(s), str(h)) for n, o, s, h in parts),
+            )
+            for path, parts in value["files"]
+        )
+        return FilesManifest(dataset=str(value["dataset"]), in_place=value["in_place"], files=files)
+    except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+        raise DataRejected(
+            f"The snapshot's manifest cannot be used: {error}. A newer version may have written it; "
+            "`tracks fsck` says whether its bytes are whole."
+        ) from error
+
+
+def files_shard_key(dataset: str, name: str) -> str:
+    """Return the key of a shard of files."""
+    return f"datasets/{dataset}/shards/{name}"
+
+
+def shard_name(digests: Sequence[str]) -> str:
+    """Return the name of the shard of parts with these blake3: known before any byte is read again."""
+    return sha256_hex("".join(digests).encode())
+
+
+def cut(size_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield (offset, bytes) of the parts of a file; none of an empty one."""
+    for offset in range(0, size_bytes, CHUNK_BYTES):
+        yield offset, min(CHUNK_BYTES, size_bytes - offset)
+
+
+def part_count(size_bytes: int) -> int:
+    """Return how many parts `cut` yields."""
+    return -(-size_bytes // CHUNK_BYTES)
+
+
+def ends_pack(digest: str, pack_bytes: int) -> bool:
+    """Whether a pack ends after the file with this digest, which made it `pack_bytes` large."""
+    return digest.startswith(PACK_ENDS_AT) or pack_bytes >= PACK_BYTES_MAX
+
+
+def _checked_path(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise ValueError(f"{path!r} is no path below a folder")
+    return path

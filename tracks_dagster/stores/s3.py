@@ -53,6 +53,7 @@ T = TypeVar("T")
 NO_BODY = "404"  # what the SDK makes of one whose body, with the code, broke off
 CLOCK_SKEWED = "RequestTimeTooSkewed"  # a 403; S3 bears 15 minutes
 _REFUSED = frozenset({401, 403})
+_CHANGED = frozenset({404, 412, 416})  # of a read on a condition: another object, or a shorter one
 _LOST = frozenset({408, 409})  # with every 5xx: the write may have happened
 
 
@@ -154,6 +155,33 @@ class S3Store:
                     name = entry["Prefix"].removeprefix(path).removesuffix("/")
                     if is_key(name):
                         yield name
+
+    def objects(self) -> Iterator[tuple[str, int, str]]:
+        """Yield (name below the prefix, bytes, ETag) of everything there, whoever wrote it."""
+        with self._translated("list"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix
+            )
+            for page in pages:
+                for entry in page.get("Contents", ()):
+                    yield entry["Key"].removeprefix(self._prefix), entry["Size"], entry["ETag"]
+
+    def read_range(self, name: str, etag: str, offset: int, size_bytes: int) -> bytes | None:
+        """Return bytes of the object that `objects` named; None when it is no longer that one."""
+        with self._translated(f"read {name} in"):
+            try:
+                reply = self._client.get_object(
+                    Bucket=self._bucket,
+                    Key=self._prefix + name,
+                    Range=f"bytes={offset}-{offset + size_bytes - 1}",
+                    IfMatch=etag,
+                )
+            except ClientError as error:
+                if _status(error) in _CHANGED:
+                    return None
+                raise
+            with closing(reply["Body"]) as body:
+                return body.read()
 
     def delete(self, key: str) -> None:
         """Remove the object; nothing happens when there is none."""

@@ -1,0 +1,231 @@
+"""Files outside of any store, to be frozen as a snapshot or verified in place: a folder, or S3.
+
+A source only reads. It names a file's state (its stamp) with every read, so that bytes of two moments
+are never taken for one file. What the files mean is no concern of this module.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.states.files_manifest import FILES_MAX
+
+if TYPE_CHECKING:
+    from tracks_dagster.stores.s3 import S3Store
+
+NAMED_MAX = 5  # files in an error message
+DEPTH_MAX = 100  # folders in folders
+READ_BY_ALL = stat.S_IRUSR | stat.S_IRGRP | stat.S_IROTH
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was listed. stamp: changes whenever its bytes do, as far as its owner can tell:
+    (mtime_ns, ctime_ns, inode) of a file, the ETag of an object."""
+
+    path: str  # below the source, with "/"
+    size_bytes: int
+    stamp: tuple[int | str, ...]
+
+
+class Source(Protocol):
+    """Files below one place. Safe from several threads."""
+
+    @property
+    def url(self) -> str:
+        """The absolute folder, or s3://bucket/prefix."""
+        ...
+
+    def files(self) -> list[SourceFile]:
+        """Return all files in the order of their paths.
+
+        Raises InvalidInput naming what cannot be frozen: a file that cannot be read, a link that leads
+        out, a pipe, a name that is no UTF-8.
+        """
+        ...
+
+    def read(self, file: SourceFile, offset: int, size_bytes: int) -> bytearray:
+        """Return these bytes; raises InvalidInput when the file is no longer as it was listed."""
+        ...
+
+
+def open_source(place: str) -> Source:
+    """Return the source at a path or `s3://bucket/prefix`; raises InvalidInput for none."""
+    if place.startswith("s3://"):
+        from tracks_dagster.stores.s3 import S3Store
+
+        bucket, _, prefix = place.removeprefix("s3://").partition("/")
+        if not bucket or "@" in bucket:
+            raise InvalidInput(f"{place!r} names no bucket; write s3://bucket/prefix.")
+        return S3Source(S3Store(bucket, prefix.strip("/")))
+    path = Path(place).absolute()
+    if not place or not os.path.lexists(path):
+        raise InvalidInput(f"There is no file or folder {path}; name one, or s3://bucket/prefix.")
+    if path.is_dir():
+        return FolderSource(path)
+    return FolderSource(path.parent, only=path.name)
+
+
+class FolderSource:
+    """The files below a folder; only: one file of it."""
+
+    def __init__(self, root: Path, *, only: str | None = None) -> None:
+        self._root = root.resolve()
+        self._prefix = f"{self._root}/".replace("//", "/")
+        self._only = only
+
+    @property
+    def url(self) -> str:
+        """The absolute folder."""
+        return str(self._root)
+
+    def files(self) -> list[SourceFile]:
+        """Return all files in the order of their paths."""
+        problems: list[str] = []
+        found: list[SourceFile] = []
+        for entry in self._entries(problems):
+            file = self._file(entry, problems)
+            if file is not None:
+                found.append(file)
+            if len(found) > FILES_MAX:
+                raise InvalidInput(
+                    f"{self._root} holds more than {FILES_MAX} files; pack them into shards (tar, "
+                    "parquet) and freeze those."
+                )
+        if problems:
+            raise InvalidInput(
+                f"Cannot freeze {self._root}: {named(problems, '; ')}. Nothing was written."
+            )
+        return sorted(found, key=lambda file: file.path)
+
+    def read(self, file: SourceFile, offset: int, size_bytes: int) -> bytearray:
+        """Return these bytes; raises InvalidInput when the file is no longer as it was listed."""
+        data = bytearray(size_bytes)
+        try:
+            descriptor = os.open(self._prefix + file.path, os.O_RDONLY)
+            try:
+                rest, at = memoryview(data), offset
+                while rest and (count := os.preadv(descriptor, [rest], at)):
+                    rest, at = rest[count:], at + count
+                after = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise InvalidInput(
+                f"Cannot read {self._root / file.path}: {error.strerror}. Nothing was recorded."
+            ) from error
+        if rest or (after.st_size, stamp_of(after)) != (file.size_bytes, file.stamp):
+            raise changed(self.url, [file.path])
+        return data
+
+    def _entries(self, problems: list[str]) -> Iterator[os.DirEntry[str]]:
+        folders = [(self._root, 0)]
+        while folders:
+            folder, depth = folders.pop()
+            try:
+                with os.scandir(folder) as listed:
+                    for entry in listed:
+                        if self._only is not None and entry.name != self._only:
+                            continue
+                        if not entry.is_dir(follow_symlinks=False):
+                            yield entry
+                        elif depth < DEPTH_MAX:
+                            folders.append((Path(entry.path), depth + 1))
+                        else:
+                            problems.append(f"{entry.path} lies more than {DEPTH_MAX} folders deep")
+            except OSError as error:
+                problems.append(f"{folder} cannot be listed ({error.strerror})")
+
+    def _file(self, entry: os.DirEntry[str], problems: list[str]) -> SourceFile | None:
+        """Return the file, or None after saying what is wrong with it."""
+        path = entry.path[len(self._prefix) :]
+        try:
+            path.encode()
+            status = entry.stat()
+        except UnicodeEncodeError:
+            problems.append(f"the name {path!r} is no UTF-8; rename it")
+            return None
+        except OSError as error:
+            problems.append(f"{path} cannot be read ({error.strerror})")
+            return None
+        if not stat.S_ISREG(status.st_mode) or entry.is_symlink():
+            problem = self._problem(entry, path, status.st_mode)
+            if problem is not None:
+                problems.append(problem)
+                return None
+        # Asked of the system only where the mode leaves it open: this is done for every file, twice.
+        if status.st_mode & READ_BY_ALL != READ_BY_ALL and not os.access(entry.path, os.R_OK):
+            problems.append(f"{path} cannot be read (permission denied)")
+            return None
+        return SourceFile(path, status.st_size, stamp_of(status))
+
+    def _problem(self, entry: os.DirEntry[str], path: str, mode: int) -> str | None:
+        if entry.is_symlink():
+            target = Path(entry.path).resolve()
+            if not target.is_relative_to(self._root):
+                return f"{path} is a link out of the folder, to {target}; copy what it means (`cp -rL`)"
+        if stat.S_ISDIR(mode):
+            return f"{path} is a link to a folder; copy what it means (`cp -rL`)"
+        if not stat.S_ISREG(mode):
+            return f"{path} is no file but a pipe, socket or device; remove it"
+        return None
+
+
+class S3Source:
+    """The objects below a prefix of a bucket, as if it were a folder."""
+
+    def __init__(self, objects: S3Store) -> None:
+        self._objects = objects
+
+    @property
+    def url(self) -> str:
+        """`s3://bucket/prefix`."""
+        return self._objects.url
+
+    def files(self) -> list[SourceFile]:
+        """Return all objects in the order of their names, "folders" of consoles left out."""
+        found: list[SourceFile] = []
+        problems: list[str] = []
+        for name, size_bytes, etag in self._objects.objects():
+            if name.endswith("/") and size_bytes == 0:
+                continue
+            if {"", ".", ".."} & set(name.split("/")):
+                problems.append(f"{name!r} can be no path of a file; rename the object")
+            found.append(SourceFile(name, size_bytes, (etag,)))
+            if len(found) > FILES_MAX:
+                raise InvalidInput(f"{self.url} holds more than {FILES_MAX} objects; pack them.")
+        if problems:
+            raise InvalidInput(f"Cannot freeze {self.url}: {named(problems, '; ')}.")
+        return sorted(found, key=lambda file: file.path)
+
+    def read(self, file: SourceFile, offset: int, size_bytes: int) -> bytearray:
+        """Return these bytes, of the version that was listed."""
+        data = self._objects.read_range(file.path, str(file.stamp[0]), offset, size_bytes)
+        if data is None or len(data) != size_bytes:
+            raise changed(self.url, [file.path])
+        return bytearray(data)
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int, int]:
+    """Return what changes with a file's bytes; ctime is nobody's to set."""
+    return status.st_mtime_ns, status.st_ctime_ns, status.st_ino
+
+
+def changed(place: str, paths: Sequence[str]) -> InvalidInput:
+    """Return the error for files that were written while they were being frozen."""
+    return InvalidInput(
+        f"Files of {place} changed while they were being frozen: {named(paths)}. Nothing was "
+        "recorded; stop what writes there and freeze it again."
+    )
+
+
+def named(names: Sequence[str], between: str = ", ") -> str:
+    """Return the first few names, and how many more there are."""
+    more = len(names) - NAMED_MAX
+    return between.join(names[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,247 @@
+"""Freeze files of any format: read, hash and store them in one pass, in parallel.
+
+Nothing here records anything: shards without a record are objects that nobody names. A shard that the
+store holds already is not written again, so an unchanged file costs no bytes, and a freezing that was
+killed goes on where it was. What a manifest of files is: `track.states.files_manifest`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tracks_dagster.stores.hashes import (
+    Hashes,
+    digest,
+    in_batches,
+    in_order,
+    thread_count,
+)
+from tracks_dagster.stores.sources import Source, SourceFile, changed
+from tracks_dagster.track.errors import InvalidInput, TracksError
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.states.files_manifest import (
+    SMALL_BYTES,
+    FilesManifest,
+    FrozenFile,
+    Part,
+    cut,
+    ends_pack,
+    files_shard_key,
+    shard_name,
+)
+
+Progress = Callable[[int], object]  # bytes that were dealt with since the last call
+
+GB = 1e9
+
+
+class _WrongHint(TracksError):
+    """A file that was taken for unchanged has other bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frozen:
+    """Files that are in the store, or known by their hashes in place. written_bytes: what was new."""
+
+    manifest: FilesManifest
+    written_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A part of a file. digest: "" until it is hashed; data: None where it was not read, or is not
+    needed again."""
+
+    file: SourceFile
+    offset: int
+    size_bytes: int
+    digest: str
+    data: bytearray | None = None
+
+
+def list_files(source: Source) -> list[SourceFile]:
+    """Return what would be frozen; raises InvalidInput for what cannot be, and for nothing at all."""
+    files = source.files()
+    if not any(file.size_bytes for file in files):
+        raise InvalidInput(
+            f"{source.url} holds {len(files)} files and not one byte, so there is nothing to freeze; "
+            "name the folder that holds the data."
+        )
+    return files
+
+
+def freeze(
+    source: Source,
+    files: list[SourceFile],
+    store: ObjectStore,
+    dataset: str,
+    *,
+    in_place: bool,
+    hashes: Hashes,
+    progress: Progress = lambda done: None,
+) -> Frozen:
+    """Hash `files`, store what the store lacks unless they stay in place, and return the manifest.
+
+    Raises InvalidInput when there is no room, or when a file changed meanwhile.
+    """
+    if not in_place:
+        _check_room(store, files, hashes)
+    try:
+        frozen = _freeze(source, files, store, dataset, in_place, hashes, progress)
+    except _WrongHint:
+        hashes.forget()
+        frozen = _freeze(source, files, store, dataset, in_place, hashes, progress)
+    now = source.files()
+    if now != files:
+        raise changed(source.url, sorted({file.path for file in {*now} ^ {*files}}))
+    for file, kept in zip(files, frozen.manifest.files, strict=True):
+        hashes.learn(file, [part.blake3 for part in kept.parts])
+    hashes.save()
+    return frozen
+
+
+def _check_room(store: ObjectStore, files: Sequence[SourceFile], hashes: Hashes) -> None:
+    """Raise InvalidInput when the files that are new here cannot fit on the store's disk."""
+    folder = Path(store.url)
+    if not folder.is_dir():
+        return  # a bucket has no end
+    need = sum(file.size_bytes for file in files if hashes.known(file) is None)
+    free = shutil.disk_usage(folder).free
+    if need > free:
+        raise InvalidInput(
+            f"The files have {need / GB:.1f} GB that may be new, and the disk of {store.url} has "
+            f"{free / GB:.1f} GB free, so nothing was copied. Use --in-place to record their hashes "
+            "and leave them where they are, free some space, or keep the store elsewhere "
+            "(TRACKS_STORE)."
+        )
+
+
+def _freeze(
+    source: Source,
+    files: Sequence[SourceFile],
+    store: ObjectStore,
+    dataset: str,
+    in_place: bool,
+    hashes: Hashes,
+    progress: Progress,
+) -> Frozen:
+    with ThreadPoolExecutor(thread_count()) as pool:
+        work = _Freezing(source, None if in_place else store, dataset, pool)
+        try:
+            batches = in_batches(_pieces(files, hashes), lambda piece: piece.size_bytes)
+            for pieces in in_order(pool, work.read, batches):
+                for piece in pieces:
+                    work.take(piece)
+                progress(sum(piece.size_bytes for piece in pieces))
+            return work.finish(files, source.url if in_place else None)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _pieces(files: Sequence[SourceFile], hashes: Hashes) -> Iterator[_Piece]:
+    for file in files:
+        known = hashes.known(file)
+        for number, (offset, size_bytes) in enumerate(cut(file.size_bytes)):
+            yield _Piece(file, offset, size_bytes, known[number] if known else "")
+
+
+class _Freezing:
+    """One freezing. `read` is called by threads; everything else by the one that began it.
+
+    store: None in place.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: ObjectStore | None,
+        dataset: str,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._dataset = dataset
+        self._pool = pool
+        self._parts: dict[str, list[Part]] = {}
+        self._pack: list[_Piece] = []
+        self._pack_bytes = 0
+        self._writes: list[Future[None]] = []
+        self._written: list[int] = []  # appended to by threads, which a list allows
+
+    def read(self, batch: list[_Piece]) -> list[_Piece]:
+        """Hash parts; a large file's is stored at once, so that its bytes are held no longer."""
+        return [self._read(piece) for piece in batch]
+
+    def take(self, piece: _Piece) -> None:
+        """Take in the next part, in the order of the files."""
+        if self._store is None or piece.file.size_bytes >= SMALL_BYTES:
+            shard = "" if self._store is None else shard_name([piece.digest])
+            offset = piece.offset if self._store is None else 0
+            part = Part(shard, offset, piece.size_bytes, piece.digest)
+            self._parts.setdefault(piece.file.path, []).append(part)
+            return
+        self._pack.append(piece)
+        self._pack_bytes += piece.size_bytes
+        if ends_pack(piece.digest, self._pack_bytes):
+            self._end_pack()
+
+    def finish(self, files: Sequence[SourceFile], in_place: str | None) -> Frozen:
+        """Wait until everything is stored, and return the manifest."""
+        self._end_pack()
+        while self._writes:
+            self._wait()
+        frozen = tuple(FrozenFile(f.path, tuple(self._parts.get(f.path, ()))) for f in files)
+        manifest = FilesManifest(dataset=self._dataset, in_place=in_place, files=frozen)
+        return Frozen(manifest=manifest, written_bytes=sum(self._written))
+
+    def _read(self, piece: _Piece) -> _Piece:
+        if not piece.digest:
+            data = self._source.read(piece.file, piece.offset, piece.size_bytes)
+            piece = replace(piece, digest=digest(data), data=data)
+        if self._store is not None and piece.file.size_bytes < SMALL_BYTES:
+            return piece
+        if self._store is not None:
+            self._write(self._store, [piece])
+        return replace(piece, data=None)
+
+    def _end_pack(self) -> None:
+        """Name the pack, and let a thread store it."""
+        pack, self._pack, self._pack_bytes = self._pack, [], 0
+        if not pack or self._store is None:
+            return
+        name, offset = shard_name([piece.digest for piece in pack]), 0
+        for piece in pack:
+            part = Part(name, offset, piece.size_bytes, piece.digest)
+            self._parts.setdefault(piece.file.path, []).append(part)
+            offset += piece.size_bytes
+        if len(self._writes) > thread_count():
+            self._wait()
+        self._writes.append(self._pool.submit(self._write, self._store, pack))
+
+    def _wait(self) -> None:
+        self._writes.pop(0).result()
+
+    def _write(self, store: ObjectStore, pieces: Sequence[_Piece]) -> None:
+        """Store the shard of these parts unless it is there.
+
+        Reading nothing of an object gives its size, and makes sure that its name is durable.
+        """
+        key = files_shard_key(self._dataset, shard_name([piece.digest for piece in pieces]))
+        size_bytes = sum(piece.size_bytes for piece in pieces)
+        if store.read_into(key, memoryview(bytearray())) == size_bytes:
+            return
+        parts = [self._bytes_of(piece) for piece in pieces]
+        store.put(key, memoryview(parts[0] if len(parts) == 1 else b"".join(parts)))
+        self._written.append(size_bytes)
+
+    def _bytes_of(self, piece: _Piece) -> bytearray:
+        if piece.data is not None:
+            return piece.data
+        data = self._source.read(piece.file, piece.offset, piece.size_bytes)
+        if digest(data) != piece.digest:
+            raise _WrongHint(f"{piece.file.path} is not what it was hashed to before.")
+        return data

@@ -101,6 +101,11 @@ class Settings:
         return self.home / "work"
 
     @property
+    def cache(self) -> Path:
+        """What may be removed at any time: fetched snapshots of files, and what files hashed to."""
+        return self.home / "cache"
+
+    @property
     def reports(self) -> Path:
         """Where reports are written, a file a run."""
         return self.home / "reports"

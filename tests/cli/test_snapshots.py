@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +76,22 @@ def test_a_run_on_a_snapshot_in_quarantine_is_refused_by_its_name_with_what_rele
     assert told.exit_code == 2
     assert f"Snapshot {snapshot_id} of {dataset} is quarantined (labels off)" in told.stderr
     assert f"`tracks release snapshot:{dataset}@{snapshot_id[:12]}" in told.stderr
+
+
+def test_files_of_ones_own_are_added_listed_and_found_by_sql(
+    story: Story, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "train.bin").write_bytes(b"abc")
+    told = call("snapshots", "add", "mine", str(tmp_path / "in"))
+    assert told.exit_code == 0, told.output
+    assert "of mine: 1 files, 3 bytes; 3 bytes were new. 0 checks passed." in told.stdout
+    again = json.loads(
+        call("snapshots", "add", "mine", str(tmp_path / "in"), "--in-place", "--json").stdout
+    )
+    assert (again["is_new"], again["snapshot"]["in_place"]) == (True, str(tmp_path / "in"))
+    rows = json.loads(call("snapshots", "list", "mine", "--json").stdout)
+    assert [(row["row_count"], row["file_count"]) for row in rows] == [(None, 1), (None, 1)]
+    told = call("snapshots", "add", "mine", str(tmp_path / "nowhere"))
+    assert told.exit_code == 2
+    assert "There is no file or folder" in told.stderr

@@ -180,5 +180,5 @@ def test_a_snapshot_that_is_not_there_or_not_clear_is_refused(
 
 
 def test_a_dataset_without_a_snapshot_says_how_to_make_one(tracks: Tracks) -> None:
-    with pytest.raises(UnknownRun, match="materialize the asset 'aws_docs_heldout'"):
+    with pytest.raises(UnknownRun, match="is made by the asset 'aws_docs_heldout'"):
         find_snapshot(tracks, "aws-docs-heldout")

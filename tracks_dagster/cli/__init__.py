@@ -58,7 +58,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
     },
     "Checkpoints and data": {
         "checkpoints": "List, save, verify, collect, pin and export checkpoints.",
-        "snapshots": "List, quarantine and release snapshots of data.",
+        "snapshots": "Add, list, quarantine and release snapshots of data.",
         "lineage": "What a thing descends from, and what descends from it.",
         "blast": "What descends from a source and is in use now.",
         "quarantine": "Stop new work from starting from a source.",

@@ -7,11 +7,19 @@ rows must look like is `data.effects.datasets`'s to know.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
+from tracks_dagster.data.effects.freezing import Frozen, Progress, freeze, list_files
+from tracks_dagster.data.effects.own_checks import OwnChecks, checks_key, run_checks
 from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.bodies import SnapshotCommitted, SnapshotRef
+from tracks_dagster.stores.hashes import Hashes
+from tracks_dagster.stores.local_files import HASHES, local_files
+from tracks_dagster.stores.sources import FolderSource, open_source
+from tracks_dagster.track.bodies import DatasetDeclared, SnapshotCommitted, SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput, UnknownRun
 from tracks_dagster.track.names import snapshot_asset
 from tracks_dagster.track.ports import ObjectStore
@@ -26,6 +34,159 @@ from tracks_dagster.track.states.dataset_state import (
     shard_key,
     snapshot_id,
 )
+from tracks_dagster.track.states.files_manifest import FILES
+
+DATASET_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,38}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Added:
+    """A snapshot of files. is_new: no record was there before; written_bytes: new to the store.
+
+    passed: the checks that the files passed now; the record of a snapshot that was there already
+    keeps those that it was recorded with.
+    """
+
+    body: SnapshotCommitted
+    is_new: bool
+    passed: tuple[str, ...]
+    written_bytes: int
+
+
+def add_files(
+    tracks: Tracks,
+    datasets: Datasets,
+    dataset: str,
+    place: str,
+    *,
+    in_place: bool,
+    cache: Path,
+    checks: OwnChecks | None = None,
+    on_listed: Callable[[int, int], object] = lambda file_count, total_bytes: None,
+    progress: Progress = lambda done: None,
+    dagster_run_id: str | None = None,
+) -> Added:
+    """Freeze the files at `place`, a path or s3:// prefix, as a snapshot of `dataset`.
+
+    in_place: record their hashes and leave them where they are. cache: this machine's, for hints and
+    fetched files. Idempotent and safe from two processes, as `make_snapshot`. Raises InvalidInput for
+    what cannot be frozen, DataRejected when one of `checks` fails; nothing is recorded then.
+    """
+    _check_name(tracks, datasets, dataset)
+    source = open_source(place)
+    is_local = isinstance(source, FolderSource)
+    if Path(place).is_dir():
+        _check_apart(source.url, tracks.store.url, str(cache.resolve()))
+    elif is_local:
+        _check_one_file(place, in_place, checks)
+    hashes = Hashes(cache / HASHES, source.url)
+    files = list_files(source)
+    passed: tuple[str, ...] = ()
+    if checks is not None and is_local:  # before a byte is copied
+        passed = run_checks(checks, dataset, Path(source.url))
+    on_listed(len(files), sum(file.size_bytes for file in files))
+    frozen = freeze(
+        source, files, tracks.store, dataset, in_place=in_place, hashes=hashes, progress=progress
+    )
+    data = frozen.manifest.to_bytes()
+    ref = SnapshotRef(dataset=dataset, snapshot_id=snapshot_id(data))
+    tracks.store.put(manifest_key(dataset, ref.snapshot_id), data)
+    if checks is not None and not is_local:
+        passed = run_checks(checks, dataset, local_files(tracks.store, ref, cache))
+    if checks is not None:
+        tracks.store.put(checks_key(dataset, checks.sha256), checks.source)
+    where = str(Path(place).absolute()) if is_local else source.url
+    body = _files_body(ref, frozen, where, passed, checks, dagster_run_id)
+    declared = DatasetDeclared(
+        dataset=dataset, description=f"Files of one's own, first added from {where}.", kind=FILES
+    )
+    known = _commit_files(tracks, declared, body)
+    return Added(
+        body=known or body,
+        is_new=known is None,
+        passed=passed,
+        written_bytes=frozen.written_bytes,
+    )
+
+
+def _check_one_file(place: str, in_place: bool, checks: OwnChecks | None) -> None:
+    if in_place:
+        raise InvalidInput(
+            f"{place} is one file, and what lies beside it would be seen as well; name a folder that "
+            "holds nothing else, or add it without --in-place."
+        )
+    if checks is not None:
+        raise InvalidInput(f"Checks look at a folder; name the one that holds {place}.")
+
+
+def _check_apart(source: str, *ours: str) -> None:
+    """Raise InvalidInput where what is frozen holds what is written while it is frozen."""
+    for place in ours:
+        if f"{place}/".startswith(f"{source.rstrip('/')}/"):
+            raise InvalidInput(
+                f"{source} holds {place}, which tracks itself writes to; name the folder that holds "
+                "the data alone."
+            )
+
+
+def _check_name(tracks: Tracks, datasets: Datasets, dataset: str) -> None:
+    if not DATASET_NAME.fullmatch(dataset):
+        raise InvalidInput(
+            f"{dataset!r} can be no dataset's name; use 1 to 40 of a-z, 0-9 and '-' between them."
+        )
+    try:
+        shipped = datasets.describe(dataset)
+    except UnknownRun:
+        shipped = None
+    if shipped is not None:
+        raise InvalidInput(
+            f"{dataset!r} is a dataset that ships ({shipped.description.split(':')[0]}); give yours "
+            "another name."
+        )
+    state = tracks.find_dataset(dataset)
+    if state is not None and state.declared.kind != FILES:
+        raise InvalidInput(
+            f"{dataset!r} is a dataset of another kind ({state.declared.kind}), which files cannot "
+            "join; give yours another name."
+        )
+
+
+def _files_body(
+    ref: SnapshotRef,
+    frozen: Frozen,
+    source: str,
+    passed: tuple[str, ...],
+    checks: OwnChecks | None,
+    dagster_run_id: str | None,
+) -> SnapshotCommitted:
+    manifest = frozen.manifest
+    return SnapshotCommitted(
+        dataset=ref.dataset,
+        snapshot_id=ref.snapshot_id,
+        manifest_key=manifest_key(ref.dataset, ref.snapshot_id),
+        row_count=None,
+        total_bytes=manifest.total_bytes,
+        shard_count=len(manifest.shards),
+        logical_sha256=manifest.logical_sha256,
+        source=source,
+        checks=passed,
+        dagster_run_id=dagster_run_id,
+        file_count=len(manifest.files),
+        in_place=manifest.in_place,
+        checks_sha256=None if checks is None else checks.sha256,
+    )
+
+
+def _commit_files(
+    tracks: Tracks, declared: DatasetDeclared, body: SnapshotCommitted
+) -> SnapshotCommitted | None:
+    """Append the record; return the one of the same files where it was there already."""
+    draft = tracks.draft(Kind.DATASET_DECLARED, declared)
+    tracks.decide_dataset(body.dataset, lambda state: draft if state is None else None)
+    commit = tracks.draft(Kind.SNAPSHOT_COMMITTED, body)
+    record = tracks.decide_dataset(body.dataset, lambda state: _unless_known(state, commit, body))
+    known = None if record is not None else _known(tracks.find_dataset(body.dataset), body)
+    return None if known is None else known.body
 
 
 def make_snapshot(
@@ -60,8 +221,9 @@ def find_snapshot(tracks: Tracks, dataset: str, snapshot_id: str | None = None) 
     state = tracks.find_dataset(dataset)
     if state is None or not state.snapshots:
         raise UnknownRun(
-            f"There is no snapshot of dataset {dataset!r}; materialize the asset "
-            f"{snapshot_asset(dataset)!r} in the UI, or let `tracks run` make it."
+            f"There is no snapshot of dataset {dataset!r}; add one of your own files with `tracks "
+            f"snapshots add {dataset} PATH`. One that ships is made by the asset "
+            f"{snapshot_asset(dataset)!r} in the UI, or by `tracks run`."
         )
     found = state.newest_usable if snapshot_id is None else find_by_prefix(state, snapshot_id)
     if found is None:

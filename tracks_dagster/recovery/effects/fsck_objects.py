@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from tracks_dagster.recovery.effects.fsck_tracks import Finding, FindingKind, fold_track, read_track
+from tracks_dagster.stores.hashes import digest
 from tracks_dagster.stores.journals import read_steps
 from tracks_dagster.track.errors import CheckpointError
 from tracks_dagster.track.placement import places_key
@@ -15,6 +16,12 @@ from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 from tracks_dagster.track.states.dataset_state import DatasetState
 from tracks_dagster.track.states.evals import result_key
+from tracks_dagster.track.states.files_manifest import (
+    FilesManifest,
+    files_shard_key,
+    is_files_manifest,
+    parse_files_manifest,
+)
 from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
 from tracks_dagster.track.track import run_track
 
@@ -246,8 +253,8 @@ def check_snapshots(
                 where=key,
                 meaning=f"An object of snapshot {body.snapshot_id} of {body.dataset} {problem}; "
                 "runs on that snapshot cannot load it.",
-                to_do="Restore the object, or make the snapshot again from the same source: the "
-                "same data gives the same id.",
+                to_do="Restore the object, or remove it and make the snapshot again from the same "
+                "source: the same data gives the same id.",
             )
 
 
@@ -259,6 +266,9 @@ def _snapshot_problems(
     if manifest is None or problem is not None:
         yield manifest_key, problem or "is missing"
         return
+    if is_files_manifest(manifest):
+        yield from _files_problems(store, parse_files_manifest(manifest), is_absent)
+        return
     shards = _shards_of(manifest)
     if shards is None:
         yield manifest_key, "is no manifest that this version knows"
@@ -267,6 +277,27 @@ def _snapshot_problems(
         problem = None if is_absent(key) else _problem(store.get(key), sha256)
         if problem is not None:
             yield key, problem
+
+
+def _files_problems(
+    store: ObjectStore, manifest: FilesManifest, is_absent: IsAbsent
+) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with the shards of files; what lies in place is each attempt's to verify."""
+    for name, parts in manifest.shards.items():
+        key = files_shard_key(manifest.dataset, name)
+        if is_absent(key):
+            continue
+        data = store.get(key)
+        if data is None:
+            yield key, "is missing"
+            continue
+        wrong = [
+            part
+            for part in parts
+            if digest(memoryview(data)[part.offset : part.offset + part.size_bytes]) != part.blake3
+        ]
+        if wrong:
+            yield key, f"has other bytes at {wrong[0].offset} than the manifest names"
 
 
 def _shards_of(manifest: bytes) -> list[tuple[str, str]] | None:

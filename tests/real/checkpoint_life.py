@@ -159,6 +159,7 @@ class Life:
             attempt_id=attempt_id,
             opened_seq=self._state.attempts[attempt_id - 1].opened_seq,
             work=self._work,
+            cache=self._work / "cache",
         )
         ranks = Ranks(rank=0, world_size=1, device=torch.device("cpu"))
         launch = place(self.store, where, ranks, image=None, on_launch_id=lambda launch_id: None)

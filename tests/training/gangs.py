@@ -278,6 +278,7 @@ class TrainingRun:
             attempt_id=attempt_id,
             opened_seq=seq,
             work=work,
+            cache=work / "cache",
         )
 
     @contextmanager

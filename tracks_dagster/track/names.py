@@ -42,6 +42,7 @@ RETRY_INFRASTRUCTURE = "retry_infrastructure"
 WATCH_ATTEMPTS = "watch_attempts"
 LAUNCH_ATTEMPTS = "launch_attempts"
 RUN_EVALS = "run_evals"
+SHOW_DATASETS = "show_datasets"
 
 # Rules of alerts that others count
 ALERT_SAVE_FAILED = "save_failed"
@@ -57,6 +58,8 @@ ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
 CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
 EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>
 
+DATASET_PARTITIONS = "datasets"  # keys: names of datasets of files; also the asset's name
+
 # Dagster assets without partitions
 PROMOTIONS = "promotions"
 
@@ -65,6 +68,7 @@ INCIDENT_REVIEW = "incident_review"
 
 # Dagster asset checks
 ENDED_AS_MEANT = "ended_as_meant"  # of each attempt
+OWN_CHECKS = "own_checks_pass"  # of each snapshot of files
 
 # Dagster run tags
 TAG_TRAINING_RUN = "tracks/training_run_id"
@@ -86,6 +90,7 @@ ENV_RUN_ID = "TRACKS_RUN_ID"
 ENV_ATTEMPT_ID = "TRACKS_ATTEMPT_ID"
 ENV_OPENED_SEQ = "TRACKS_OPENED_SEQ"
 ENV_WORK = "TRACKS_WORK"  # the gang's folder on this machine
+ENV_CACHE = "TRACKS_CACHE"  # this machine's cache of snapshots of files; else in the gang's folder
 ENV_IMAGE = "TRACKS_IMAGE"  # the container image's digest, where there is one
 ENV_NODE = "TRACKS_NODE"  # the cluster's name of the node, where the host's name is the pod's
 ENV_POD = "TRACKS_POD"

@@ -50,7 +50,7 @@ from tracks_dagster.track.states.checkpoints import resume_target
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.track import Track, run_track
-from tracks_dagster.training.environment import AttemptPlace
+from tracks_dagster.training.environment import CACHE, AttemptPlace
 from tracks_dagster.training.last_word import last_word_key
 from tracks_dagster.training.launch import draft, utc_now
 
@@ -101,6 +101,7 @@ def open_attempt(folder: Path, config: Mapping[str, Json], world_size: int) -> A
         attempt_id=record.attempt_id,
         opened_seq=record.seq,
         work=folder.absolute() / "work" / f"a{record.attempt_id:02d}",
+        cache=folder.absolute() / CACHE,
     )
 
 

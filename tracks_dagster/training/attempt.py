@@ -34,6 +34,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.reasons.hangs import Phase
+from tracks_dagster.stores.local_files import local_files
+from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
@@ -140,13 +142,30 @@ class Attempt:
 
         Raises InvalidInput where no snapshot was named, DataRejected when they were changed.
         """
+        return load_snapshot(self._drills.snapshot_store, self._snapshot())
+
+    def data(self) -> Path:
+        """Return the folder with the files of the run's snapshot, verified; not to be written to.
+
+        Fetched once a machine; files in place are verified where they lie. Every rank may call it.
+        Raises DataRejected naming files that were changed, InvalidInput without such a snapshot.
+        """
+        return local_files(
+            self._drills.snapshot_store,
+            self._snapshot(),
+            self._launch.place.cache,
+            waits=lambda: self._pulse.beat(Phase.STARTING, self._running_step),
+        )
+
+    def _snapshot(self) -> SnapshotRef:
         snapshot = self._launch.opened.snapshot
         if snapshot is None:
             raise InvalidInput(
-                "No snapshot was named for this run, and the script asks for one. Name the dataset in "
-                "tracks.yaml (dataset: NAME), or read the data by yourself."
+                "No snapshot was named for this run, and the script asks for one. Freeze files with "
+                "`tracks snapshots add NAME PATH` and name the dataset in tracks.yaml (dataset: NAME), "
+                "or read the data by yourself: the receipt then says that no snapshot was named."
             )
-        return load_snapshot(self._drills.snapshot_store, snapshot)
+        return snapshot
 
     def register(
         self,

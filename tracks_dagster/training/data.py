@@ -1,4 +1,7 @@
-"""Reads a committed snapshot from the object store, verified; nothing here imports torch."""
+"""Reads a committed snapshot of rows from the object store, verified; nothing here imports torch.
+
+A snapshot of files is `stores.local_files`'s.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import json
 import pyarrow as pa
 from pyarrow import parquet
 
+from tracks_dagster.stores.local_files import read_verified
 from tracks_dagster.track.bodies import SnapshotRef
-from tracks_dagster.track.errors import DataRejected
+from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.ports import ObjectStore
-from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.dataset_state import manifest_key
+from tracks_dagster.track.states.files_manifest import is_files_manifest
 
 
 def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:
@@ -21,9 +26,15 @@ def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:
     names it: training never sees other bytes than the record names.
     """
     key = manifest_key(snapshot.dataset, snapshot.snapshot_id)
-    manifest: Json = json.loads(_read(store, key, snapshot.snapshot_id))
+    data = read_verified(store, key, snapshot.snapshot_id)
+    if is_files_manifest(data):
+        raise InvalidInput(
+            f"{snapshot.dataset} is a dataset of files, which has no rows; a.data() gives the folder "
+            "that holds them."
+        )
+    manifest: Json = json.loads(data)
     tables = [
-        parquet.read_table(pa.BufferReader(_read(store, shard["key"], shard["sha256"])))
+        parquet.read_table(pa.BufferReader(read_verified(store, shard["key"], shard["sha256"])))
         for shard in manifest["shards"]
     ]
     table = pa.concat_tables(tables)
@@ -33,15 +44,3 @@ def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:
             f"its manifest says {manifest['row_count']}."
         )
     return table
-
-
-def _read(store: ObjectStore, key: str, expected: str) -> bytes:
-    data = store.get(key)
-    found = None if data is None else sha256_hex(data)
-    if data is None or found != expected:
-        state = "is missing" if data is None else f"has sha256 {found}"
-        raise DataRejected(
-            f"Cannot load the snapshot: {key} {state}; expected sha256 {expected}. "
-            "Make the snapshot again; nothing was trained on these bytes."
-        )
-    return data

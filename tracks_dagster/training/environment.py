@@ -24,12 +24,15 @@ from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.text.redact import secrets_of
 from tracks_dagster.training.software import THREADS_DEFAULT, TRACKS, platform_name
 
+CACHE = "cache"  # in a folder of ours
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptPlace:
     """Which attempt this process trains, and where its record and its files are.
 
-    opened_seq: the seq of the attempt's `attempt_opened`; work: the gang's folder on this machine.
+    opened_seq: the seq of the attempt's `attempt_opened`; work: the gang's folder on this machine;
+    cache: where this machine keeps snapshots of files for all its gangs.
     """
 
     store_url: str
@@ -37,6 +40,7 @@ class AttemptPlace:
     attempt_id: int
     opened_seq: int
     work: Path
+    cache: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,12 +67,14 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
     run_id = environ.get(names.ENV_RUN_ID)
     attempt = None
     if run_id is not None:
+        work = Path(_text(environ, names.ENV_WORK))
         attempt = AttemptPlace(
             store_url=_text(environ, names.ENV_STORE),
             run_id=names.check_run_id(run_id),
             attempt_id=_number(environ, names.ENV_ATTEMPT_ID),
             opened_seq=_number(environ, names.ENV_OPENED_SEQ),
-            work=Path(_text(environ, names.ENV_WORK)),
+            work=work,
+            cache=Path(environ.get(names.ENV_CACHE) or work / CACHE),
         )
     return RankEnvironment(
         rank=_number(environ, "RANK", 0),
@@ -85,12 +91,12 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
 
 def place_to_json(place: AttemptPlace) -> dict[str, Json]:
     """Return a place as JSON, for the other ranks."""
-    return {**asdict(place), "work": str(place.work)}
+    return {**asdict(place), "work": str(place.work), "cache": str(place.cache)}
 
 
 def place_from_json(place: Mapping[str, Json]) -> AttemptPlace:
     """Return the place that `place_to_json` wrote."""
-    return AttemptPlace(**{**place, "work": Path(place["work"])})
+    return AttemptPlace(**{**place, "work": Path(place["work"]), "cache": Path(place["cache"])})
 
 
 def device_of(rank: RankEnvironment) -> torch.device:

@@ -35,7 +35,7 @@ from tracks_dagster.reasons.hangs import Beat, Phase, StackDump, beat_file, deco
 from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import GangError
-from tracks_dagster.track.names import EXIT_STARTED_BEFORE, attempt_key
+from tracks_dagster.track.names import ENV_CACHE, EXIT_STARTED_BEFORE, attempt_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import format_time
 from tracks_dagster.track.text.redact import Redact, redact
@@ -70,7 +70,8 @@ class LocalLauncher:
                 child = subprocess.Popen(
                     [sys.executable, "-m", PARENT, str(folder)],
                     cwd=folder,
-                    env=worker_environment(),
+                    # Beside the gangs' folders, so that every attempt finds what one has fetched.
+                    env={**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -12,6 +12,7 @@ from assets.checkpoints import (
     collect_checkpoints,
     collect_checkpoints_every_15_minutes,
 )
+from assets.datasets import datasets
 from assets.declarations import (
     declare_training_run,
     retrain_on_newest_snapshot,
@@ -29,10 +30,19 @@ from sensors.deciders import (
 )
 from sensors.launch_attempts import launch_attempts
 from sensors.run_evals import run_evals
+from sensors.show_datasets import show_datasets
 from sensors.watch_attempts import watch_attempts
 
 defs = Definitions(
-    assets=[*SNAPSHOTS, training_attempts, checkpoints, evals, promotions, incident_review],
+    assets=[
+        *SNAPSHOTS,
+        datasets,
+        training_attempts,
+        checkpoints,
+        evals,
+        promotions,
+        incident_review,
+    ],
     jobs=[
         train_attempt,
         evaluate_checkpoint,
@@ -49,6 +59,7 @@ defs = Definitions(
         retry_oom,
         retry_preempted,
         run_evals,
+        show_datasets,
         watch_attempts,
     ],
     resources=RESOURCES,

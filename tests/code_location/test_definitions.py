@@ -65,10 +65,16 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.RETRY_OOM,
         names.RETRY_PREEMPTED,
         names.RUN_EVALS,
+        names.SHOW_DATASETS,
         names.WATCH_ATTEMPTS,
     }
     graph = repository.asset_graph
-    for name in (names.ATTEMPT_PARTITIONS, names.CHECKPOINT_PARTITIONS, names.EVAL_PARTITIONS):
+    for name in (
+        names.ATTEMPT_PARTITIONS,
+        names.CHECKPOINT_PARTITIONS,
+        names.EVAL_PARTITIONS,
+        names.DATASET_PARTITIONS,
+    ):
         partitions = graph.get(dagster.AssetKey(name)).partitions_def
         assert isinstance(partitions, dagster.DynamicPartitionsDefinition)
         assert partitions.name == name

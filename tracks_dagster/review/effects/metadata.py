@@ -20,7 +20,7 @@ from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided
+from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided, SnapshotCommitted
 from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason
@@ -276,6 +276,23 @@ def promotion_metadata(decided: PromotionDecided) -> dict[str, Json]:
         **shown(PROMOTION, PromotionView(run_id=run_id, body=decided)),
         "look_up/where_it_comes_from": f"tracks lineage promotion:{run_id}/{decided.alias}",
         **{f"metrics/{name}": value for name, value in sorted(decided.metrics.items())},
+    }
+
+
+def files_metadata(body: SnapshotCommitted) -> dict[str, Json]:
+    """Return what Dagster's UI shows of a snapshot of files."""
+    return {
+        "snapshot_id": body.snapshot_id,
+        "file_count": body.file_count,
+        "total_bytes": body.total_bytes,
+        "source": body.source,
+        "bytes_lie": body.in_place or "in the store",
+        "logical_sha256": body.logical_sha256,
+        "manifest_key": body.manifest_key,
+        "checks": list(body.checks),
+        "look_up/what_rests_on_it": (
+            f"tracks blast snapshot:{body.dataset}@{body.snapshot_id[:12]}"
+        ),
     }
 
 

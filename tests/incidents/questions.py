@@ -17,7 +17,16 @@ from tracks_dagster.track.states.accounting import kept_and_lost
 from tracks_dagster.track.states.evals import is_completed
 from tracks_dagster.track.states.run_state import AttemptState, RunState
 
-NOT_PLACED = ("environment", "image", "cursor range", "launch", "ranks", "nodes", "devices")
+NOT_PLACED = (
+    "environment",
+    "packages",
+    "image",
+    "cursor range",
+    "launch",
+    "ranks",
+    "nodes",
+    "devices",
+)
 
 
 @dataclass(frozen=True)
@@ -268,7 +277,7 @@ def _score(asked: Asked) -> Iterator[str]:
         yield "not started at: no rank was seen to start"
     if first:
         yield "not budget debit: a first attempt spends nothing"
-    yield f"{29 - len(missing)} of 29 fields are recorded"
+    yield f"{30 - len(missing)} of 30 fields are recorded"
 
 
 QUESTIONS = (

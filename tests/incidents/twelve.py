@@ -67,7 +67,7 @@ def _resume_with_another_library(world: World) -> None:
         world.tracks,
         world.state,
         world.attempt,
-        foresee=lambda: found,
+        foresee=lambda *_: found,
         rules=DEFAULT_POLICY.environment,
     )
     assert check.refusal is not None

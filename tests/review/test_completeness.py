@@ -48,7 +48,7 @@ def test_a_closed_attempt_has_every_field_but_what_a_first_one_does_not_spend() 
     assert told.recorded_count == len(told.fields) - 1
     assert told.gaps == ()
     assert told.sentence == (
-        "28 of 29 fields are recorded; not budget debit: a first attempt spends nothing from the "
+        "29 of 30 fields are recorded; not budget debit: a first attempt spends nothing from the "
         "retry budget"
     )
 

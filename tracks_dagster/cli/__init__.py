@@ -34,6 +34,7 @@ _WRONG_USE = (InvalidInput, DataRejected, StoreUnavailable, StoreUnsuitable, Led
 # that fits in a line of 80 columns; nothing is imported to show it.
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Start": {
+        "init": "Write a folder's tracks.yaml, by asking or from options.",
         "up": "Serve the UI and keep the daemon running.",
         "run": "Declare a training run and follow it to its end.",
         "drill": "Play faults, and score what came of each.",
@@ -86,6 +87,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
 }
 # Command `x` is `x_command` in module `x`, or in the one named here.
 MODULES = {
+    "init": "start.init",
     "up": "start.up",
     "run": "start.run",
     "drill": "start.drill",

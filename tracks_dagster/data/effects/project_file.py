@@ -104,8 +104,12 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
 
 def project_of_script(script: Path) -> Project:
     """Return the project that one script is without a project file; raises InvalidInput."""
-    name = re.sub(r"[^a-z0-9]+", "-", script.stem.lower()).strip("-")[:26].strip("-")
-    return Project(name=name or "script", entry=(script.name,), is_open=True)
+    return Project(name=slug(script.stem, "script"), entry=(script.name,), is_open=True)
+
+
+def slug(text: str, otherwise: str) -> str:
+    """Return a project's name made of `text`, `otherwise` where nothing of it can be in one."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:26].strip("-") or otherwise
 
 
 def _is_newer(file: SettingsFile) -> bool:

@@ -1,0 +1,122 @@
+"""`tracks init`, called as by a person: from options, on a terminal, and where it must not write."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cli.conftest import Call
+from tracks_dagster.cli import main
+from tracks_dagster.data.effects.project_file import read_project
+from tracks_dagster.track.bodies import CheckpointCadence
+
+ARGPARSE = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--max-iters", type=int, default=600)
+parser.add_argument("--lr", type=float, default=3e-4)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, in which the command is called."""
+    folder = tmp_path / "My Model_2"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def test_an_empty_folder_becomes_a_project_that_can_be_run(
+    folder: Path, call: Call, home: Path
+) -> None:
+    done = call("init")
+    assert "my-model-2 starts train.py. Its config: steps, lr," in done.stdout
+    project = read_project(folder)
+    assert (project.name, project.entry) == ("my-model-2", ("train.py",))
+    assert project.cadence == CheckpointCadence(every_steps=100, every_s=600.0)
+    assert (folder / "train.py").read_text().startswith('"""An example to replace')
+    assert not home.exists()
+
+
+def test_a_script_of_ones_own_gives_its_arguments_and_stays_as_it_is(
+    folder: Path, call: Call
+) -> None:
+    (folder / "train.py").write_text(ARGPARSE)
+    options = ("--name", "mine", "--key", "steps=max_iters", "--set", "lr=0.1", "--ranks", "2")
+    said = json.loads(call("init", *options, "--checkpoint-every", "7", "--json").stdout)
+    assert said["written"] == ["tracks.yaml"]
+    project = read_project(folder)
+    assert project.entry == ("train.py", "--max-iters={max_iters}", "--lr={lr}")
+    assert {name: key.default for name, key in project.keys.items()} == {
+        "max_iters": 600,
+        "lr": 0.1,
+    }
+    assert (project.roles["steps"], project.ranks) == ("max_iters", 2)
+    assert project.cadence == CheckpointCadence(every_steps=7)
+    assert (folder / "train.py").read_text() == ARGPARSE
+
+
+def test_on_a_terminal_it_asks_and_takes_what_is_offered(
+    folder: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for script in ("one.py", "two.py"):
+        (folder / script).touch()
+    runner = CliRunner()
+    with runner.isolation(input="\ntwo.py --fast\ncorpus\n\n50\n"):
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        main(["init"], standalone_mode=False)
+    project = read_project(folder)
+    assert (project.name, project.entry) == ("my-model-2", ("two.py", "--fast"))
+    assert (project.dataset, project.ranks) == ("corpus", 1)
+    assert project.cadence == CheckpointCadence(every_steps=50)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ((), "say what a rank starts, for example --entry model.py; there are: model.py."),
+        (("--entry", "trian.py"), "No tracks.yaml was written: entry: there is no trian.py"),
+        (("--entry", "../model.py"), "--entry: ../model.py lies outside the project"),
+        (("--entry", "model.py", "--name", "A B"), "name: 'A B' cannot name a project"),
+        (("--entry", "model.py", "--ranks", "0"), "ranks: 0 is no number of ranks"),
+        (("--entry", "model.py", "--key", "steps=n"), "keys.steps: 'n' is no config key"),
+        (("--entry", "model.py", "--key", "stpes=n"), "did you mean steps?"),
+        (("--entry", "model.py --lr={lr}"), "{lr}: 'lr' is no config key"),
+        (("--entry", "model.py", "--config", "c.yaml"), "c.yaml cannot be read"),
+        (("--entry", "model.py", "--config", "c.yaml", "--set", "a=1"), "give one of them"),
+        (("--entry", "model.py", "--set", "hang_s=soon"), "hang_s = 'soon' is no number"),
+        (("--entry", "model.py", "--python", "no/python"), "python: there is no interpreter"),
+        (("model.py",), "model.py is no folder"),
+        (("new", "--entry", "trian.py"), "entry: there is no trian.py"),
+        (("no/such/parent",), "cannot be written (No such file or directory)"),
+    ],
+)
+def test_bad_input_says_what_is_valid_and_writes_nothing(
+    folder: Path, call: Call, options: tuple[str, ...], words: str
+) -> None:
+    (folder / "model.py").touch()
+    refused = call("init", *options)
+    assert refused.exit_code == 2
+    assert words in refused.stderr
+    assert names(folder) == ["model.py"]
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_that_is_there_is_never_overwritten(folder: Path, call: Call, is_link: bool) -> None:
+    if is_link:
+        (folder / "tracks.yaml").symlink_to("nowhere")
+    else:
+        (folder / "tracks.yaml").write_text("mine")
+    refused = call("init")
+    assert refused.exit_code == 2
+    assert "is there already and stays as it is" in refused.stderr
+    assert names(folder) == ["tracks.yaml"]

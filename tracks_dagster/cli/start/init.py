@@ -1,0 +1,249 @@
+"""`tracks init`: write the tracks.yaml of a folder, by asking or from options."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+
+from tracks_dagster.cli.common import as_json, parse_settings, print_answer
+from tracks_dagster.data.effects.project_file import FILE, parse_project, slug
+from tracks_dagster.data.project import parse_entry, script_of
+from tracks_dagster.data.project_text import render_project
+from tracks_dagster.data.script_config import ScriptConfig, read_script_config
+from tracks_dagster.track.effects.settings_file import parse_settings as parse_file
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Json
+from tracks_dagster.track.roles import ROLES
+from tracks_dagster.track.text.nearest import unknown
+
+SCRIPT = "train.py"
+STARTER = Path(__file__).parents[2] / "training" / "starter.py"
+CODE = (
+    "*.py",
+    "*/*.py",
+    "*/*/*.py",
+    "*.sh",
+    "*.ipynb",
+)  # where a folder has none, the starter helps
+SCRIPTS_NAMED_MAX = 5
+SOURCE_BYTES_MAX = 1024 * 1024
+EVERY_STEPS = 100  # where nobody says how often to save
+EVERY = "10min"
+
+
+@click.command("init")
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=".")
+@click.option("--name", help="What runs are called after; default: the folder's name.")
+@click.option("--entry", help="What a rank starts, with its arguments; default: train.py.")
+@click.option("--config", metavar="FILE", help="Your own config file: .yaml, .json or .toml.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A config key with its default."
+)
+@click.option(
+    "--key", "roles", multiple=True, metavar="ROLE=KEY", help="What a key means: steps=max_iters."
+)
+@click.option("--dataset", help="The dataset that a run gets a snapshot of.")
+@click.option("--ranks", type=int, help="Processes of a run; default: 1.")
+@click.option("--device", help="Class of the devices; default: cpu.")
+@click.option(
+    "--checkpoint-every",
+    "every_steps",
+    type=int,
+    metavar="STEPS",
+    show_default=f"{EVERY_STEPS}, or {EVERY}",
+    help="Save every so many steps.",
+)
+@click.option(
+    "--checkpoint-every-s", "every_s", type=float, metavar="SECONDS", help="And so many seconds."
+)
+@click.option("--python", help="The ranks' interpreter; default: the one of tracks.")
+@click.option("--yes", "-y", "is_silent", is_flag=True, help="Ask nothing, take the defaults.")
+@as_json
+def init_command(
+    folder: Path,
+    name: str | None,
+    entry: str | None,
+    config: str | None,
+    settings: tuple[str, ...],
+    roles: tuple[str, ...],
+    dataset: str | None,
+    ranks: int | None,
+    device: str | None,
+    every_steps: int | None,
+    every_s: float | None,
+    python: str | None,
+    is_silent: bool,
+    as_json: bool,
+) -> None:
+    """Write a tracks.yaml into DIR, this folder by default, with a comment on each key.
+
+    On a terminal it asks for what no option gives. From a train.py it takes the config that `join`
+    gets, or the arguments of its argparse parser with their defaults, and nothing that is not
+    certain. A folder without any code gets a small train.py to start from. No file that is there is
+    ever overwritten.
+    """
+    path = folder / FILE
+    if path.is_symlink() or path.exists():
+        raise InvalidInput(
+            f"{path} is there already and stays as it is. Edit it, or remove it and run `tracks init` "
+            "again."
+        )
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInput(f"{folder} is no folder; name the one of your project.")
+    is_asking = sys.stdin.isatty() and not (is_silent or as_json)
+    if is_asking:
+        name = name or _ask("Name of the project", _default_name(folder))
+    is_starter = entry is None and _has_no_code(folder)
+    words = _entry(folder, entry, is_starter=is_starter, is_asking=is_asking)
+    if is_asking:
+        dataset = dataset or _ask("Dataset that runs get a snapshot of (none: empty)", "") or None
+        ranks = ranks or click.prompt("Ranks, one device each", 1, type=int, err=True)
+        every_steps = every_steps or click.prompt(
+            "Save every so many steps", EVERY_STEPS, type=int, err=True
+        )
+    found = _script_config(folder, words, is_starter=is_starter)
+    given = parse_settings(settings)
+    if config is not None and given:
+        raise InvalidInput("--config and --set both give the config's keys; give one of them.")
+    keys = {**found.keys, **given}
+    values: dict[str, Json] = {
+        "version": 1,
+        "name": name or _default_name(folder),
+        "entry": shlex.join((*words, *([] if config is not None else found.arguments))),
+        "config": config if config is not None else keys or None,
+        "keys": _roles(roles) or None,
+        "dataset": dataset,
+        "ranks": 1 if ranks is None else ranks,
+        "device": device or "cpu",
+        "checkpoint": _cadence(every_steps, every_s),
+        "python": python,
+    }
+    _write(folder, render_project(values), is_starter=is_starter)
+    written = [FILE, *([SCRIPT] if is_starter else [])]
+    facts = {"folder": str(folder.absolute()), "written": written, **values}
+    print_answer(_describe(folder, values, is_starter=is_starter), facts, as_json=as_json)
+
+
+def _ask(question: str, default: str) -> str:
+    answer: str = click.prompt(question, default, show_default=bool(default), err=True)
+    return answer.strip()
+
+
+def _default_name(folder: Path) -> str:
+    return slug(folder.absolute().name, "my-model")
+
+
+def _has_no_code(folder: Path) -> bool:
+    """Whether the folder is empty as far as code goes; hidden folders, such as .venv, apart."""
+    return not any(
+        not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        for pattern in CODE
+        for path in folder.glob(pattern)
+    )
+
+
+def _entry(
+    folder: Path, given: str | None, *, is_starter: bool, is_asking: bool
+) -> tuple[str, ...]:
+    """Return the words of the entry; raises InvalidInput where nobody says which script it is."""
+    if given is None and (is_starter or (folder / SCRIPT).is_file()):
+        return (SCRIPT,)
+    if given is None:
+        scripts = sorted(each.name for each in folder.glob("*.py"))[:SCRIPTS_NAMED_MAX]
+        if not is_asking:
+            there = f"; there are: {', '.join(scripts)}" if scripts else ""
+            raise InvalidInput(
+                f"{folder.absolute()} has code and no {SCRIPT}: say what a rank starts, for example "
+                f"--entry {scripts[0] if scripts else '-m package.module'}{there}."
+            )
+        given = _ask("What a rank starts", scripts[0] if len(scripts) == 1 else "")
+    try:
+        return parse_entry(given)
+    except ValueError as error:
+        raise InvalidInput(f"--entry: {error}") from error
+
+
+def _script_config(folder: Path, entry: tuple[str, ...], *, is_starter: bool) -> ScriptConfig:
+    """Return what the entry's script says of its config; nothing where a person wrote arguments."""
+    script = script_of(entry)
+    if len(entry) != 1 or script is None:
+        return ScriptConfig()
+    path = STARTER if is_starter else folder / script
+    try:
+        with path.open("rb") as file:
+            return read_script_config(file.read(SOURCE_BYTES_MAX).decode("utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return ScriptConfig()  # that it is not there is said of the entry
+
+
+def _roles(pairs: tuple[str, ...]) -> Mapping[str, str]:
+    roles = {}
+    for pair in pairs:
+        role, separator, key = pair.partition("=")
+        if not separator or not key:
+            raise InvalidInput(
+                f"--key {pair!r} is not ROLE=KEY; write for example steps=max_iters."
+            )
+        if role not in ROLES:
+            raise InvalidInput(f"--key {pair}: {unknown('role', role, ROLES)}")
+        roles[role] = key
+    return roles
+
+
+def _cadence(every_steps: int | None, every_s: float | None) -> Mapping[str, Json]:
+    """Return the file's `checkpoint`; a duration in a file has its unit."""
+    if every_steps is None and every_s is None:
+        return {"every_steps": EVERY_STEPS, "every": EVERY}
+    given = {"every_steps": every_steps, "every": None if every_s is None else f"{every_s}s"}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _write(folder: Path, text: str, *, is_starter: bool) -> None:
+    """Write the files, all of them or none; raises InvalidInput for text that is no project file."""
+    made: list[Path] = []
+    try:
+        if not folder.exists():
+            folder.mkdir()
+            made.append(folder)
+        if is_starter:
+            _write_new(folder / SCRIPT, STARTER.read_text(encoding="utf-8"))
+            made.append(folder / SCRIPT)
+        _check(text, folder)
+        _write_new(folder / FILE, text)
+    except (InvalidInput, OSError) as error:
+        for path in reversed(made):
+            path.rmdir() if path.is_dir() else path.unlink()
+        if isinstance(error, OSError):
+            raise InvalidInput(
+                f"{error.filename} cannot be written ({error.strerror}); nothing was."
+            ) from error
+        raise
+
+
+def _write_new(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _check(text: str, folder: Path) -> None:
+    """Raise InvalidInput where `tracks run` would not take the text for the project of `folder`."""
+    file = parse_file(text, FILE)
+    parse_project(file, folder)
+    if file.problems:
+        listed = " ".join(problem.words for problem in sorted(file.problems))
+        raise InvalidInput(f"No {FILE} was written: {listed}")
+
+
+def _describe(folder: Path, values: Mapping[str, Json], *, is_starter: bool) -> str:
+    config = values["config"]
+    listed = ", ".join(config) if isinstance(config, Mapping) else config
+    keys = f"Its config: {listed}." if config else "It has no config keys yet."
+    script = f" {SCRIPT} is an example to replace by your own." if is_starter else ""
+    return (
+        f"Wrote {folder / FILE}: {values['name']} starts {values['entry']}. {keys}{script} "
+        "Look at it, then `tracks run`."
+    )

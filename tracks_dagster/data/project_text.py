@@ -1,0 +1,125 @@
+"""The text of a new `tracks.yaml`: every key that a project file may have, with a comment. Pure.
+
+What is not given is written as an example, commented out: the file is also its own manual.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tracks_dagster.track.records import Json
+
+HEAD = "# What `tracks run` does in this folder. docs/runs.md says more about every key.\n"
+
+_WORD = re.compile(r"(?:\./)?\.?[A-Za-z][\w.-]*(?:/[\w.-]+)*")
+_COMMAND = re.compile(r"(?:\./)?[A-Za-z][\w./-]*(?: [\w./={}-]+)*")
+_TIME = re.compile(r"\d+(?:s|min|h|d|w)")
+_NOT_TEXT = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Key:
+    """comment: what it means, in lines. example: a valid value."""
+
+    comment: tuple[str, ...]
+    example: Json
+
+
+# The keys of a project file, in the order in which a person decides them.
+KEYS: Mapping[str, _Key] = {
+    "version": _Key(comment=("Of this file's form.",), example=1),
+    "name": _Key(
+        comment=('What runs are called after: 1 to 26 of a-z, 0-9 and "-".',), example="my-model"
+    ),
+    "entry": _Key(
+        comment=(
+            "What each rank starts: a script, -m package.module, or a command such as ./train.sh.",
+            "{key} becomes that key's value, {config} the path of a file with the whole config.",
+        ),
+        example="train.py --lr={lr}",
+    ),
+    "config": _Key(
+        comment=(
+            "Your config: its keys with their defaults, or the name of your own file (.yaml, .json or",
+            ".toml). `tracks run --set lr=0.01` changes a key for one run. A key may have a range and",
+            "a meaning: {default: 8, low: 1, high: 512, meaning: samples of one forward pass}.",
+        ),
+        example={"lr": 0.001},
+    ),
+    "keys": _Key(
+        comment=(
+            "Which of your keys mean what, where they are called something else: steps, seed, lr,",
+            "micro_batch, accumulation, global_batch, loader_workers, activation_checkpointing.",
+            "Then --steps and --seed change your keys, and so do retries, as after an out-of-memory.",
+        ),
+        example={"steps": "max_iters", "micro_batch": "batch_size"},
+    ),
+    "dataset": _Key(
+        comment=("The dataset that runs get the newest snapshot of.",), example="my-data"
+    ),
+    "ranks": _Key(comment=("Processes of a run, one device each.",), example=1),
+    "device": _Key(
+        comment=("The class of these devices; on a cluster, one of its settings.",), example="cpu"
+    ),
+    "checkpoint": _Key(
+        comment=("When a checkpoint is saved; the first of both counts.",),
+        example={"every_steps": 100, "every": "10min"},
+    ),
+    "retention": _Key(
+        comment=(
+            "Which checkpoints are kept: the newest, and the best by a metric that you report.",
+        ),
+        example={"keep_last": 3, "keep_best": 1, "metric": "loss", "direction": "min"},
+    ),
+    "python": _Key(
+        comment=(
+            "The interpreter of the ranks, where it is not the one of `tracks`; it needs torch and",
+            "tracks-dagster. On a cluster it is the image's.",
+        ),
+        example=".venv/bin/python",
+    ),
+}
+_LINE_EACH = frozenset({"config", "keys"})  # the others stand in one line
+
+
+def render_project(values: Mapping[str, Json]) -> str:
+    """Return the text of a project file with these values, by its own keys; all others as examples."""
+    return HEAD + "".join(_lines(name, key, values) for name, key in KEYS.items())
+
+
+def _lines(name: str, key: _Key, values: Mapping[str, Json]) -> str:
+    comment = "".join(f"# {line}\n" for line in key.comment)
+    given = values.get(name)
+    written = list(_written(name, key.example if given is None else given))
+    return f"\n{comment}" + "".join(f"{'# ' if given is None else ''}{each}\n" for each in written)
+
+
+def _written(name: str, value: Json) -> Iterator[str]:
+    if isinstance(value, Mapping) and name in _LINE_EACH:
+        yield f"{name}:"
+        yield from (f"  {_scalar(key)}: {_flow(each)}" for key, each in value.items())
+    elif isinstance(value, str) and _COMMAND.fullmatch(value) and value.lower() not in _NOT_TEXT:
+        yield f"{name}: {value}"
+    else:
+        yield f"{name}: {_flow(value)}"
+
+
+def _flow(value: Json) -> str:
+    match value:
+        case Mapping():
+            pairs = (f"{_scalar(key)}: {_flow(each)}" for key, each in value.items())
+            return f"{{{', '.join(pairs)}}}"
+        case list() | tuple():
+            return f"[{', '.join(map(_flow, value))}]"
+    return _scalar(value)
+
+
+def _scalar(value: Json) -> str:
+    """Return a value as YAML reads it again; text in quotes unless it is plainly a word or a time."""
+    is_plain = isinstance(value, str) and (
+        (_WORD.fullmatch(value) and value.lower() not in _NOT_TEXT) or _TIME.fullmatch(value)
+    )
+    return value if is_plain else json.dumps(value, ensure_ascii=False)

@@ -39,7 +39,7 @@ from tracks_dagster.track.track import Track
 from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import state_dict
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.trained import Trained
 
 SIZES_MB = (100, 500)
 ROUNDS = 7  # at the least; the first warms up and is not counted

@@ -37,8 +37,8 @@ from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves import staging
 from tracks_dagster.training.saves.manifest import StoredCheckpoints
-from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.state_dict import collect as collect_state
+from tracks_dagster.training.saves.trained import Trained
 from tracks_dagster.training.triggers import StopSignal
 
 RUN_ID = "r"

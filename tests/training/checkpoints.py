@@ -16,12 +16,12 @@ from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import Fetched, fetch
 from tracks_dagster.training.saves.manifest import read_manifest, read_tensors
 from tracks_dagster.training.saves.staging import Arena, Staging
-from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.storage_writer import (
     CheckpointStorageWriter,
     Moment,
     SavePlanning,
 )
+from tracks_dagster.training.saves.trained import Trained
 
 CPU = torch.device("cpu")
 

@@ -38,7 +38,7 @@ from tracks_dagster.training.saves import random_state, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import load_into
 from tracks_dagster.training.saves.manifest import verify_checkpoint
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.trained import Trained
 
 RUN, OPENED_SEQ = "r", 1
 TRIES_MAX = 3  # of an operation that failed, as a supervisor or the next save would try again

@@ -26,7 +26,8 @@ from tracks_dagster.track import names
 from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
 from tracks_dagster.training.saves import random_state
-from tracks_dagster.training.saves.state_dict import Trained, collect
+from tracks_dagster.training.saves.state_dict import collect
+from tracks_dagster.training.saves.trained import Trained
 
 SAMPLES = 60
 

@@ -73,14 +73,14 @@ def refused(run: TrainingRun, attempt_id: int, match: str, model: nn.Module | No
 def test_a_manifest_of_a_newer_format_is_refused_and_not_quarantined(run: TrainingRun) -> None:
     ref = run.final()
     newer = json.loads(run.store.get(manifest_key(ref)) or b"")
-    data = canonical_json({**newer, "format": newer["format"] + 1, "what_is_new": [1, 2]})
+    data = canonical_json({**newer, "format": newer["format"] + 2, "what_is_new": [1, 2]})
     theirs = replace(ref, manifest_sha256=sha256_hex(data))
     run.store.put(manifest_key(theirs), data)
     commit = run.records(Kind.CHECKPOINT_COMMITTED)[-1]
     body = {**commit.body, "ref": to_json(theirs)}
     draft = Draft(uid="n", kind=commit.kind, body=body, attempt_id=commit.attempt_id)
     run.track.decide(lambda records: draft)
-    refused(run, open_with(run, theirs), r"has format 3; this version reads 2\. Resume with")
+    refused(run, open_with(run, theirs), r"has format 4; this version reads 2 and 3\. Resume with")
 
 
 def test_a_model_that_does_not_fit_is_refused_with_both_shapes(run: TrainingRun) -> None:

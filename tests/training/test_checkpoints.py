@@ -37,8 +37,8 @@ from tracks_dagster.training.saves.manifest import (
     weights_sha256,
 )
 from tracks_dagster.training.saves.staging import Arena, Staging
-from tracks_dagster.training.saves.state_dict import Trained
 from tracks_dagster.training.saves.storage_writer import CheckpointStorageWriter, WrittenCheckpoint
+from tracks_dagster.training.saves.trained import Trained
 
 
 def trained(width: int = 4, *, steps: int = 2, seed: int = 0) -> Trained:
@@ -119,8 +119,8 @@ def test_a_manifest_holds_all_seven_kinds_of_state_of_one_step(store: FakeObject
 def test_a_manifest_of_another_format_does_not_count_as_corrupt(store: FakeObjectStore) -> None:
     """Corrupt means quarantined: an older checkout would throw a newer one's checkpoints away."""
     manifest = read_manifest(store, write(store, trained()).ref)
-    ref = put_manifest(store, replace(manifest, format=3).to_bytes())
-    with pytest.raises(CheckpointMismatch, match="has format 3; this version reads 2"):
+    ref = put_manifest(store, replace(manifest, format=4).to_bytes())
+    with pytest.raises(CheckpointMismatch, match="has format 4; this version reads 2 and 3"):
         read(store, ref, trained())
 
 
@@ -300,7 +300,7 @@ def test_no_tensor_is_written_before_every_chunk_has_its_hash(
     fresh = trained(width=40, seed=1)
     targets = state_dict.targets(fresh, read_manifest(store, ref))
     before = flat(targets)
-    monkeypatch.setattr(state_dict, "targets", lambda trained, manifest: targets)
+    monkeypatch.setattr(state_dict, "targets", lambda trained, manifest, **ranks: targets)
     keys = [key for key in store.objects if "/chunks/" in key]
     for key in keys:
         whole = store.objects[key]

@@ -46,7 +46,7 @@ from tracks_dagster.training.saves import staging
 from tracks_dagster.training.saves.loading import load_into
 from tracks_dagster.training.saves.restoring import Found, find_checkpoint
 from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.trained import Trained
 
 ENV_SEED = "TRACKS_DAMAGE_SEED"
 CPU = torch.device("cpu")

@@ -13,7 +13,8 @@ from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import read, ref_of, write
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.training.saves.loading import load_into
-from tracks_dagster.training.saves.state_dict import Trained, parameter_names
+from tracks_dagster.training.saves.optimizer_state import parameter_names
+from tracks_dagster.training.saves.trained import Trained
 
 
 class TwoWeights(nn.Module):
@@ -118,7 +119,7 @@ def test_a_parameter_outside_the_model_is_refused(store: FakeObjectStore) -> Non
     with pytest.raises(
         TrainingError, match=r"Parameter 2 .* shape \[3, 2\], is not the registered"
     ):
-        parameter_names(optimizer, model)
+        parameter_names(optimizer, dict(model.named_parameters()))
 
 
 def a_key_of_its_own(optimizer: torch.optim.Optimizer, scheduler: Any) -> None:

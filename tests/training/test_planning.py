@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.saves.state_dict import Trained, collect
+from tracks_dagster.training.saves.state_dict import collect
 from tracks_dagster.training.saves.storage_writer import SavePlanning
+from tracks_dagster.training.saves.trained import Trained
 
 
 class TwoThreads(Ranks):

@@ -19,7 +19,7 @@ from tests.training.gangs import TrainingRun
 from tests.training.loops import train_linear
 from tracks_dagster.track.bodies import CheckpointCadence, Drill
 from tracks_dagster.track.errors import CheckpointMismatch
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.trained import Trained
 from tracks_dagster.training.starting import rescale
 
 WINDOW = [[6, 8]]

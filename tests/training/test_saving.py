@@ -249,7 +249,7 @@ def test_a_step_that_is_not_reported_is_a_clear_error(run: TrainingRun) -> None:
         a_report, a.report = a.report, lambda step, **given: None  # type: ignore[method-assign]
         with pytest.raises(TrainingError, match=r"Step 1 was not reported .* without __len__"):
             train_linear(a, until=2)
-        with pytest.raises(TrainingError, match="Step 7 was reported while step 1"):
+        with pytest.raises(TrainingError, match="Step 7 was reported out of order: step 1 is"):
             a_report(7, loss=0.0)
 
 
@@ -270,8 +270,8 @@ def test_a_loader_that_yields_none_has_not_ended(run: TrainingRun) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("model", "model is a list; .* several go into one torch.nn.ModuleDict"),
-        ("optimizer", "optimizer is a list; .* goes into its parameter groups"),
+        ("model", "model is a list; .* each further one goes under a name"),
+        ("optimizer", "optimizer is a list; .* each further one goes under a name"),
         ("scheduler", "scheduler is a list; .* one object with state_dict"),
         ("scaler", "scaler is a list; .* one object with state_dict"),
     ],

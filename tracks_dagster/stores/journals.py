@@ -26,7 +26,7 @@ class StepLine:
     loss: mean over the global batch; step_s: seconds from its data to its report; data_s: of the wait
     for its data, before; spent: what the launch had spent so far, None in an older journal;
     cursor_to: global samples consumed after it; indices_sha256: of the global batch's sample
-    indices (int64, little-endian, in order).
+    indices (int64, little-endian, in order); None where the order is the script's own.
     """
 
     at: str
@@ -35,8 +35,8 @@ class StepLine:
     metrics: Mapping[str, float]
     step_s: float
     data_s: float
-    cursor_to: int
-    indices_sha256: str
+    cursor_to: int | None
+    indices_sha256: str | None
     spent: TimeSpent | None = None
 
 
@@ -114,8 +114,10 @@ def _whole_step(line: Mapping[str, Json]) -> StepLine | None:
     """Return the step of a line; None where the line is damaged."""
     waited = (line.get("step_s") or 0.0, line.get("data_s") or 0.0)
     numbers = [line.get("loss"), *_mapping(line.get("metrics")).values(), *waited]
-    counts = line.get("step"), line.get("cursor_to")
-    if not all(isinstance(count, int) for count in counts) or line_time(line) is None:
+    step, cursor = line.get("step"), line.get("cursor_to")
+    if not isinstance(step, int) or line_time(line) is None:
+        return None
+    if cursor is not None and not isinstance(cursor, int):
         return None
     if not all(isinstance(number, int | float) for number in numbers):
         return None

@@ -336,13 +336,14 @@ class AttemptPlaced:
 class AttemptRestored:
     """`attempt_restored`: what the launch really restored; `step` is 0 when it restored nothing.
 
-    fallback_why is set when that differs from what the attempt was opened with.
+    fallback_why is set when that differs from what the attempt was opened with. cursor: as in
+    `checkpoint_committed`.
     """
 
     launch_id: str
     step: int
     checkpoint: CheckpointRef | None
-    cursor: int
+    cursor: int | None
     fallback_why: str | None = None
 
 
@@ -364,7 +365,9 @@ class TimeSpent:
 class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
-    cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window.
+    cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window;
+    None where the order is the script's own. data_state: where its loader then says that it stands
+    (rank 0's numbers); None: unknown.
     trigger: "interval", "time", "demand" (the script or SIGUSR1 asked), "sigterm" or "final".
     total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
     spent: what the launch had spent when the committed step was done, before this save.
@@ -372,7 +375,7 @@ class CheckpointCommitted:
 
     launch_id: str
     ref: CheckpointRef
-    cursor: int
+    cursor: int | None
     epoch: int
     trigger: str
     total_bytes: int
@@ -380,6 +383,7 @@ class CheckpointCommitted:
     blocking_s: float
     metrics: Mapping[str, float] = field(default_factory=dict)
     spent: TimeSpent | None = None
+    data_state: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

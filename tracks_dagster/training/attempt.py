@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import torch
@@ -44,14 +45,16 @@ from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, value_of
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
+from tracks_dagster.training.feeding import Feed, state_of
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import is_of_lost_rank
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.sampling import Batch, BatchSampler, split
+from tracks_dagster.training.saves.optimizer_state import parameter_names
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.state_dict import Trained, parameter_names, unwrapped
+from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
 from tracks_dagster.training.starting import begin
 from tracks_dagster.training.step_log import Best, StepLog
 from tracks_dagster.training.steps import Steps
@@ -175,17 +178,27 @@ class Attempt:
         scheduler: LRScheduler | None = None,
         scaler: GradScaler | None = None,
         rehearse: Callable[[], object] | None = None,
+        per_rank: Mapping[str, Stateful] | None = None,
+        **named: Stateful,
     ) -> None:
         """Name what checkpoints hold. `model` may be wrapped in DDP, or sharded by FSDP2.
 
         rehearse: one forward and backward on any data; needed for an exact resume with DDP on three
-        or more ranks. It is called once, and what it did is undone. Raises TrainingError for an
-        optimizer that trains what is not the model's, and for lists and other types.
+        or more ranks. It is called once, and what it did is undone. named: further modules,
+        optimizers, and whatever has state_dict and load_state_dict, each the same on all ranks;
+        per_rank: states of which every rank has its own. Raises TrainingError for an optimizer that
+        trains what is in no registered module, and for lists and other types.
         """
         self._trained = Trained(
-            model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler
+            model=model,
+            optimizer=optimizer,
+            scheduler=scheduler,
+            scaler=scaler,
+            named=named,
+            per_rank=per_rank or {},
         )
-        parameter_names(optimizer, unwrapped(model))
+        for each in self._trained.optimizers.values():
+            parameter_names(each, self._trained.parameters)
         self._rehearse = rehearse
         self._drills.arm(model)
 
@@ -212,9 +225,14 @@ class Attempt:
         """Yield this rank's share in micro-batches of the config's size, on this rank's device."""
         return split(batch, micro_batch=self._size(MICRO_BATCH), device=self.device)
 
-    def steps(self, loader: Iterable[Batch], *, until: int) -> Iterator[tuple[int, Batch]]:
+    def steps(
+        self, loader: Iterable[Batch] | None = None, *, until: int
+    ) -> Iterator[tuple[int, Batch]]:
         """Restore, then yield (step, this rank's share) from the next step to `until`.
 
+        loader: over `a.sampler`, or any iterable, which is gone through again when it ends; None
+        where the script fetches its batches itself. Without `a.sampler` the order is the script's: a
+        loader that has state_dict and load_state_dict is registered, per rank.
         Every step must be reported before the next one is asked for.
         """
         self._steps = self._begin(loader, until)
@@ -273,18 +291,18 @@ class Attempt:
             raise TrainingError("The script ended without training; loop over a.steps(…).")
         return self._steps.finish()
 
-    def _begin(self, loader: Iterable[Batch], until: int) -> Steps:
-        if self._trained is None or self._sampler is None:
-            raise TrainingError("Call a.register(…) and a.sampler(…) before a.steps(…).")
+    def _begin(self, loader: Iterable[Batch] | None, until: int) -> Steps:
+        if self._trained is None:
+            raise TrainingError("Call a.register(…) before a.steps(…).")
         if self._steps is not None:
             raise TrainingError("a.steps(…) begins an attempt, once; continue in the same loop.")
         self._pulse.beat(Phase.RESTORING, 0)
         arena = Arena(self.device)
+        trained, feed = self._fed(self._trained, loader)
         begun = begin(
             self._launch,
-            self._trained,
-            self._sampler,
-            loader,
+            trained,
+            feed,
             arena=arena,
             until=until,
             one_backward=self._rehearse,
@@ -302,14 +320,22 @@ class Attempt:
             log=self._log,
             saver=Saver(
                 self._launch,
-                self._trained,
+                trained,
                 begun.known,
                 arena,
                 step=begun.step,
                 waits=lambda s: self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=s),
             ),
-            sampler=self._sampler,
+            feed=feed,
         )
+
+    def _fed(self, trained: Trained, loader: Iterable[Batch] | None) -> tuple[Trained, Feed]:
+        """Return where the batches come from, and what is trained with the state of that."""
+        state = None if self._sampler is not None else state_of(trained, loader)
+        if state == LOADER and LOADER not in {*trained.named, *trained.per_rank}:
+            own = {**trained.per_rank, LOADER: cast(Stateful, loader)}
+            trained = replace(trained, per_rank=own)
+        return trained, Feed(loader, self._sampler, state=state)
 
     @property
     def _running_step(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,19 +11,18 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from tracks_dagster.retry.remediation import learning_rate
 from tracks_dagster.track.bodies import AttemptRestored
-from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.track.records import Json, Kind, canonical_json, sha256_hex
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.track import read_records, run_track
+from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.sampling import Batch, BatchSampler
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
-from tracks_dagster.training.saves.loading import Fetched, load_into
+from tracks_dagster.training.saves.loading import Fetched, load_into, load_own_into
 from tracks_dagster.training.saves.restoring import find_checkpoint
 from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.trained import Trained
 
 # What torch's schedulers keep in an optimizer's groups, in the unit of its learning rate.
 _IN_GROUPS = ("lr", "initial_lr", "max_lr", "min_lr")
@@ -32,13 +31,12 @@ _IN_SCHEDULERS = ("base_lrs", "max_lrs", "min_lrs", "_last_lr")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """Where an attempt begins. step: the last one done, 0 when fresh; batches: of those after it.
+    """Where an attempt begins. step: the last one done, 0 when fresh.
 
     known: the chunks that its first save need not write again; progress: as it was saved, or None.
     """
 
     step: int
-    batches: Iterator[Batch]
     known: KnownChunks
     progress: Mapping[str, Json] | None
 
@@ -46,8 +44,7 @@ class Begun:
 def begin(
     launch: Launch,
     trained: Trained,
-    sampler: BatchSampler,
-    loader: Iterable[Batch],
+    feed: Feed,
     *,
     arena: Arena,
     until: int,
@@ -55,57 +52,48 @@ def begin(
 ) -> Begun:
     """Restore what the attempt resumes from, or start from step 0, and append `attempt_restored`.
 
-    Collective. The order matters: loader workers are forked first, then comes the rehearsal, then
-    the state, and the random numbers last, because making an iterator draws from them (with them
-    restored first no loss was equal, measured). Raises CheckpointMismatch, CheckpointCorrupt, Fenced.
+    Collective. The order matters: first the states of the script's own names, which a loader may
+    begin from; then its workers are forked, then comes the rehearsal, then what is trained, and the
+    random numbers last, because making an iterator draws from them (with them restored first no loss
+    was equal, measured). Raises CheckpointMismatch, CheckpointCorrupt, Fenced.
     """
     found = find_checkpoint(launch, trained, arena)
     fetched = found.fetched
     step = fetched.ref.step if fetched else 0
     if fetched is not None:
-        sampler.go_on_at(fetched.data)
-    sampler.resume_after(step, until=until)
-    batches = iter(loader)
+        feed.go_on_at(fetched.data, step=step)
+        load_own_into(trained, fetched, rank=launch.ranks.rank)
+    feed.begin(after=step, until=until)
     if one_backward is not None:
         rehearse(trained, one_backward)
     known = KnownChunks()
     if fetched is not None:
-        _check_position(sampler, fetched)
+        feed.check_position(fetched.data, step=step)
         load_into(trained, fetched)
         follow_config(launch, trained, fetched)
         if fetched.ref.run_id == launch.place.run_id:  # a branch writes every chunk of its own
             known.learn_restored(fetched.ref.manifest_sha256, fetched.manifest.chunks)
-        _restore_random(launch, sampler, fetched)
-    _record(launch, fetched, found.fallback_why)
-    return Begun(
-        step=step, batches=batches, known=known, progress=fetched.progress if fetched else None
-    )
+        _restore_random(launch, feed, fetched)
+    _record(launch, fetched, feed.cursor(step), found.fallback_why)
+    return Begun(step=step, known=known, progress=fetched.progress if fetched else None)
 
 
-def _check_position(sampler: BatchSampler, fetched: Fetched) -> None:
-    ours, theirs = sampler.position(fetched.ref.step), fetched.data
-    if ours != theirs:
-        raise CheckpointMismatch(
-            f"Step {fetched.ref.step} was saved at {theirs} and this attempt would continue at {ours}: "
-            "it would train on other samples. Data, seed and global batch must stay as they were, and "
-            "skip_windows up to that step."
-        )
-
-
-def _restore_random(launch: Launch, sampler: BatchSampler, fetched: Fetched) -> None:
+def _restore_random(launch: Launch, feed: Feed, fetched: Fetched) -> None:
     rank, step = launch.ranks.rank, fetched.ref.step
     if len(fetched.rng) == launch.ranks.world_size:
         random_state.restore(fetched.rng[rank])
     else:  # no rank's state fits another number of ranks
-        random_state.seed_all(sampler.seed, rank=rank, step=step)
+        random_state.seed_all(feed.seed or 0, rank=rank, step=step)
 
 
-def _record(launch: Launch, fetched: Fetched | None, fallback_why: str | None) -> None:
+def _record(
+    launch: Launch, fetched: Fetched | None, cursor: int | None, fallback_why: str | None
+) -> None:
     body = AttemptRestored(
         launch_id=launch.launch_id,
         step=fetched.ref.step if fetched else 0,
         checkpoint=fetched.ref if fetched else None,
-        cursor=fetched.data["cursor"] if fetched else 0,
+        cursor=cursor,
         fallback_why=fallback_why,
     )
     draft = launch.draft(Kind.ATTEMPT_RESTORED, body)
@@ -127,14 +115,17 @@ def rehearse(trained: Trained, one_backward: Callable[[], object]) -> None:
     It must not change parameters, as stepping the optimizer would.
     """
     rng = random_state.capture()
-    buffers = {name: buffer.clone() for name, buffer in trained.model.named_buffers()}
-    optimizer = copy.deepcopy(trained.optimizer.state_dict())
+    live = [buffer for module in trained.modules.values() for buffer in module.buffers()]
+    buffers = [buffer.clone() for buffer in live]
+    optimizers = {n: copy.deepcopy(o.state_dict()) for n, o in trained.optimizers.items()}
     one_backward()
-    trained.model.zero_grad(set_to_none=True)
+    for module in trained.modules.values():
+        module.zero_grad(set_to_none=True)
     with torch.no_grad():
-        for name, buffer in trained.model.named_buffers():
-            buffer.copy_(buffers[name])
-    trained.optimizer.load_state_dict(optimizer)
+        for buffer, before in zip(live, buffers, strict=True):
+            buffer.copy_(before)
+    for name, optimizer in trained.optimizers.items():
+        optimizer.load_state_dict(optimizers[name])
     random_state.restore(rng)
 
 
@@ -161,19 +152,19 @@ def follow_config(launch: Launch, trained: Trained, fetched: Fetched) -> float:
 
 
 def rescale(trained: Trained, factor: float) -> None:
-    """Multiply every learning rate that the optimizer and its scheduler hold."""
-    for group in trained.optimizer.param_groups:
-        for key in _IN_GROUPS:
-            if key in group:
-                group[key] = group[key] * factor
-    if trained.scheduler is None:
-        return
-    nested: list[LRScheduler] = getattr(trained.scheduler, "_schedulers", [])
-    for scheduler in (trained.scheduler, *nested):
-        for key in _IN_SCHEDULERS:
-            rates = getattr(scheduler, key, None)
-            if isinstance(rates, list):
-                setattr(scheduler, key, [rate * factor for rate in rates])
+    """Multiply every learning rate that the optimizers and their schedulers hold."""
+    for optimizer in trained.optimizers.values():
+        for group in optimizer.param_groups:
+            for key in _IN_GROUPS:
+                if key in group:
+                    group[key] = group[key] * factor
+    for outer in trained.schedulers:
+        nested: list[LRScheduler] = getattr(outer, "_schedulers", [])
+        for scheduler in (outer, *nested):
+            for key in _IN_SCHEDULERS:
+                rates = getattr(scheduler, key, None)
+                if isinstance(rates, list):
+                    setattr(scheduler, key, [rate * factor for rate in rates])
 
 
 def _config_of(launch: Launch, ref: CheckpointRef) -> Mapping[str, Json]:

@@ -23,9 +23,9 @@ from tracks_dagster.track.bodies import Alert, TimeSpent
 from tracks_dagster.track.errors import LossDiverged, NonFinite, TracksError
 from tracks_dagster.track.names import ALERT_LOSS_SPIKE
 from tracks_dagster.track.records import Json, Kind
+from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.training.sampling import BatchSampler
 
 NAMES_MAX = 1000  # of metrics, remembered as cleaned: no step pays for it again
 RANKS_NAMED_MAX = 8  # in a message
@@ -84,7 +84,7 @@ class StepLog:
         loss: float,
         own_loss: float,
         metrics: Mapping[str, Any],
-        sampler: BatchSampler,
+        feed: Feed,
     ) -> None:
         """Judge the step and write it down. loss: the mean over all ranks; own_loss: this rank's.
 
@@ -104,8 +104,8 @@ class StepLog:
             self.metrics = {**finite, "loss": loss}
             fields["loss"] = loss
             fields["metrics"] = finite
-            fields["cursor_to"] = sampler.cursor(step)
-            fields["indices_sha256"] = sampler.indices_sha256(step)
+            fields["cursor_to"] = feed.cursor(step)
+            fields["indices_sha256"] = feed.indices_sha256(step)
             fields["spent"] = self.time.seconds
             self._progress.take(step, self.metrics)
         self._launch.journal.write_step(step, fields)

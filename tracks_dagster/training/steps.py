@@ -19,17 +19,16 @@ from tracks_dagster.track.errors import (
     TrainingError,
 )
 from tracks_dagster.training.drills import Drills
+from tracks_dagster.training.feeding import NOTHING, Feed
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.pulse import Pulse
-from tracks_dagster.training.sampling import Batch, BatchSampler
+from tracks_dagster.training.sampling import Batch
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.starting import Begun
 from tracks_dagster.training.step_log import StepLog
 from tracks_dagster.training.triggers import StopSignal, Triggers
-
-_ENDED: Any = object()  # a loader may yield None
 
 
 class Steps:
@@ -47,20 +46,20 @@ class Steps:
         pulse: Pulse,
         log: StepLog,
         saver: Saver,
-        sampler: BatchSampler,
+        feed: Feed,
     ) -> None:
         self.saver = saver
         self.running = 0
+        self.drained: Drained | None = None  # what ended the steps before the last
         self._launch = launch
-        self._batches = begun.batches
-        self._done = begun.step  # the last step reported
+        self._begun = self._done = begun.step  # the last step reported
         self._until = until
         self._stop = stop
         self._farewell = farewell
         self._drills = drills
         self._pulse = pulse
         self._log = log
-        self._sampler = sampler
+        self._feed = feed
         cadence = launch.opened.cadence or launch.declared.cadence
         self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
 
@@ -73,11 +72,11 @@ class Steps:
             self.running = step
             self._log.data_asked(step)
             self._drills.fetch(step)
-            batch = next(self._batches, _ENDED)
-            if batch is _ENDED:
+            batch = self._feed.next()
+            if batch is NOTHING:
                 raise TrainingError(
                     f"The loader ended before step {step} of {self._until}; build it over "
-                    "a.sampler(…)."
+                    "a.sampler(…), or give one that can be gone through again (a generator cannot)."
                 )
             self._log.data_came(step)
             self._drills.compute(step)
@@ -92,9 +91,14 @@ class Steps:
 
     def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
         """End a step as `Attempt.report` does."""
-        if step != self.running or step == self._done:
+        if step == self._done and self._done > self._begun:
             raise TrainingError(
-                f"Step {step} was reported while step {self.running} is the one to report, once."
+                f"Step {step} was reported twice; call a.report once in each turn of the loop."
+            )
+        if step != self.running:
+            raise TrainingError(
+                f"Step {step} was reported out of order: step {self.running} is the one that runs. "
+                "Report the number that a.steps gave."
             )
         value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
         self._pulse.beat(Phase.REPORTING, step)
@@ -132,7 +136,7 @@ class Steps:
 
     def _take(self, step: int, loss: float, own_loss: float, metrics: Mapping[str, Any]) -> None:
         try:
-            self._log.take(step, loss, own_loss, metrics, self._sampler)
+            self._log.take(step, loss, own_loss, metrics, self._feed)
         except (NonFinite, LossDiverged) as error:
             try:
                 self._settle()  # NaN weights found by the save explain more than a NaN loss
@@ -148,7 +152,7 @@ class Steps:
             self.saver.save(
                 self._done,
                 trigger,
-                data=self._sampler.position(self._done),
+                data=self._feed.position(self._done),
                 progress=self._log.progress,
                 metrics=self._log.metrics,
                 spent=spent,
@@ -166,4 +170,5 @@ class Steps:
             self._save("sigterm")
         self._log.write_spent()
         self._launch.ranks.close()
-        raise Drained
+        self.drained = Drained()
+        raise self.drained

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from torch.distributed.checkpoint.metadata import Metadata
@@ -19,13 +19,15 @@ from tracks_dagster.checkpoints.retention import METRIC_NAME_CHARS_MAX
 from tracks_dagster.track.bodies import Alert, CheckpointCommitted, TimeSpent
 from tracks_dagster.track.errors import Fenced, NonFinite, StoreError, TrainingError
 from tracks_dagster.track.names import ALERT_SAVE_FAILED
-from tracks_dagster.track.records import Draft, Json, Kind
+from tracks_dagster.track.records import Draft, Json, Kind, canonical_json, sha256_hex
+from tracks_dagster.training.feeding import describe_state
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.staging import Staged
 from tracks_dagster.training.saves.storage_writer import (
     CheckpointStorageWriter,
+    Moment,
     WrittenCheckpoint,
     results_from_json,
     results_to_json,
@@ -57,6 +59,7 @@ class Save:
     """One save under way. number: counts a launch's saves; began: monotonic seconds.
 
     slowest_s: what a store may need for the bytes of all ranks, beyond what any save may take.
+    own: values of the states of which every rank has its own; shared: of those that are one for all.
     """
 
     number: int
@@ -69,15 +72,22 @@ class Save:
     metadata: Metadata
     slowest_s: float
     rng: Json
+    own: Mapping[str, Json] = field(default_factory=dict)
+    shared: Mapping[str, Json] = field(default_factory=dict)
     spent: TimeSpent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one rank stored of a save. failed: why it could not; ends: as in `Outcome`."""
+    """What one rank stored of a save. failed: why it could not; ends: as in `Outcome`.
+
+    own: as in `Save`; shared_sha256: of what must be the same on all ranks.
+    """
 
     results: list[WriteResult] = field(default_factory=list)
     rng: Json = None
+    own: Mapping[str, Json] = field(default_factory=dict)
+    shared_sha256: Mapping[str, str] = field(default_factory=dict)
     written_bytes: int = 0
     sources: frozenset[str] = frozenset()
     failed: str = ""
@@ -147,6 +157,8 @@ class Committer:
         return Part(
             results=results,
             rng=save.rng,
+            own=save.own,
+            shared_sha256={n: sha256_hex(canonical_json(v)) for n, v in save.shared.items()},
             written_bytes=save.writer.written_bytes,
             sources=self._known.sources(save.writer.chunks),
         )
@@ -195,6 +207,8 @@ class Committer:
         if failed:
             first = next((each for each in failed if each.ends), failed[0])
             return None, self._failed(save, first.failed, ends=first.ends)
+        if unlike := _unlike(parts):
+            return None, self._failed(save, unlike, ends=TrainingError.__name__)
         try:
             return self._commit(save, parts)
         except Fenced as error:
@@ -213,7 +227,8 @@ class Committer:
 
     def _commit(self, save: Save, parts: list[Part]) -> tuple[WrittenCheckpoint | None, Outcome]:
         writer = save.writer
-        writer.moment = replace(writer.moment, rng=[part.rng for part in parts])
+        own = {name: [part.own[name] for part in parts] for name in save.own}
+        writer.moment = replace(writer.moment, rng=[part.rng for part in parts], own=own)
         writer.finish(save.metadata, [part.results for part in parts])
         written = writer.written
         if written is None:
@@ -235,6 +250,7 @@ class Committer:
             ref=written.ref,
             cursor=moment.data["cursor"],
             epoch=moment.data["epoch"],
+            data_state=_data_state(moment),
             trigger=save.trigger,
             total_bytes=written.total_bytes,
             written_bytes=written_bytes,
@@ -261,6 +277,27 @@ class Committer:
                 self._alerts.popleft()
         except Exception as error:  # noqa: BLE001 - whatever it is, the save ended as it did
             complain(f"an alert waits for the next save: {type(error).__name__}: {error}")
+
+
+def _data_state(moment: Moment) -> str | None:
+    """Return where the loader says that it stands; None where the order is ours or it says nothing."""
+    name = moment.data.get("state")
+    if name is None:
+        return None
+    own = moment.own.get(name)
+    return describe_state(moment.values[name] if own is None else own[0]) or None
+
+
+def _unlike(parts: Sequence[Part]) -> str:
+    """Return which state, one for all ranks, is another on some rank; empty where none is."""
+    for name, sha256 in parts[0].shared_sha256.items():
+        for rank, part in enumerate(parts):
+            if part.shared_sha256.get(name) != sha256:
+                return (
+                    f"The {name} of rank {rank} is not that of rank 0, and one is saved for all ranks; "
+                    f"register it as a.register(…, per_rank={{'{name}': …}})."
+                )
+    return ""
 
 
 def _few(metrics: Mapping[str, Json], *, first: str) -> dict[str, Json]:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -41,8 +41,9 @@ from tracks_dagster.training.saves.manifest import (
     TensorEntry,
     read_manifest,
 )
+from tracks_dagster.training.saves.plain_state import Tensors
 from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.state_dict import Tensors, Trained
+from tracks_dagster.training.saves.trained import Trained
 
 READERS = 8  # chunks read and hashed at once
 
@@ -80,32 +81,55 @@ class Fetched:
         return progress
 
 
-def fetch(store: ObjectStore, ref: CheckpointRef, trained: Trained, *, arena: Arena) -> Fetched:
+def fetch(
+    store: ObjectStore,
+    ref: CheckpointRef,
+    trained: Trained,
+    *,
+    arena: Arena,
+    rank: int = 0,
+    world_size: int = 1,
+) -> Fetched:
     """Read what this rank needs of a checkpoint, verified; changes nothing.
 
     Raises CheckpointCorrupt naming the object, the hash expected and the hash found;
     CheckpointMismatch when it is of another model.
     """
     manifest = read_manifest(store, ref)
-    return _fetch(store, ref, manifest, state_dict.targets(trained, manifest), arena)
+    tensors = state_dict.targets(trained, manifest, rank=rank, world_size=world_size)
+    return _fetch(store, ref, manifest, tensors, arena)
 
 
-def load_into(trained: Trained, fetched: Fetched) -> None:
-    """Put a checkpoint into model, optimizer, scheduler and scaler.
+def load_own_into(trained: Trained, fetched: Fetched, *, rank: int = 0) -> None:
+    """Put a checkpoint into the states of the script's own names, and into nothing else.
 
     Raises CheckpointMismatch when it does not fit them.
     """
-    fetched.reader.read_data(fetched.plan, fetched.planner)
+    own = {*trained.states, *trained.per_rank}
+    items = [i for i in fetched.plan.items if _member(i) in own]
+    if items:
+        fetched.reader.read_data(replace(fetched.plan, items=items), fetched.planner)
+    state_dict.put_own_back(trained, fetched.manifest, fetched.tensors, rank=rank)
+
+
+def load_into(trained: Trained, fetched: Fetched) -> None:
+    """Put a checkpoint into modules, optimizers, scheduler and scaler.
+
+    Raises CheckpointMismatch when it does not fit them.
+    """
+    own = {*trained.states, *trained.per_rank}
+    items = [i for i in fetched.plan.items if _member(i) not in own]  # whose tensors moved on
+    fetched.reader.read_data(replace(fetched.plan, items=items), fetched.planner)
     state_dict.put_back(trained, fetched.manifest, fetched.tensors)
 
 
 def load_weights(model: nn.Module, store: ObjectStore, ref: CheckpointRef) -> None:
     """Put a checkpoint's weights into a whole model, verified; raises as `fetch` does."""
     manifest = read_manifest(store, ref)
-    tensors = state_dict.model_targets(model, manifest)
+    tensors = state_dict.module_targets(model, manifest)
     fetched = _fetch(store, ref, manifest, tensors, Arena(torch.device("cpu")))
     fetched.reader.read_data(fetched.plan, fetched.planner)
-    state_dict.put_model_back(model, tensors)
+    state_dict.put_module_back(model, tensors)
 
 
 def _fetch(
@@ -263,6 +287,10 @@ class CheckpointStorageReader(StorageReader):
         entry = self._entries[item.storage_index.fqn]
         offsets = tuple(item.storage_index.offset or ())
         return entry, next(shard for shard in entry.shards if shard.offsets == offsets)
+
+
+def _member(item: ReadItem) -> str:
+    return item.storage_index.fqn.partition(".")[0]
 
 
 def _metadata(entry: TensorEntry) -> TensorStorageMetadata:

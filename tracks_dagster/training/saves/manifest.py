@@ -1,10 +1,11 @@
 """A checkpoint's manifest, and everything that it lists, read back and verified.
 
-Nothing here imports torch, so that commands which only read can use it. A manifest lists seven
-members (model, optimizer, scheduler, scaler, rng, data, progress), each with its step and the sha256
-of what it lists; one of another step makes the whole refused. A tensor is one or more shards, each
-written by one rank: raw little-endian bytes in row-major order. Small ones share a chunk, large ones
-span several. `storage_writer` makes one of what the ranks stored; `loading` restores it into a model.
+Nothing here imports torch, so that commands which only read can use it. A manifest lists members:
+model, optimizer, scheduler, scaler, rng, data, progress, and what else a script registered by name.
+Each has its step and the sha256 of what it lists; one of another step makes the whole refused. A tensor
+is one or more shards, each written by one rank: raw little-endian bytes in row-major order. Small ones
+share a chunk, large ones span several. `storage_writer` makes one of what the ranks stored; `loading`
+restores it into a model.
 """
 
 from __future__ import annotations
@@ -24,10 +25,14 @@ from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
 
-FORMAT = 2
+FORMAT = 2  # the seven members of today; what versions without names of a script's own read as well
+FORMAT_NAMED = 3  # members by any name, each with its kind
 CHUNK_BYTES_MAX = 8 * 1024 * 1024
 CHUNKS_CACHED_MAX = 4  # while reading tensor by tensor: neighbours share a chunk
 MEMBERS = ("model", "optimizer", "scheduler", "scaler", "rng", "data", "progress")
+ALWAYS = ("rng", "data", "progress")  # in a manifest of any format
+KINDS = {"model": "module", "optimizer": "optimizer", "scheduler": "state", "scaler": "state"}
+VALUES = "values"  # the kind of a member that is no registered state
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +74,20 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One of the seven kinds of state, as of `step`.
+    """One state, as of `step`.
 
-    tensors: what is bulky; values: the rest, as JSON (`state_dict` says how it nests).
+    tensors: what is bulky; values: the rest, as JSON (`plain_state` says how it nests).
+    kind: "module", "optimizer", "state", or VALUES. ranks: how many ranks saved it, each its own:
+    values are a list by rank, and tensors' names begin with `rank-<r>.`; None: one for all ranks.
     """
 
     step: int
     values: Json = None
     tensors: tuple[TensorEntry, ...] = ()
+    kind: str = VALUES
+    ranks: int | None = None
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self, format_: int = FORMAT) -> dict[str, Json]:
         """Return what is stored of it, with the digest of everything that it lists; through the
         chunks' hashes, of its bytes.
         """
@@ -87,6 +96,8 @@ class Member:
             "values": self.values,
             "tensors": [_entry_json(entry) for entry in self.tensors],
         }
+        if format_ == FORMAT_NAMED:
+            stored |= {"kind": self.kind, "ranks": self.ranks}
         return {**stored, "sha256": _digest(stored)}
 
 
@@ -112,7 +123,9 @@ class Manifest:
         """Return the canonical JSON that is stored; its sha256 names the manifest."""
         stored = {each.name: getattr(self, each.name) for each in fields(self)}
         stored["chunks"] = [asdict(chunk) for chunk in self.chunks]
-        stored["members"] = {name: member.to_json() for name, member in self.members.items()}
+        stored["members"] = {
+            name: member.to_json(self.format) for name, member in self.members.items()
+        }
         return canonical_json(stored)
 
 
@@ -125,12 +138,15 @@ def parse_manifest(data: bytes, *, key: str) -> Manifest:
     """
     try:
         stored = json.loads(data)
-        if stored["format"] != FORMAT:
+        if stored["format"] not in (FORMAT, FORMAT_NAMED):
             raise CheckpointMismatch(
-                f"{key} has format {stored['format']}; this version reads {FORMAT}. Resume with the "
-                "version of tracks-dagster that wrote it, or a newer one."
+                f"{key} has format {stored['format']}; this version reads {FORMAT} and "
+                f"{FORMAT_NAMED}. Resume with the version of tracks-dagster that wrote it, or a newer "
+                "one."
             )
-        members = {name: _member(stored["members"][name]) for name in MEMBERS}
+        is_named = stored["format"] == FORMAT_NAMED
+        names = dict.fromkeys((*ALWAYS, *stored["members"])) if is_named else MEMBERS
+        members = {name: _member(name, stored["members"][name]) for name in names}
         manifest = Manifest(
             **{**stored, "members": members, "chunks": tuple(Chunk(**c) for c in stored["chunks"])}
         )
@@ -164,7 +180,7 @@ def _entry_json(entry: TensorEntry) -> dict[str, Json]:
     return {"name": entry.name, "dtype": entry.dtype, "shape": entry.shape, "shards": shards}
 
 
-def _member(stored: Json) -> Member:
+def _member(name: str, stored: Json) -> Member:
     tensors = tuple(
         TensorEntry(
             name=tensor["name"],
@@ -174,7 +190,13 @@ def _member(stored: Json) -> Member:
         )
         for tensor in stored["tensors"]
     )
-    return Member(step=stored["step"], values=stored["values"], tensors=tensors)
+    return Member(
+        step=stored["step"],
+        values=stored["values"],
+        tensors=tensors,
+        kind=stored.get("kind", KINDS.get(name, VALUES)),
+        ranks=stored.get("ranks"),
+    )
 
 
 def _shard(stored: Json) -> Shard:
@@ -197,9 +219,10 @@ def _check_members(manifest: Manifest, stored: Mapping[str, Json], key: str) -> 
             raise CheckpointCorrupt(
                 f"{key}: {name} has sha256 {found}; expected {stored[name]['sha256']}."
             )
-    names = [entry.name for entry in manifest.members["model"].tensors]
-    if names != sorted(set(names)):
-        raise CheckpointCorrupt(f"{key} does not list the model's tensors once each, by name.")
+    for name, member in manifest.members.items():
+        names = [entry.name for entry in member.tensors]
+        if member.kind == "module" and names != sorted(set(names)):
+            raise CheckpointCorrupt(f"{key} does not list the {name}'s tensors once each, by name.")
 
 
 def read_manifest(store: ObjectStore, ref: CheckpointRef) -> Manifest:

@@ -15,7 +15,7 @@ from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves.loading import Fetched, fetch
 from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.state_dict import Trained
+from tracks_dagster.training.saves.trained import Trained
 
 FALLBACKS_MAX = 64  # corrupt checkpoints passed over before the attempt gives up
 WHY_CHARS_MAX = 4000
@@ -96,7 +96,14 @@ def _fetch(
     """Return the checkpoint and None, or what the first rank with a problem found."""
     fetched, problem = None, None
     try:
-        fetched = fetch(launch.store, target, trained, arena=arena)
+        fetched = fetch(
+            launch.store,
+            target,
+            trained,
+            arena=arena,
+            rank=launch.ranks.rank,
+            world_size=launch.ranks.world_size,
+        )
     except CheckpointCorrupt as error:
         problem = str(error)
     found = [each for each in launch.ranks.gather(problem) if each is not None]

@@ -33,12 +33,13 @@ from tracks_dagster.training.saves.committing import (
     Save,
 )
 from tracks_dagster.training.saves.staging import Arena, Staging
-from tracks_dagster.training.saves.state_dict import StateDict, Trained, collect, unwrapped
+from tracks_dagster.training.saves.state_dict import StateDict, collect
 from tracks_dagster.training.saves.storage_writer import (
     CheckpointStorageWriter,
     Moment,
     SavePlanning,
 )
+from tracks_dagster.training.saves.trained import Trained
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn
@@ -88,9 +89,11 @@ class Saver:
         self._known = known
         self._staging = Staging(arena)
         self._parameters = frozenset(
-            f"model.{name}" for name, _ in unwrapped(trained.model).named_parameters()
+            f"{member}.{name}"
+            for member, module in trained.modules.items()
+            for name, _ in module.named_parameters()
         )
-        self._planning = SavePlanning(launch.ranks, self._parameters)
+        self._planning = SavePlanning(launch.ranks, self._parameters, frozenset(trained.modules))
         self._committer = Committer(launch, known)
         self._count = 0
         self._under_way: _UnderWay | None = None
@@ -224,7 +227,7 @@ class Saver:
         spent: TimeSpent | None,
     ) -> Save:
         """Copy the state; training may change it as soon as this returns."""
-        state = collect(self._trained)
+        state = collect(self._trained, rank=self._launch.ranks.rank)
         planned = self._planning.plan(state.tensors)
         writer = CheckpointStorageWriter(
             self._launch.store,
@@ -247,6 +250,8 @@ class Saver:
             metadata=planned.metadata,
             slowest_s=planned.total_bytes / SLOWEST_BYTES_PER_S,
             rng=rng,
+            own=state.own,
+            shared={name: state.values[name] for name in self._trained.states},
             spent=spent,
         )
 
@@ -261,6 +266,7 @@ class Saver:
             rng=(),
             config_sha256=sha256_hex(canonical_json(dict(launch.opened.config))),
             environment_sha256=launch.environment_sha256,
+            kinds=self._trained.kinds,
             **facts,
         )
 

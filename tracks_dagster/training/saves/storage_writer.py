@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
@@ -30,7 +30,11 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key,
 from tracks_dagster.training.ranks import Ranks
 from tracks_dagster.training.saves.chunk_writer import KnownChunks, store_chunks
 from tracks_dagster.training.saves.manifest import (
+    FORMAT,
+    FORMAT_NAMED,
+    KINDS,
     MEMBERS,
+    VALUES,
     Chunk,
     Manifest,
     Member,
@@ -38,8 +42,8 @@ from tracks_dagster.training.saves.manifest import (
     Shard,
     TensorEntry,
 )
+from tracks_dagster.training.saves.plain_state import Tensors
 from tracks_dagster.training.saves.staging import Staged, Staging
-from tracks_dagster.training.saves.state_dict import Tensors
 
 FINITE_PIECE = 1024 * 1024  # elements that are looked through at once
 
@@ -55,7 +59,7 @@ class PlannedSave:
 
 
 class SavePlanning:
-    """Plans the saves of one launch: who writes what. parameters: flat names of the model's.
+    """Plans the saves of one launch: who writes what. parameters: flat names of the modules'.
 
     DCP's plan over all ranks is kept as long as the tensors stay alike. With DDP every rank holds
     everything and the plan shares the writing out; with FSDP2 each rank writes its own shards. A kept
@@ -66,9 +70,15 @@ class SavePlanning:
     as DDP gives them to all ranks before each forward.
     """
 
-    def __init__(self, ranks: Ranks, parameters: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        ranks: Ranks,
+        parameters: frozenset[str] = frozenset(),
+        modules: frozenset[str] = frozenset({"model"}),
+    ) -> None:
         self._ranks = ranks
         self._parameters = parameters
+        self._modules = modules
         self._structure: object = None
         self._plan: SavePlan | None = None
         self._metadata: Metadata | None = None
@@ -98,7 +108,7 @@ class SavePlanning:
 
     def _is_plain_buffer(self, name: str, tensors: Tensors) -> bool:
         return (
-            name.startswith("model.")
+            name.partition(".")[0] in self._modules
             and name not in self._parameters
             and not isinstance(tensors[name], DTensor)
         )
@@ -269,6 +279,8 @@ class Moment:
 
     values: of each member that is more than tensors; rng: of every rank, by rank; data: cursor, epoch
     and what the order of samples depends on; progress: best metric and the newest losses.
+    kinds: of what was registered by names of the script's own; own: of each such state of which every
+    rank has its own, the values by rank.
     """
 
     run_id: str
@@ -282,6 +294,8 @@ class Moment:
     metrics: Mapping[str, Json]
     config_sha256: str
     environment_sha256: str
+    kinds: Mapping[str, str] = field(default_factory=dict)
+    own: Mapping[str, Sequence[Json]] = field(default_factory=dict)
 
     @property
     def prefix(self) -> str:
@@ -306,7 +320,8 @@ def make_manifest(
         result.index: result.storage_data for each in results for result in each
     }
     indices: dict[Chunk, int] = {}
-    entries: dict[str, list[TensorEntry]] = {member: [] for member in MEMBERS}
+    kinds = {**dict.fromkeys(MEMBERS, VALUES), **KINDS, **moment.kinds}
+    entries: dict[str, list[TensorEntry]] = {member: [] for member in kinds}
     for flat, tensor in metadata.state_dict_metadata.items():
         member, _, name = flat.partition(".")
         shards = []
@@ -330,14 +345,17 @@ def make_manifest(
         "rng": list(moment.rng),
         "data": dict(moment.data),
         "progress": dict(moment.progress),
+        **{member: list(each) for member, each in moment.own.items()},
     }
     members = {
         member: Member(
             step=moment.step,
             values=values.get(member),
             tensors=tuple(sorted(entries[member], key=lambda entry: entry.name)),
+            kind=kind,
+            ranks=len(moment.own[member]) if member in moment.own else None,
         )
-        for member in MEMBERS
+        for member, kind in kinds.items()
     }
     return Manifest(
         run_id=moment.run_id,
@@ -349,6 +367,7 @@ def make_manifest(
         metrics=moment.metrics,
         config_sha256=moment.config_sha256,
         environment_sha256=moment.environment_sha256,
+        format=FORMAT_NAMED if moment.kinds else FORMAT,
     )
 
 

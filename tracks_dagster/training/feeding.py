@@ -1,0 +1,154 @@
+"""Where a script's batches come from: a loader over our sampler, any other iterable, or nothing.
+
+Over `a.sampler` the order is ours: nothing has to be saved to continue it. Any other iterable has an
+order of its own; it continues where it was only as far as it has a state that a checkpoint keeps.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
+from tracks_dagster.track.records import Json
+from tracks_dagster.training.sampling import Batch, BatchSampler
+from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
+
+OWN_ORDER = "own"  # in a checkpoint's `data`: the order of samples is the script's
+NOTHING: Any = object()  # what `next` gives behind the last batch; a loader may yield None
+STATE_CHARS_MAX = 200  # of what a loader's state says, on a commit
+
+
+class Feed:
+    """One attempt's batches. loader: None where the script fetches its own; sampler: None where the
+    order is not ours; state: the name that the loader's state is registered by, or None.
+    """
+
+    def __init__(
+        self, loader: Iterable[Batch] | None, sampler: BatchSampler | None, *, state: str | None
+    ) -> None:
+        self._loader = itertools.repeat(None) if loader is None else loader
+        self._sampler = sampler
+        self._state = state
+        self._batches: Iterator[Batch] = iter(())
+        self._passes = 0  # over a finite loader whose order is not ours
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the order, where it is ours."""
+        return None if self._sampler is None else self._sampler.seed
+
+    def go_on_at(self, saved: Mapping[str, Json], *, step: int) -> None:
+        """Take in where a checkpoint of `step` stood.
+
+        Raises CheckpointMismatch when it was written under another order of samples.
+        """
+        is_own = saved.get("order") == OWN_ORDER
+        if is_own != (self._sampler is None):
+            ours, own = "the order of a.sampler", "an order of the script's own"
+            raise CheckpointMismatch(
+                f"Step {step} was saved in {own if is_own else ours} and this attempt has "
+                f"{ours if is_own else own}: it would train on other samples. Call a.sampler, or "
+                "leave it out, as when the run began."
+            )
+        if self._sampler is None:
+            self._passes = saved["epoch"]
+        else:
+            self._sampler.go_on_at(saved)
+
+    def begin(self, *, after: int, until: int) -> None:
+        """Let the next batch be the one of step `after` + 1. Forks the loader's workers."""
+        if self._sampler is not None:
+            self._sampler.resume_after(after, until=until)
+        self._batches = self._pass()
+
+    def next(self) -> Batch:
+        """Return the next step's batch, or NOTHING behind the last.
+
+        A loader in an order of its own that ends is gone through again.
+        """
+        batch = next(self._batches, NOTHING)
+        if batch is NOTHING and self._sampler is None and not isinstance(self._loader, Iterator):
+            self._passes += 1
+            self._batches = self._pass()
+            batch = next(self._batches, NOTHING)
+        return batch
+
+    def position(self, step: int) -> dict[str, Json]:
+        """Return all that the samples after `step` depend on; a checkpoint keeps it."""
+        if self._sampler is not None:
+            return self._sampler.position(step)
+        return {
+            "order": OWN_ORDER,
+            "cursor": None,
+            "epoch": self._passes,
+            "state": self._state,
+        }
+
+    def check_position(self, saved: Mapping[str, Json], *, step: int) -> None:
+        """Raise CheckpointMismatch when our order continues elsewhere than the checkpoint's."""
+        ours = None if self._sampler is None else self._sampler.position(step)
+        if ours is not None and ours != saved:
+            raise CheckpointMismatch(
+                f"Step {step} was saved at {saved} and this attempt would continue at {ours}: "
+                "it would train on other samples. Data, seed and global batch must stay as they "
+                "were, and skip_windows up to that step."
+            )
+
+    def cursor(self, step: int) -> int | None:
+        """Return how much of our order is consumed when `step` is done; None where it is not ours."""
+        return None if self._sampler is None else self._sampler.cursor(step)
+
+    def indices_sha256(self, step: int) -> str | None:
+        """Return the digest of the samples of `step`; None where the order is not ours."""
+        return None if self._sampler is None else self._sampler.indices_sha256(step)
+
+    def _pass(self) -> Iterator[Batch]:
+        if self._sampler is None:  # what torch's loaders and HF's data sets shuffle a pass by
+            for part in (getattr(self._loader, name, None) for name in ("sampler", "dataset")):
+                if callable(set_epoch := getattr(part, "set_epoch", None)):
+                    set_epoch(self._passes)
+        return iter(self._loader)
+
+
+def state_of(trained: Trained, loader: object) -> str | None:
+    """Return the name that a loader's state is registered by, LOADER where it is not yet, or None.
+
+    Raises TrainingError for a registered data set that the loader's workers read copies of.
+    """
+    dataset = getattr(loader, "dataset", None)
+    for name, each in {**trained.named, **trained.per_rank}.items():
+        if each is loader:
+            return name
+        if each is dataset and not isinstance(loader, Stateful):
+            if workers := getattr(loader, "num_workers", 0):
+                raise TrainingError(
+                    f"{name} is read by {workers} loader workers, each with a copy of its own, and "
+                    "its state here never moves. Use num_workers=0, or a loader with a state, such "
+                    "as torchdata's StatefulDataLoader."
+                )
+            return name
+    return LOADER if isinstance(loader, Stateful) else None
+
+
+def describe_state(values: Json) -> str:
+    """Return the numbers of a loader's state in a line: its own word for where it stands."""
+    return ", ".join(_numbers(values, ""))[:STATE_CHARS_MAX]
+
+
+def _numbers(values: Json, name: str) -> Iterator[str]:
+    """Yield name=number of a state that `plain_state.take_apart` returned, by the innermost names."""
+    match values:
+        case {"dict": pairs}:
+            for key, each in pairs:
+                yield from _numbers(each, str(key))
+        case {"list": parts} | {"tuple": parts}:
+            for index, each in enumerate(parts):
+                yield from _numbers(each, f"{name}.{index}")
+        case {"number": [_, number]}:
+            yield from _numbers(number, name)
+        case bool():
+            return
+        case int() | float():
+            yield f"{name}={values}"

@@ -125,26 +125,33 @@ time.sleep(600)
     assert not launcher.observe("r", 1).ranks[0].has_ended
 
 
-def test_a_rank_gets_torchruns_and_our_variables_and_no_database(
-    launcher: LocalLauncher, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("ranks", "of_torchrun"), [(1, (None, None, None)), (2, ("0", "0", "127.0.0.1"))]
+)
+def test_a_rank_gets_our_variables_and_beside_others_torchruns_and_no_database(
+    ranks: int,
+    of_torchrun: tuple[str | None, ...],
+    launcher: LocalLauncher,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")  # of whoever started the launcher
     monkeypatch.setenv("TRACKS_POSTGRES_URL", "postgresql://u:p@h/d")
     monkeypatch.setenv("DAGSTER_HOME", "/nowhere")
-    script = """
+    script = f"""
 import os
 for name in ("RANK", "LOCAL_RANK", "MASTER_ADDR", "TRACKS_RUN_ID", "TRACKS_ATTEMPT_ID",
              "TRACKS_OPENED_SEQ", "TRACKS_STORE", "TRACKS_POSTGRES_URL", "DAGSTER_HOME"):
     print(name, os.environ.get(name), flush=True)
-assert int(os.environ["MASTER_PORT"]) > 0
+assert int(os.environ.get("WORLD_SIZE", "1")) == {ranks}
 assert os.path.isdir(os.environ["TRACKS_WORK"])
 """
-    launcher.start(spec(script))
+    launcher.start(spec(script, ranks=ranks))
     report = until(launcher, gone)
     assert report.ranks[0].exit_code == 0
     assert report.ranks[0].log_tail.splitlines() == [
-        "RANK 0",
-        "LOCAL_RANK 0",
-        "MASTER_ADDR 127.0.0.1",
+        f"RANK {of_torchrun[0]}",
+        f"LOCAL_RANK {of_torchrun[1]}",
+        f"MASTER_ADDR {of_torchrun[2]}",
         "TRACKS_RUN_ID r",
         "TRACKS_ATTEMPT_ID 1",
         "TRACKS_OPENED_SEQ 1",
@@ -483,7 +490,7 @@ def test_shipping_uploads_the_whole_lines_beyond_what_the_rank_shipped_itself(
 def drilling(*, grace_s: float) -> str:
     request = f"""
 import os, pathlib
-if os.environ["RANK"] == "0":
+if os.environ.get("RANK", "0") == "0":
     folder = pathlib.Path(os.environ["TRACKS_WORK"], "drill")
     folder.mkdir()
     (folder / "new").write_text('{{"grace_s": {grace_s}}}')

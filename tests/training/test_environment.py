@@ -28,6 +28,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "OMP_NUM_THREADS"
 def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
     told = read_environment({**OURS, **TORCHRUN})
     assert (told.rank, told.world_size, told.local_rank, told.threads) == (1, 3, 1, 4)
+    assert told.has_group
     assert told.attempt is not None
     assert (told.attempt.attempt_id, told.attempt.opened_seq) == (2, 9)
     assert told.attempt.work == Path("/work")
@@ -37,6 +38,7 @@ def test_a_launcher_tells_the_attempt_and_torchrun_the_rank() -> None:
 def test_without_a_launcher_a_rank_is_alone_with_one_thread() -> None:
     told = read_environment({})
     assert (told.rank, told.world_size, told.threads, told.attempt) == (0, 1, 1, None)
+    assert not told.has_group
 
 
 @pytest.mark.parametrize("missing", ["TRACKS_STORE", "TRACKS_ATTEMPT_ID", "TRACKS_WORK"])

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import cast
 
 import pyarrow as pa
@@ -90,6 +92,47 @@ def join(
             raise
 
 
+def joined(*, config: Mapping[str, Json] | None = None, folder: Path = ALONE_FOLDER) -> Attempt:
+    """Join as `join` does, until the process ends: for a script without functions, whose loop then
+    needs no indenting. In a notebook, whose process goes on, use `join`.
+
+    An exception that ends the script ends the attempt with a last word; so does its last line.
+    """
+    session = join(config=config, folder=folder)
+    attempt = session.__enter__()
+    print_error = sys.excepthook
+    is_over = False
+
+    def end(error: BaseException | None) -> None:
+        nonlocal is_over
+        if is_over:
+            return
+        is_over = True
+        code = None
+        try:
+            session.__exit__(type(error) if error else None, error, None)
+        except SystemExit as left:
+            code = left.code
+        except BaseException as late:  # noqa: BLE001 - the process's edge
+            print_error(type(late), late, late.__traceback__)
+            code = 1
+        if isinstance(code, int):  # too late to raise it: an exit under way keeps its own code
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+    def on_error(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        print_error(kind, error, trace)
+        end(error)
+
+    sys.excepthook = on_error
+    # Not `atexit`: by then no thread may start, and a save of the last steps needs some.
+    threading._register_atexit(lambda: end(attempt.drained))  # type: ignore[attr-defined]
+    return attempt
+
+
 class Attempt:
     """One rank's hold on the attempt it trains. All ranks call the same methods in the same order."""
 
@@ -134,6 +177,11 @@ class Attempt:
     def store(self) -> ObjectStore:
         """The object store of the run."""
         return self._launch.store
+
+    @property
+    def drained(self) -> BaseException | None:
+        """What a.report raised after SIGTERM, or None."""
+        return None if self._steps is None else self._steps.drained
 
     @property
     def best(self) -> Best | None:

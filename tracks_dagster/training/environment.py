@@ -47,8 +47,9 @@ class AttemptPlace:
 class RankEnvironment:
     """One rank of a gang. attempt: None when no launcher started it (a notebook, plain torchrun).
 
-    threads: how many the rank computes with on the CPU. node, pod: what a cluster calls them; None:
-    the host's own name, and no pod. secrets: values that no text may show.
+    has_group: it was started as torchrun starts one, so that a script may expect a process group, also
+    of one rank. threads: how many the rank computes with on the CPU. node, pod: what a cluster calls
+    them; None: the host's own name, and no pod. secrets: values that no text may show.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class RankEnvironment:
     threads: int
     image: str | None
     attempt: AttemptPlace | None
+    has_group: bool = False
     node: str | None = None
     pod: str | None = None
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -83,6 +85,7 @@ def read_environment(environ: Mapping[str, str]) -> RankEnvironment:
         threads=_number(environ, "OMP_NUM_THREADS", THREADS_DEFAULT),
         image=environ.get(names.ENV_IMAGE),
         attempt=attempt,
+        has_group="RANK" in environ,
         node=environ.get(names.ENV_NODE) or None,
         pod=environ.get(names.ENV_POD) or None,
         secrets=secrets_of(environ),

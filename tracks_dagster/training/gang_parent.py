@@ -63,6 +63,13 @@ CGROUP_TRIES_MAX = 20  # to remove a drill's: what was killed in it takes a mome
 LAST_WRITES_MAX = 100  # tries to write the last ends down, should the disk be full: 10 s
 WRITE_AGAIN_S = 0.1
 SIGTERM_GRACE_S = 30.0  # when the parent itself gets SIGTERM, at a shutdown for instance
+# https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+OF_TORCHRUN = frozenset(
+    (
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"),
+    )
+)
 
 
 def main(work: Path) -> int:
@@ -188,6 +195,8 @@ class Gang:
         environment = {**os.environ, **shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         environment[names.ENV_WORK] = str(self._work)
         environment |= paths(code, command.python, environment)
+        if self._spec.ranks == 1:
+            environment = as_alone(environment)
         path = self._work / f"rank-{rank}.log"
         with open(path, "ab", opener=private) as log:
             return subprocess.Popen(
@@ -278,6 +287,7 @@ class Gang:
 def rendezvous(spec: GangSpec) -> dict[str, str]:
     """Return the variables that all ranks share: torchrun's, ours, and the spec's own.
 
+    A rank alone is started without torchrun's (`as_alone`).
     The port is free now and may be taken by the time rank 0 listens; the attempt then fails in words.
     """
     with socket.socket() as probe:
@@ -298,6 +308,19 @@ def rendezvous(spec: GangSpec) -> dict[str, str]:
     if spec.ranks > 1 and "OMP_NUM_THREADS" not in os.environ:
         shared["OMP_NUM_THREADS"] = "1"  # as torchrun does: ranks that share cores get in their way
     return shared
+
+
+def as_alone(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without torchrun's variables, as of `python train.py`.
+
+    For a gang of one rank: a script that asks `"RANK" in os.environ`, as most do, then trains without
+    a process group, and on a CPU where there is no GPU.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name not in OF_TORCHRUN and not name.startswith("TORCHELASTIC_")
+    }
 
 
 def _end_what_is_left() -> None:

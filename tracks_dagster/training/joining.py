@@ -113,7 +113,12 @@ def join_launch(
     device = device_of(environment)
     if device.type == "cpu":
         torch.set_num_threads(environment.threads)
-    ranks = Ranks(rank=environment.rank, world_size=environment.world_size, device=device)
+    ranks = Ranks(
+        rank=environment.rank,
+        world_size=environment.world_size,
+        device=device,
+        has_group=environment.has_group,
+    )
     if where is None:
         farewell.is_alone = True
         where = place_from_json(

@@ -1,7 +1,7 @@
 """The ranks of a gang and the few words they exchange beside gradients: sums, JSON, outcomes.
 
-One rank alone uses the same calls and no process group. What is stored is never pickled; only DCP's
-plans travel so, from rank to rank. Every call but the properties, `post` and `fetch` is
+One rank alone uses the same calls and needs no process group. What is stored is never pickled; only
+DCP's plans travel so, from rank to rank. Every call but the properties, `post` and `fetch` is
 collective: all ranks make it, in the same order. `post` and `fetch` go through the rendezvous store,
 so threads may use them while the ranks compute.
 """
@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store, _get_default_store
 from torch.distributed.rendezvous import rendezvous
 
-from tracks_dagster.track.errors import Fenced, RankLost, TrainingError
+from tracks_dagster.track.errors import Fenced, RankLost, SettingsError, TrainingError
 from tracks_dagster.track.records import Json, canonical_json
 
 # For any collective. The last resort where nobody watches, so above every limit of `reasons.hangs`: the
@@ -39,18 +39,37 @@ T = TypeVar("T")
 class Ranks:
     """This rank among its gang."""
 
-    def __init__(self, *, rank: int, world_size: int, device: torch.device) -> None:
-        """Meet the other ranks (torchrun's MASTER_ADDR and MASTER_PORT say where)."""
+    def __init__(
+        self, *, rank: int, world_size: int, device: torch.device, has_group: bool = False
+    ) -> None:
+        """Meet the other ranks (torchrun's MASTER_ADDR and MASTER_PORT say where).
+
+        has_group: one rank has a process group too, as under torchrun. A group that the script made
+        before is used and stays the script's. Raises SettingsError when it has other ranks.
+        """
         self.rank = rank
         self.world_size = world_size
         self.device = device
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self._posted: list[list[str]] = []  # the keys of each word
-        if world_size > 1:
+        self._made_group = False
+        if dist.is_initialized():
+            found = (dist.get_rank(), dist.get_world_size())
+            if found != (rank, world_size):
+                raise SettingsError(
+                    f"The script made a process group in which this is rank {found[0]} of {found[1]}, "
+                    f"and the launcher started rank {rank} of {world_size}; make it from RANK and "
+                    "WORLD_SIZE, or let join make it."
+                )
+            self._words = PrefixStore("words", _get_default_store())
+        elif world_size > 1 or has_group:
             timeout = timedelta(seconds=GANG_TIMEOUT_S)
-            store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
+            store: Store = dist.HashStore()  # type: ignore[attr-defined]  # needs no port
+            if world_size > 1:
+                store, _, _ = next(rendezvous("env://", rank, world_size, timeout=timeout))
             self._words = PrefixStore("words", store)
+            self._made_group = True
             dist.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=store,
@@ -150,8 +169,11 @@ class Ranks:
         raise RankLost(f"Rank 0 failed with {answer['error']}: {answer['message']}")
 
     def close(self) -> None:
-        """Leave the process group; only after an end that all ranks reached together."""
-        if self.world_size > 1:
+        """Leave the process group; only after an end that all ranks reached together.
+
+        One that the script made is its own to leave; one that it has left already is gone.
+        """
+        if self._made_group and dist.is_initialized():
             dist.destroy_process_group()
 
     def _act_and_tell(self, action: Callable[[], Json]) -> Json:

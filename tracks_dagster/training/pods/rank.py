@@ -29,6 +29,7 @@ from tracks_dagster.training.gang_parent import (
     LAST_WRITES_MAX,
     SURVIVORS_S_MAX,
     WRITE_AGAIN_S,
+    as_alone,
 )
 from tracks_dagster.training.pods.rank_files import RankFile, is_closed, read_ranks
 
@@ -116,11 +117,12 @@ def _signal_group(pid: int) -> None:
 
 
 def _environment(ranks: int) -> dict[str, str]:
-    """Return the rank's variables: this process's own, torchrun's among them."""
+    """Return the rank's variables: this process's own, torchrun's among them in a gang of several."""
     shared = {"PYTHONUNBUFFERED": "1"}  # a log that ends where the process did
     if ranks > 1:
         shared["OMP_NUM_THREADS"] = "1"  # as torchrun does: ranks that share cores get in their way
-    return {**shared, **os.environ}
+    environment = {**shared, **os.environ}
+    return as_alone(environment) if environment["WORLD_SIZE"] == "1" else environment
 
 
 if __name__ == "__main__":

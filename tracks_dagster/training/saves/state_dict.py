@@ -175,7 +175,7 @@ def _check_ranks(trained: Trained, manifest: Manifest, world_size: int) -> None:
             by = "once for all ranks" if saved is None else f"by {saved} ranks"
             raise CheckpointMismatch(
                 f"The {name} of step {manifest.step} was saved {by} and this attempt has "
-                f"{world_size} ranks: each has a state of its own. Resume with as "
+                f"{world_size}: each rank has a state of its own. Resume with as "
                 "many ranks, or register a state that fits any number by its name, outside per_rank."
             )
 

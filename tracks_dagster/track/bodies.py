@@ -29,6 +29,7 @@ WORDS = frozenset(
         "message",
     }
     | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
+    | {"data_state"}
     | {"avoided_nodes", "checks"}
 )
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from tracks_dagster.track.errors import CheckpointMismatch, TrainingError
 from tracks_dagster.track.records import Json
+from tracks_dagster.track.text.safe_text import one_line, visible
 from tracks_dagster.training.sampling import Batch, BatchSampler
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
 
@@ -134,7 +135,7 @@ def state_of(trained: Trained, loader: object) -> str | None:
 
 def describe_state(values: Json) -> str:
     """Return the numbers of a loader's state in a line: its own word for where it stands."""
-    return ", ".join(_numbers(values, ""))[:STATE_CHARS_MAX]
+    return visible(one_line(", ".join(_numbers(values, ""))))[:STATE_CHARS_MAX]
 
 
 def _numbers(values: Json, name: str) -> Iterator[str]:

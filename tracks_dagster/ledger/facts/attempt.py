@@ -123,6 +123,11 @@ NEVER_RESTORED: Why = Absence(
     "it has not come to restore anything",
     lambda v: v.attempt.restored is None,
 )
+OWN_ORDER: Why = Absence(
+    "own_order",
+    "the order of samples is the script's own; its checkpoints have what its loader says",
+    lambda v: v.attempt.restored is not None and v.attempt.restored.cursor is None,
+)
 NO_FALLBACK: Why = Absence(
     "no_fallback",
     "it restored what it was opened with",
@@ -237,7 +242,8 @@ def _devices(view: AttemptView) -> list[str]:
 def _is_cursor_range_known(view: AttemptView) -> bool:
     ended = view.attempt.ended
     is_cursor_known = ended is not None and ended.cursor_to is not None
-    return view.attempt.restored is not None and (view.is_journal_whole or is_cursor_known)
+    is_ours = view.cursor_from is not None
+    return is_ours and (view.is_journal_whole or is_cursor_known)
 
 
 def _started_at(view: AttemptView) -> datetime:
@@ -318,11 +324,12 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
          "the snapshot of it, by the sha256 of its manifest", absent=(NO_SNAPSHOT,), group="data",
          ui="data/snapshot_id", label="snapshot"),
     Fact("cursor_from", INTEGER, lambda v: v.cursor_from,
-         "how many samples of the order were consumed before it", absent=(NEVER_RESTORED,),
-         group="data"),
+         "how many samples of the order were consumed before it",
+         absent=(NEVER_RESTORED, OWN_ORDER), group="data"),
     Fact("cursor_to", INTEGER, lambda v: v.cursor_to,
          "how many samples of the order were consumed after it",
-         absent=(NEVER_PLACED, OPEN, NO_STEP, NOT_SHIPPED), is_known=_is_cursor_range_known,
+         absent=(NEVER_PLACED, OWN_ORDER, OPEN, NO_STEP, NOT_SHIPPED),
+         is_known=_is_cursor_range_known,
          group="data", label="cursor range"),
     # --- where ---
     Fact("launch_id", TEXT, _placed(lambda p: p.launch_id), "the launch that was placed",

@@ -63,6 +63,17 @@ def _lag_s(view: EvalView) -> float | None:
 UNMEASURED: Absence[CheckpointState] = Absence(
     "unmeasured", "its launch did not measure its time", lambda c: c.body.spent is None
 )
+OWN_ORDER: Absence[CheckpointState] = Absence(
+    "own_order", "the order of samples is the script's own", lambda c: c.body.cursor is None
+)
+OUR_ORDER: Absence[CheckpointState] = Absence(
+    "our_order",
+    "the order of samples is a.sampler's, in which the cursor says it",
+    lambda c: c.body.cursor is not None,
+)
+NO_STATE: Absence[CheckpointState] = Absence(
+    "no_state", "the script's loader has no state that says it", lambda c: not c.body.data_state
+)
 NOT_SUPERSEDED: Absence[CheckpointState] = Absence(
     "not_superseded", "retention has not let go of it", lambda c: not c.superseded
 )
@@ -107,7 +118,10 @@ CHECKPOINT: tuple[Fact[CheckpointState], ...] = (
          ui="object_prefix"),
     Fact("launch_id", TEXT, lambda c: c.body.launch_id, "the launch that made it"),
     Fact("cursor", INTEGER, lambda c: c.body.cursor, "samples of the order consumed by then",
-         ui="samples_consumed"),
+         absent=(OWN_ORDER,), ui="samples_consumed"),
+    Fact("data_state", TEXT, lambda c: c.body.data_state,
+         "where the script's own loader said that it stands, by its numbers on rank 0",
+         absent=(OUR_ORDER, NO_STATE), ui="data_state"),
     Fact("epoch", INTEGER, lambda c: c.body.epoch, "passes over the data by then",
          diff="steps/epoch"),
     Fact("trigger", TEXT, lambda c: c.body.trigger, "interval, time, demand, sigterm or final",

@@ -101,7 +101,11 @@ def side_of(tracks: Tracks, named: Named) -> Side:
         environment=_environment(attempt),
         placement=_placement(view),
         descent=tuple(each.ref for each in line),
-        ancestor_cursors={each.ref.manifest_sha256: each.body.cursor for each in line},
+        ancestor_cursors={
+            each.ref.manifest_sha256: each.body.cursor
+            for each in line
+            if each.body.cursor is not None
+        },
         scores=tuple(_scores(named)),
     )
 
@@ -166,7 +170,8 @@ def _cursor_to(named: Named) -> int | None:
         return checkpoint.body.cursor
     if attempt.ended is not None and attempt.ended.cursor_to is not None:
         return attempt.ended.cursor_to
-    own = [c.body.cursor for c in named.state.checkpoints if c.ref.attempt_id == attempt.attempt_id]
+    made = (c.body for c in named.state.checkpoints if c.ref.attempt_id == attempt.attempt_id)
+    own = [body.cursor for body in made if body.cursor is not None]
     return max(own, default=attempt.restored.cursor if attempt.restored else None)
 
 

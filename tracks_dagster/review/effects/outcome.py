@@ -59,9 +59,10 @@ def samples_sha256(receipts: Sequence[Receipt], last_step: int) -> str | None:
     """Return the digest of all sample indices that steps 1 to `last_step` consumed, in order.
 
     It is the sha256 of the kept steps' `indices_sha256` (hex digits), concatenated in step order.
-    None when the journal of one of these steps is not in the store.
+    None when the journal of one of these steps is not in the store, or the order is the script's own.
     """
-    kept = {step.step: step.indices_sha256 for r in receipts for step in r.kept_steps}
+    steps = (step for receipt in receipts for step in receipt.kept_steps)
+    kept = {each.step: each.indices_sha256 for each in steps if each.indices_sha256 is not None}
     if any(step not in kept for step in range(1, last_step + 1)):
         return None
     joined = "".join(kept[step] for step in range(1, last_step + 1))

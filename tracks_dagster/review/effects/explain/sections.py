@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tracks_dagster.ledger.facts.attempt import EVIDENCE_LOST
+from tracks_dagster.ledger.facts.attempt import EVIDENCE_LOST, OWN_ORDER
 from tracks_dagster.ledger.prices import Money
 from tracks_dagster.review.effects.explain.explanation import (
     AttemptExplanation,
@@ -193,6 +193,8 @@ def _data(attempt: AttemptExplanation) -> Iterator[str]:
         yield f"samples {view.cursor_from} to {view.cursor_to} of the order that its seed gives"
     elif view.cursor_from is not None:
         yield f"from sample {view.cursor_from} of the order that its seed gives; how far is not known"
+    elif OWN_ORDER.holds(view):
+        yield "samples in an order of the script's own: each checkpoint has what its loader says"
     else:
         yield "no sample of it that is known of"
     for first, last in attempt.data.skipped:

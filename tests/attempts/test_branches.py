@@ -182,6 +182,27 @@ def test_the_script_of_the_source_is_stored_with_the_branch(
         assert script.read() == b"print('theirs')\n"
     assert declared.program == Program(entry=("trainer.py",))
     assert declared.trainer.startswith("runs/b-1/trainer/")
+    assert declared.code.git_commit is None  # older versions recorded their own checkout's
+
+
+def test_inherited_code_is_of_the_sources_checkout(
+    source: History, tracks: Tracks, store: FakeObjectStore, story: Story
+) -> None:
+    key, theirs = "runs/r-9/trainer/0a.tar", replace(REQUEST.code, diff_sha256="d1")
+    history = History("r-9").declare(
+        config=CONFIG,
+        snapshot=story.snapshot,
+        trainer=key,
+        program=Program(entry=("train.py",)),
+        code=replace(theirs, git_commit="theirs"),
+    )
+    history.open().place().restore().commit(20).write_to(store)
+    store.put(key, b"a tar")
+    store.put("runs/r-9/code/d1.diff", b"+ theirs")
+    declared = declare(tracks, branched(tracks, "r-9@20"))
+    assert declared.code.git_commit == "theirs"
+    diff = store.objects[f"runs/b-1/code/{declared.code.diff_sha256}.diff"]
+    assert (diff, declared.program) == (b"+ theirs", Program(entry=("train.py",)))
 
 
 def test_of_two_checkpoints_of_one_step_the_newest_attempts_is_taken_unless_one_is_named(

@@ -15,12 +15,13 @@ from tracks_dagster.attempts.run_config import CLUSTER_FIELDS, COMPUTE_FIELDS
 from tracks_dagster.data.project import Project
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.effects.tracks import Tracks
-from tracks_dagster.track.bodies import RetentionRule, SnapshotRef
+from tracks_dagster.track.bodies import CodeVersion, RetentionRule, SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at, parse_at
-from tracks_dagster.track.states.run_state import RunState, find_at, trainer_of
+from tracks_dagster.track.states.run_state import RunState, code_of, find_at, program_of, trainer_of
+from tracks_dagster.track.track import code_diff_key
 
 _RULE = tuple(each.name for each in fields(RetentionRule))
 
@@ -30,8 +31,9 @@ class Origin:
     """What a branch starts from, and what it inherits of the attempt that wrote it.
 
     config: as remedied, without what follows from other keys. project: as its records have it, None
-    of a family; archive: its stored code, None for one that the store has lost. fields: what else of a
-    `RunRequest` is taken over. Not taken over: code, owner, intent and drills.
+    of a family; archive: its stored code, None for one that the store has lost; code, code_diff: the
+    checkout that it is of, None of a script of an older version, which recorded another. fields: what
+    else of a `RunRequest` is taken over. Not taken over: owner, intent and drills, and a family's code.
     """
 
     ref: CheckpointRef
@@ -43,6 +45,8 @@ class Origin:
     trainer: str
     project: Project | None
     archive: bytes | None
+    code: CodeVersion | None
+    code_diff: bytes | None
 
     def inherited_by(self, request: RunRequest, *, given: Collection[str]) -> RunRequest:
         """Return `request` with all that it leaves open taken from the source; its own values stand.
@@ -57,10 +61,14 @@ class Origin:
                 f"{checkpoint_at(self.ref)} is a checkpoint of family {self.family}, which "
                 f"{request.family} cannot load; leave --family out."
             )
-        project, archive = (request.project, request.archive)
-        if project is None:
+        project, archive = request.project, request.archive
+        code, code_diff = request.code, request.code_diff
+        if project is None and self.project is not None:
             project, archive = self.project, self.archive
-        elif project.is_open:  # a script alone names no dataset: it goes on with the source's
+            code, code_diff = self._code_by(code.package_version), self.code_diff
+        elif (
+            project is not None and project.is_open
+        ):  # a script alone names no dataset: it goes on with the source's
             data = None if self.snapshot is None else self.snapshot.dataset
             project = replace(project, dataset=data)
         if archive is None and self.trainer != TRAINER_FAMILY:
@@ -79,8 +87,18 @@ class Origin:
             snapshot_id=request.snapshot_id or self._snapshot_for(project),
             project=project,
             archive=archive,
+            code=code,
+            code_diff=code_diff,
             branched_from=self.ref,
         )
+
+    def _code_by(self, package_version: str) -> CodeVersion:
+        """Return the checkout of the inherited code, for a run that this version declares."""
+        if self.code is None:
+            return CodeVersion(
+                git_commit=None, branch=None, dirty=None, package_version=package_version
+            )
+        return replace(self.code, package_version=package_version)
 
     def _snapshot_for(self, project: Project | None) -> str | None:
         """Return the source's snapshot, where the branch trains on the same dataset."""
@@ -112,6 +130,7 @@ def find_origin(
     writer = state.attempts[ref.attempt_id - 1]
     wrote, declared, trainer = writer.opened, state.declared, trainer_of(state, writer)
     stored = None if trainer == TRAINER_FAMILY else tracks.store.get(trainer)
+    code = None if program_of(state, writer) is None else code_of(state, writer)
     return Origin(
         ref=ref,
         family=declared.model_family,
@@ -128,6 +147,10 @@ def find_origin(
         trainer=trainer,
         project=recorded_project(state, writer),
         archive=as_archive(trainer, stored),
+        code=code,
+        code_diff=None
+        if code is None or code.diff_sha256 is None
+        else tracks.store.get(code_diff_key(state.run_id, code.diff_sha256)),
     )
 
 

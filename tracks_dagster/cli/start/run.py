@@ -179,7 +179,8 @@ def run_command(
     what its file says of config, ranks, checkpoints and retention holds where you give nothing else.
 
     With --from it is a branch: it inherits what you do not give from the run and the attempt that
-    wrote the checkpoint, whatever the defaults. Code, owner and drills are always the ones here.
+    wrote the checkpoint, whatever the defaults; its code too, unless you are in that project's folder.
+    Owner and drills are always the ones here.
 
     Makes the family's snapshots when there are none. Uses the daemon of TRACKS_HOME when one runs,
     else starts one and stops it at the end. Ctrl-C saves, ends the gang and prints how to resume; a

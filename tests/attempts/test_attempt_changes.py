@@ -105,6 +105,7 @@ SECOND = Project(name="gpt", entry=("second.py",), is_open=True)
 CORRECTED: dict[str, Any] = {"project": SECOND, "archive": b"the second"}
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "no ranks": ({"compute": {"ranks": 0}}, "1 to 4096"),
+    "a secret": ({"config": {"lr": f"AKIA{'ABCD' * 4}"}}, "lr holds what looks like a secret"),
     "ranks that do not divide the batch": ({"compute": {"ranks": 7}}, "use a multiple of 7"),
     "memory of a local run": (
         {"compute": {"launcher": "local", "memory_bytes": 5}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -94,6 +95,19 @@ def test_options_override_the_file_by_the_names_of_its_own_keys(project: Path, c
     assert declared.config == {"lr": 0.1, "max_iters": 9, "model.layers": 3}
     assert declared.cadence == CheckpointCadence(every_steps=3)
     assert (declared.compute.ranks, declared.retention.keep_last) == (1, 4)
+
+
+def test_a_project_of_the_same_name_elsewhere_is_told(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    assert "Another folder" not in call("run", "--run-id", "r-1").stderr
+    assert state().declared.folder == str(project)
+    other = shutil.copytree(project, tmp_path / "theirs")
+    assert "Another folder" not in call("run", "--run-id", "r-2").stderr
+    told = call("run", "--run-id", "r-3", "--project", str(other)).stderr
+    assert (
+        f"Another folder has a project tiny too: r-2 is of {project}, this run of {other}" in told
+    )
 
 
 def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(

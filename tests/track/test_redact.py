@@ -245,6 +245,7 @@ NAMES = {
     *(
         "config_name",
         "entry",
+        "folder",
         "packages_sha256",
         "python",
         "roles",

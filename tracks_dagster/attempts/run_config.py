@@ -24,6 +24,7 @@ from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Reten
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.text.nearest import unknown
+from tracks_dagster.track.text.redact import Redact, redact_json
 
 LAUNCHERS = (names.LOCAL, names.KUBERNETES)
 RANKS_MAX = 4096
@@ -115,6 +116,17 @@ def whole_config(family: Family, overrides: Mapping[str, Json], *, ranks: int) -
     """Return the whole config of a family that ships; raises InvalidInput."""
     check_ranks(ranks)
     return resolve_config(family, overrides, ranks=ranks)
+
+
+def refuse_secrets(recorded: Mapping[str, Json], clean: Redact) -> None:
+    """Raise InvalidInput for a secret in what is recorded as it is, and which training could not use
+    with a word hidden in it."""
+    for key, value in recorded.items():
+        if redact_json({key: value}, clean) != {key: value}:
+            raise InvalidInput(
+                f"{key} holds what looks like a secret, and the record would keep it for ever. Give it "
+                "to the trainer by its environment, and name it here otherwise."
+            )
 
 
 def check_ranks(ranks: int) -> None:

@@ -25,10 +25,11 @@ from tracks_dagster.track.text.redact import redact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCode:
-    """A project, its packed files, and the version of the checkout that it lies in."""
+    """A project, its packed files, its folder and the version of the checkout that it lies in."""
 
     project: Project
     archive: bytes
+    folder: str
     code: CodeVersion
     code_diff: bytes | None
 
@@ -79,6 +80,7 @@ def _found(given: Settings, project: Project, archive: bytes, folder: Path) -> F
     return FoundCode(
         project=project,
         archive=archive,
+        folder=str(folder.resolve()),
         code=read_code_version(folder),
         code_diff=read_code_diff(folder, partial(redact, secrets=given.secrets)),
     )

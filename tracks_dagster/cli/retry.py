@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -141,4 +140,5 @@ def _code(
         found = read_project_code(given, home, launcher=launcher)
     else:
         return {}
-    return {field.name: getattr(found, field.name) for field in fields(found)}
+    taken = ("project", "archive", "code", "code_diff")
+    return {name: getattr(found, name) for name in taken}

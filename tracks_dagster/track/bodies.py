@@ -171,6 +171,7 @@ class RunDeclared:
     model_family: the project's name. config: flat, by key JSON scalars and lists of them;
     `micro_batch × accumulation × ranks == global_batch` of the keys that have these `roles`
     (`track.roles`). snapshot: None where no snapshot was named.
+    folder: of the project, where it was declared; None of a family and of older versions.
     trainer: the key of the stored code, which `program` starts. Of runs of older versions there is no
     program: "family" for a family that shipped, or the key of one script.
     estimated_device_s: device seconds that an undisturbed run is expected to take; None where its
@@ -201,6 +202,7 @@ class RunDeclared:
     sample_order: str = SampleOrder.SORTED.value
     program: Program | None = None
     roles: Mapping[str, str] = field(default_factory=dict)
+    folder: str | None = None
 
     def __post_init__(self) -> None:
         """Read the snapshot that notebooks of older versions named, "none", as none."""

@@ -32,8 +32,9 @@ class Origin:
 
     config: as remedied, without what follows from other keys. project: as its records have it, None
     of a family; archive: its stored code, None for one that the store has lost; code, code_diff: the
-    checkout that it is of, None of a script of an older version, which recorded another. fields: what
-    else of a `RunRequest` is taken over. Not taken over: owner, intent and drills, and a family's code.
+    checkout that it is of, None of a script of an older version, which recorded another; folder: of
+    the project. fields: what else of a `RunRequest` is taken over. Not taken over: owner, intent and
+    drills, and a family's code.
     """
 
     ref: CheckpointRef
@@ -47,6 +48,7 @@ class Origin:
     archive: bytes | None
     code: CodeVersion | None
     code_diff: bytes | None
+    folder: str | None
 
     def inherited_by(self, request: RunRequest, *, given: Collection[str]) -> RunRequest:
         """Return `request` with all that it leaves open taken from the source; its own values stand.
@@ -89,6 +91,7 @@ class Origin:
             archive=archive,
             code=code,
             code_diff=code_diff,
+            folder=request.folder if request.project is not None else self.folder,
             branched_from=self.ref,
         )
 
@@ -147,6 +150,7 @@ def find_origin(
         trainer=trainer,
         project=recorded_project(state, writer),
         archive=as_archive(trainer, stored),
+        folder=declared.folder,
         code=code,
         code_diff=None
         if code is None or code.diff_sha256 is None

@@ -21,6 +21,7 @@ from tracks_dagster.attempts.run_config import (
     check_compute,
     check_ranks,
     checked_cadence,
+    refuse_secrets,
 )
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import FAMILIES, resolve_config
@@ -285,6 +286,8 @@ def plan_attempt(
     tracks: Tracks, state: RunState, last: AttemptState, changes: AttemptChanges
 ) -> AttemptPlan:
     """Return what follows on `last` with `changes`; raises InvalidInput for one that cannot be made."""
+    started = {} if changes.project is None else {"entry": " ".join(changes.project.entry)}
+    refuse_secrets({**started, **changes.config}, tracks.clean)
     compute = _compute(last, changes)
     return AttemptPlan(
         config=_config(state, last, changes, ranks=compute.ranks),

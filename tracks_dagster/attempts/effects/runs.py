@@ -20,6 +20,7 @@ from tracks_dagster.attempts.run_config import (
     check_compute,
     check_ranks,
     checked_cadence,
+    refuse_secrets,
     whole_config,
 )
 from tracks_dagster.checkpoints.effects.pins import pin_source
@@ -57,7 +58,6 @@ from tracks_dagster.track.roles import STEPS, Roles, roles_of, value_of
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
 from tracks_dagster.track.states.run_state import RunState
-from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.track.track import code_diff_key, code_key, run_track
 
@@ -79,7 +79,8 @@ class RunRequest:
     family: the project's name. project, archive: what a folder or a script trains, and its stored
     files; both None for a family that ships. config: overrides of the defaults.
     snapshot_id: None takes the newest usable snapshot of the project's dataset, where it names one.
-    code_diff: what the checkout has beside the commit of `code`, cleaned; kept with the run.
+    folder: that the project lies in. code_diff: what the checkout has beside the commit of `code`,
+    cleaned; kept with the run.
     drills: as `attempts.drills` reads them.
     branched_from: the checkpoint of another run to start from, or None
     (`attempts.effects.branches`). checkpoints_may_be_off: whether the policy allows neither
@@ -105,6 +106,7 @@ class RunRequest:
     drills: tuple[str, ...] = ()
     project: Project | None = None
     archive: bytes | None = field(default=None, repr=False)
+    folder: str | None = None
     branched_from: CheckpointRef | None = None
     retention: RetentionRule = field(default_factory=RetentionRule)
     launcher: str = names.LOCAL
@@ -216,7 +218,8 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     config = check_request(request)
     project, archive = request.project, request.archive
     started = {} if project is None else {"entry": " ".join(project.entry)}
-    _refuse_secrets(tracks, {"run id": request.run_id, **started, **config})
+    place = {} if request.folder is None else {"project folder": request.folder}
+    refuse_secrets({"run id": request.run_id, **started, **place, **config}, tracks.clean)
     refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
     family = find_family(request.family) if project is None else None
     steps = value_of(config, _roles(request), STEPS)
@@ -243,6 +246,7 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         else code_key(request.run_id, sha256_hex(archive)),
         program=None if project is None else program_of_project(project),
         roles={} if project is None else roles_of(project.roles, config),
+        folder=request.folder,
         branched_from=request.branched_from,
         retention=request.retention,
         sample_order=SampleOrder.FEISTEL.value,
@@ -321,17 +325,6 @@ def estimate_device_s(steps: int, ranks: int) -> float:
 def _first_decision(source: CheckpointRef | None) -> str:
     start = "starts from scratch" if source is None else f"resumes from {checkpoint_at(source)}"
     return f"The run was declared; its first attempt {start}."
-
-
-def _refuse_secrets(tracks: Tracks, recorded: Mapping[str, Json]) -> None:
-    """Raise InvalidInput for a secret in what is recorded as it is, and which training could not use
-    with a word hidden in it."""
-    for key, value in recorded.items():
-        if redact_json({key: value}, tracks.clean) != {key: value}:
-            raise InvalidInput(
-                f"{key} holds what looks like a secret, and the record would keep it for ever. Give it "
-                "to the trainer by its environment, and name it here otherwise."
-            )
 
 
 def _steps_done(request: RunRequest) -> int:

@@ -57,7 +57,7 @@ from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.run_state import RunState
 from tracks_dagster.track.text.redact import redact
 from tracks_dagster.training.saves.manifest import weights_sha256
-from tracks_dagster.wiring import build, new_uid, open_dagster_home, utc_now
+from tracks_dagster.wiring import App, build, new_uid, open_dagster_home, utc_now
 
 WAIT_S = 600.0
 EVERY_STEPS = 10  # where a person names neither steps nor seconds
@@ -320,6 +320,7 @@ def _followed(
     app, home, by = build(given), open_dagster_home(given), request.owner
     before = take_up(app, request.run_id, by=by, intent=request.intent)
     if before is None:
+        _tell_of_namesake(app, request)
         ensure_snapshots(app, home, datasets_of(request))
         if data is not None and request.snapshot_id is not None:
             ensure_snapshot_of(app, home, request.family, data, request.snapshot_id)
@@ -330,6 +331,24 @@ def _followed(
         followed = drive(app, home, request.run_id, wait_s=wait_s, by=by, shown=shown)
         read = read_outcome(app.tracks, request.run_id, weights_sha256, by=by)
     return {**read, "state": followed.state}
+
+
+def _tell_of_namesake(app: App, request: RunRequest) -> None:
+    """Say it where the newest run of a project of that name was declared from another folder."""
+    rows = app.ledger.query(
+        "select run_id, project_folder from training_runs where model_family = :name and "
+        "project_folder is not null order by declared_at desc, run_id desc limit 1",
+        {"name": request.family},
+    )
+    if request.folder is None or not rows or rows[0]["project_folder"] == request.folder:
+        return
+    click.echo(
+        f"Another folder has a project {request.family} too: {rows[0]['run_id']} is of "
+        f"{rows[0]['project_folder']}, this run of {request.folder}. They are listed, compared and "
+        "promoted under one name; give one of them another (name: in its tracks.yaml) unless they "
+        "are the same.",
+        err=True,
+    )
 
 
 def problem_of(result: Json) -> str | None:

@@ -98,6 +98,11 @@ NO_PROGRAM: Absence[RunView] = Absence(
     "a family that ships, or an older version, started its code in its own way",
     lambda v: v.state.declared.program is None,
 )
+NO_FOLDER: Absence[RunView] = Absence(
+    "no_folder",
+    "it is of a family that ships, or of an older version, which recorded no folder",
+    lambda v: v.state.declared.folder is None,
+)
 OWN_INTERPRETER: Absence[RunView] = Absence(
     "own_interpreter",
     "the Python that `tracks` runs in",
@@ -183,6 +188,8 @@ RUN: tuple[Fact[RunView], ...] = (
          "its whole config, as declared"),
     Fact("roles", Type.MAPPING, lambda v: v.state.declared.roles,
          "which of its keys mean what: role → key, where the project says so"),
+    Fact("project_folder", TEXT, lambda v: v.state.declared.folder,
+         "where its project lay when it was declared", absent=(NO_FOLDER,)),
     Fact("entry", TEXT, lambda v: _entry(v.state.declared.program),
          "what each rank starts, with the config's keys in braces", absent=(NO_PROGRAM,)),
     Fact("interpreter", TEXT, lambda v: _interpreter(v.state.declared.program),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -20,7 +21,15 @@ def program(folder: Path, text: str) -> str:
 
 
 def test_the_interpreter_of_this_environment_can_run_a_project() -> None:
-    check_interpreter(sys.executable)
+    assert check_interpreter(sys.executable) == sys.executable
+
+
+def test_a_name_is_looked_up_on_the_path_of_who_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = program(tmp_path, f'exec {sys.executable} "$@"')
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert check_interpreter("python") == mine
 
 
 @pytest.mark.parametrize(

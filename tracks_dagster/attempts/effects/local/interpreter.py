@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.processes import worker_environment
 from tracks_dagster.track.errors import InvalidInput
@@ -41,14 +42,18 @@ def ask_interpreter(python: str) -> Mapping[str, Json]:
     return found
 
 
-def check_interpreter(python: str) -> None:
-    """Raise InvalidInput where `python` starts nothing, or has not what a trainer imports."""
+def check_interpreter(python: str) -> str:
+    """Return the path of `python`, as the caller's PATH has it: a daemon's may have another.
+
+    Raises InvalidInput where it starts nothing, or has not what a trainer imports.
+    """
     doing = f"The project's interpreter {python} cannot run it"
-    if shutil.which(python) is None:
+    path = shutil.which(python)
+    if path is None:
         raise InvalidInput(f"{doing}: there is no such program; write its path under python:.")
     try:
         done = subprocess.run(
-            [python, "-c", _CHECK],
+            [path, "-c", _CHECK],
             env=worker_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -67,3 +72,4 @@ def check_interpreter(python: str) -> None:
             f"{doing}: {said or f'it ended with {done.returncode}'}. Install tracks-dagster into that "
             f"environment: {python} -m pip install tracks-dagster"
         )
+    return str(Path(path).absolute())  # a link of a venv stays one

@@ -133,7 +133,9 @@ def test_other_training_code_is_said_once_and_starts(
     supervised(tracks, gangs, clock)
     assert [spec.attempt_id for spec in gangs.specs] == [2]
     [note] = tracks.run("r-1").notes
-    assert "code_sha256 b → a" in note.body.text
+    assert (
+        "Resumes step 20 of r-1 (attempt 1) with other code: code_sha256 b → a." in note.body.text
+    )
     assert note.body.data["differences"] == [{"key": "code_sha256", "saved": "b", "found": "a"}]
 
 

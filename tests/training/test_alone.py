@@ -38,6 +38,9 @@ def test_a_second_run_of_a_script_goes_on_where_the_first_ended(tmp_path: Path) 
         for folder, found in ((tmp_path / "twice", twice), (tmp_path / "once", once))
     }
     assert len(digests) == 1
+    placed = once.attempts[0].placed
+    assert placed is not None
+    assert not [key for key in placed.environment if "code" in key]  # nobody stored the script's
 
 
 def test_a_script_that_was_killed_is_closed_at_the_next_by_what_it_left(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.body_json import from_json, to_json
 from tracks_dagster.track.errors import StoreError, TrackBroken
+from tracks_dagster.track.names import ALONE
 from tracks_dagster.track.placement import nodes_of
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.reasons import TerminationReason
@@ -131,7 +132,7 @@ def _declared(config: Mapping[str, Json], compute: ComputeRequest) -> RunDeclare
     )
     return RunDeclared(
         run_id=RUN_ID,
-        model_family="script",
+        model_family=ALONE,
         config=config,
         snapshot=None,
         code=code,

@@ -15,6 +15,7 @@ from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.track.body_json import body_of, from_json, to_json
 from tracks_dagster.track.errors import SettingsError, TrackBroken
+from tracks_dagster.track.names import ALONE
 from tracks_dagster.track.placement import compacted, places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, parse, sha256_hex
@@ -108,7 +109,9 @@ def place(
             f"Attempt {where.attempt_id} was opened for {opened.compute.ranks} ranks and "
             f"{ranks.world_size} were started; WORLD_SIZE must be {opened.compute.ranks}."
         )
-    software = {**describe_software(), **describe_code(opened.trainer or declared.trainer)}
+    is_stored = declared.model_family != ALONE
+    code = describe_code(opened.trainer or declared.trainer) if is_stored else {}
+    software = {**describe_software(), **code}
     here = describe_place(ranks.rank, ranks.device, node=node, pod=pod)
     places = ranks.gather(to_json(here))
     packages = list_packages().encode() if ranks.is_first else b""

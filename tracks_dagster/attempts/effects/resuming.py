@@ -195,12 +195,18 @@ def _note(state: RunState, attempt: AttemptState, differing: Sequence[_Compared]
         verb = "From a corrupt one it may fall back to" if each.is_fallback else "Resumes"
         allowed = f", allowed by {attempt.opened.decided_by}" if each.is_refused else ""
         words = format_differences(each.differences)
-        sentences.append(f"{verb} {_named(each.ref)} in another environment{allowed}: {words}.")
+        how = "with other code" if _is_of_code(each) else "in another environment"
+        sentences.append(f"{verb} {_named(each.ref)} {how}{allowed}: {words}.")
     return Note(
         by=NOTE_BY,
         text=" ".join(sentences),
         data={"differences": [to_json(each) for each in differing[0].differences]},
     )
+
+
+def _is_of_code(compared: _Compared) -> bool:
+    """Whether nothing differs but the code."""
+    return all(each.key.endswith("code_sha256") for each in compared.differences)
 
 
 def _refusal(tracks: Tracks, reason: str, words: str) -> Condition:

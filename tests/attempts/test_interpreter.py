@@ -21,7 +21,7 @@ def program(folder: Path, text: str) -> str:
 
 
 def test_the_interpreter_of_this_environment_can_run_a_project() -> None:
-    assert check_interpreter(sys.executable) == sys.executable
+    assert check_interpreter(sys.executable, store_url="s3://b/p") == sys.executable
 
 
 def test_a_name_is_looked_up_on_the_path_of_who_asks(
@@ -29,7 +29,7 @@ def test_a_name_is_looked_up_on_the_path_of_who_asks(
 ) -> None:
     mine = program(tmp_path, f'exec {sys.executable} "$@"')
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert check_interpreter("python") == mine
+    assert check_interpreter("python", store_url="/a/store") == mine
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,15 @@ def test_one_that_lacks_what_a_trainer_imports_is_refused(
     tmp_path: Path, text: str, words: str
 ) -> None:
     with pytest.raises(InvalidInput, match=words):
-        check_interpreter(program(tmp_path, text))
+        check_interpreter(program(tmp_path, text), store_url="/a/store")
+
+
+def test_one_for_a_store_in_a_bucket_needs_the_packages_for_it(tmp_path: Path) -> None:
+    python = program(tmp_path, f'exec {sys.executable} -S -I "$@"')
+    with pytest.raises(
+        InvalidInput, match=r"lacks .*boto3.* -m pip install 'tracks-dagster\[s3\]'"
+    ):
+        check_interpreter(python, store_url="s3://bucket/prefix")
 
 
 def test_an_interpreter_tells_what_a_gang_would_compute_with(tmp_path: Path) -> None:
@@ -55,4 +63,4 @@ def test_an_interpreter_tells_what_a_gang_would_compute_with(tmp_path: Path) -> 
 
 def test_one_that_is_not_there_is_refused() -> None:
     with pytest.raises(InvalidInput, match="there is no such program"):
-        check_interpreter("/no/such/python")
+        check_interpreter("/no/such/python", store_url="/a/store")

@@ -57,7 +57,8 @@ def read_project_code(given: Settings, folder: Path, *, launcher: str = LOCAL) -
     """
     project = read_project(folder)
     if project.python is not None and launcher == LOCAL:
-        project = replace(project, python=check_interpreter(project.python))
+        path = check_interpreter(project.python, store_url=given.store_url)
+        project = replace(project, python=path)
     script = script_of(project.entry)
     needed = (FILE, *([] if script is None else [str(script)]))
     packed = pack_folder(folder, needed=needed)

@@ -13,6 +13,7 @@ CONNECTIONS_MAX of them the rest open connections that are not kept.
 from __future__ import annotations
 
 import base64
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -21,22 +22,33 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
-import boto3
-from botocore.config import Config
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionError,  # noqa: A004 - botocore's: nothing was sent yet
-    HTTPClientError,
-    IncompleteReadError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    SSLError,
+from tracks_dagster.track.errors import (
+    OutcomeUnknown,
+    SettingsError,
+    StoreUnavailable,
+    StoreUnsuitable,
 )
-from botocore.response import StreamingBody
-
-from tracks_dagster.track.errors import OutcomeUnknown, StoreUnavailable, StoreUnsuitable
 from tracks_dagster.track.ports import LEFTOVER_AGE_S, check_key, is_key
+
+try:
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        ConnectionError,  # noqa: A004 - botocore's: nothing was sent yet
+        HTTPClientError,
+        IncompleteReadError,
+        NoCredentialsError,
+        PartialCredentialsError,
+        SSLError,
+    )
+    from botocore.response import StreamingBody
+except ModuleNotFoundError as error:
+    raise SettingsError(
+        f"A store in a bucket needs boto3, and {sys.executable} has none. Install it there: "
+        f"{sys.executable} -m pip install 'tracks-dagster[s3]'"
+    ) from error
 
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client

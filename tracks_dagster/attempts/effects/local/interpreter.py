@@ -16,8 +16,9 @@ CHECK_S_MAX = 60.0  # the first start from a cold network disk
 LINES_MAX = 5
 # Finds without importing: torch alone takes seconds to import.
 _CHECK = """
+import sys
 from importlib.util import find_spec
-missing = [name for name in ("torch", "tracks_dagster") if find_spec(name) is None]
+missing = [name for name in sys.argv[1:] if find_spec(name) is None]
 if missing:
     raise SystemExit("it lacks " + " and ".join(missing))
 """
@@ -42,18 +43,21 @@ def ask_interpreter(python: str) -> Mapping[str, Json]:
     return found
 
 
-def check_interpreter(python: str) -> str:
+def check_interpreter(python: str, *, store_url: str) -> str:
     """Return the path of `python`, as the caller's PATH has it: a daemon's may have another.
 
-    Raises InvalidInput where it starts nothing, or has not what a trainer imports.
+    Raises InvalidInput where it starts nothing, or lacks what a rank on that store imports.
     """
+    package, needed = "tracks-dagster", ["torch", "tracks_dagster"]
+    if store_url.startswith("s3:"):
+        package, needed = "'tracks-dagster[s3]'", [*needed, "boto3"]
     doing = f"The project's interpreter {python} cannot run it"
     path = shutil.which(python)
     if path is None:
         raise InvalidInput(f"{doing}: there is no such program; write its path under python:.")
     try:
         done = subprocess.run(
-            [path, "-c", _CHECK],
+            [path, "-c", _CHECK, *needed],
             env=worker_environment(),
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -69,7 +73,7 @@ def check_interpreter(python: str) -> str:
     if done.returncode != 0:
         said = " ".join(done.stderr.strip().splitlines()[-LINES_MAX:])
         raise InvalidInput(
-            f"{doing}: {said or f'it ended with {done.returncode}'}. Install tracks-dagster into that "
-            f"environment: {python} -m pip install tracks-dagster"
+            f"{doing}: {said or f'it ended with {done.returncode}'}. Install {package} into that "
+            f"environment: {python} -m pip install {package}"
         )
     return str(Path(path).absolute())  # a link of a venv stays one

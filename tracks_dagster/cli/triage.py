@@ -219,7 +219,8 @@ def _head(found: Triage) -> str:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    epoch = f"{line.epoch or 0}/{line.epochs}" if line.epochs is not None else "–"
+    is_unknown = line.epoch is None and line.committed_step > 0
+    epoch = "–" if line.epochs is None or is_unknown else f"{line.epoch or 0}/{line.epochs}"
     return line.run_id, _standing(line), _progress(line), epoch, _commit(line), _left(line)
 
 

@@ -369,17 +369,19 @@ class CheckpointCommitted:
     """`checkpoint_committed`: this record is the commit; nothing else makes a checkpoint real.
 
     cursor: how much of the order of samples all ranks have consumed, or passed over by a skip window;
-    None where the order is the script's own. data_state: where its loader then says that it stands
-    (rank 0's numbers); None: unknown.
+    None where the order is the script's own. epoch: passes over the data; None: unknown. data_state:
+    where its loader then says that it stands (rank 0's numbers); None: unknown.
     trigger: "interval", "time", "demand" (the script or SIGUSR1 asked), "sigterm" or "final".
-    total_bytes: of the tensors; written_bytes: new chunks. blocking_s: how long training waited.
+    total_bytes: of the tensors or files; written_bytes: new chunks. blocking_s: how long training
+    waited.
     spent: what the launch had spent when the committed step was done, before this save.
+    kind: "tensors", or "files" of a folder that the script wrote itself.
     """
 
     launch_id: str
     ref: CheckpointRef
     cursor: int | None
-    epoch: int
+    epoch: int | None
     trigger: str
     total_bytes: int
     written_bytes: int
@@ -387,6 +389,7 @@ class CheckpointCommitted:
     metrics: Mapping[str, float] = field(default_factory=dict)
     spent: TimeSpent | None = None
     data_state: str | None = None
+    kind: str = "tensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

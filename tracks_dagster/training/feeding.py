@@ -29,6 +29,7 @@ class Feed:
     def __init__(
         self, loader: Iterable[Batch] | None, sampler: BatchSampler | None, *, state: str | None
     ) -> None:
+        self._fetches_itself = loader is None
         self._loader = itertools.repeat(None) if loader is None else loader
         self._sampler = sampler
         self._state = state
@@ -54,7 +55,7 @@ class Feed:
                 "leave it out, as when the run began."
             )
         if self._sampler is None:
-            self._passes = saved["epoch"]
+            self._passes = saved["epoch"] or 0
         else:
             self._sampler.go_on_at(saved)
 
@@ -83,7 +84,7 @@ class Feed:
         return {
             "order": OWN_ORDER,
             "cursor": None,
-            "epoch": self._passes,
+            "epoch": None if self._fetches_itself else self._passes,
             "state": self._state,
         }
 

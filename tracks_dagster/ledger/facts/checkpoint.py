@@ -74,6 +74,11 @@ OUR_ORDER: Absence[CheckpointState] = Absence(
 NO_STATE: Absence[CheckpointState] = Absence(
     "no_state", "the script's loader has no state that says it", lambda c: not c.body.data_state
 )
+NO_PASSES: Absence[CheckpointState] = Absence(
+    "no_passes",
+    "the script fetches its batches itself, so nobody counts its passes",
+    lambda c: c.body.epoch is None,
+)
 NOT_SUPERSEDED: Absence[CheckpointState] = Absence(
     "not_superseded", "retention has not let go of it", lambda c: not c.superseded
 )
@@ -117,16 +122,20 @@ CHECKPOINT: tuple[Fact[CheckpointState], ...] = (
     Fact("object_prefix", TEXT, lambda c: c.ref.object_prefix, "where it lies in the store",
          ui="object_prefix"),
     Fact("launch_id", TEXT, lambda c: c.body.launch_id, "the launch that made it"),
+    Fact("kind", TEXT, lambda c: c.body.kind,
+         "what it holds: tensors that the script registered, or files of a folder that it wrote",
+         ui="kind"),
     Fact("cursor", INTEGER, lambda c: c.body.cursor, "samples of the order consumed by then",
          absent=(OWN_ORDER,), ui="samples_consumed"),
     Fact("data_state", TEXT, lambda c: c.body.data_state,
          "where the script's own loader said that it stands, by its numbers on rank 0",
          absent=(OUR_ORDER, NO_STATE), ui="data_state"),
     Fact("epoch", INTEGER, lambda c: c.body.epoch, "passes over the data by then",
-         diff="steps/epoch"),
+         absent=(NO_PASSES,), diff="steps/epoch"),
     Fact("trigger", TEXT, lambda c: c.body.trigger, "interval, time, demand, sigterm or final",
          ui="trigger", diff="steps/trigger"),
-    Fact("total_bytes", INTEGER, lambda c: c.body.total_bytes, "of its tensors", ui="total_bytes"),
+    Fact("total_bytes", INTEGER, lambda c: c.body.total_bytes, "of its tensors or files",
+         ui="total_bytes"),
     Fact("written_bytes", INTEGER, lambda c: c.body.written_bytes, "of its new chunks",
          ui="written_bytes"),
     Fact("blocking_s", REAL, lambda c: c.body.blocking_s, "training waited for it",

@@ -326,7 +326,8 @@ def _commit_signs(run_id: str, commit: Commit) -> tuple[Sign, Sign]:
     if commit.seq is not None:
         source = log_key(run_track(run_id), commit.seq)
     words = f"step {commit.step} of attempt {commit.attempt_id}, committed {format_time(commit.at)}"
-    epoch = f"{commit.epoch} at the commit of step {commit.step}"
+    known = "not known, the order of samples is the script's own," if commit.epoch is None else ""
+    epoch = f"{known or commit.epoch} at the commit of step {commit.step}"
     return Sign(cell="commit", words=words, source=source), Sign(
         cell="epoch", words=epoch, source=source
     )

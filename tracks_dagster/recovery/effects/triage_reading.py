@@ -149,11 +149,14 @@ class Gangs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commit:
-    """A checkpoint to resume from. seq: of its record, None: from the ledger."""
+    """A checkpoint to resume from. seq: of its record, None: from the ledger.
+
+    epoch: None where the order of samples is the script's own.
+    """
 
     attempt_id: int
     step: int
-    epoch: int
+    epoch: int | None
     at: datetime
     metrics: Mapping[str, float]
     manifest_sha256: str

@@ -35,7 +35,7 @@ from tracks_dagster.training.environment import AttemptPlace
 from tracks_dagster.training.joining import Farewell
 from tracks_dagster.training.launch import place
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.saves import staging
+from tracks_dagster.training.saves import layout
 from tracks_dagster.training.saves.manifest import StoredCheckpoints
 from tracks_dagster.training.saves.state_dict import collect as collect_state
 from tracks_dagster.training.saves.trained import Trained
@@ -195,8 +195,8 @@ class Life:
 def use_small_chunks() -> None:
     """Let this process cut checkpoints into chunks of about a kilobyte."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(staging, "CHUNK_BYTES_MAX", CHUNK_BYTES_MAX)
-    patch.setattr(staging, "SHARED_BYTES_MAX", SHARED_BYTES_MAX)
+    patch.setattr(layout, "CHUNK_BYTES_MAX", CHUNK_BYTES_MAX)
+    patch.setattr(layout, "SHARED_BYTES_MAX", SHARED_BYTES_MAX)
 
 
 def _digests(trained: Trained) -> dict[str, str]:

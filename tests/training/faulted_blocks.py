@@ -14,7 +14,7 @@ from tests.processes import PROCESSES
 from tests.s3_faults import REQUESTS_MAX, Wrong
 from tests.s3_fronts import Front, no_wire, wire
 from tests.training import faulted_saves
-from tracks_dagster.training.saves import staging
+from tracks_dagster.training.saves import layout
 
 ENV_SEED = "TRACKS_FAULTY_S3_SEED"
 BLOCK = 100  # schedules of one task for a process
@@ -72,5 +72,5 @@ def play_side_by_side(over: str, seeds: range) -> Met:
 
 def make_chunks_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of at most 256 bytes; tensors above 64 bytes have their own."""
-    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 256)
-    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 64)
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 256)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 64)

@@ -27,7 +27,7 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.training.saves import loading, random_state, staging, state_dict
+from tracks_dagster.training.saves import layout, loading, random_state, state_dict
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.loading import CheckpointStorageReader, load_into
 from tracks_dagster.training.saves.manifest import (
@@ -178,8 +178,8 @@ def test_a_tensor_that_does_not_fit_is_named_with_both_shapes(store: FakeObjectS
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of at most 128 bytes; tensors above 64 bytes have their own."""
-    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 128)
-    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 64)
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 128)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 64)
 
 
 def test_large_tensors_span_chunks_and_small_ones_share_them(

@@ -15,7 +15,7 @@ import os
 import random
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -42,8 +42,8 @@ from tracks_dagster.track.track import Track, run_track
 from tracks_dagster.training import launch as launching
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.ranks import Ranks
-from tracks_dagster.training.saves import staging
-from tracks_dagster.training.saves.loading import load_into
+from tracks_dagster.training.saves import layout
+from tracks_dagster.training.saves.loading import Fetched, fetch, load_into
 from tracks_dagster.training.saves.restoring import Found, find_checkpoint
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.trained import Trained
@@ -79,8 +79,8 @@ class Template:
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of at most 8 KiB; tensors above 1 KiB have their own."""
-    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 8192)
-    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 1024)
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 8192)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 1024)
 
 
 @pytest.fixture
@@ -120,8 +120,12 @@ def placed(run: TrainingRun, attempt_id: int) -> Iterator[Launch]:
         launch.journal.close(ship=False)
 
 
-def restore(launch: Launch, into: Trained) -> Found:
-    found = find_checkpoint(launch, into, Arena(CPU))
+def fetching(launch: Launch, into: Trained) -> Callable[[CheckpointRef], Fetched]:
+    return lambda ref: fetch(launch.store, ref, into, arena=Arena(CPU))
+
+
+def restore(launch: Launch, into: Trained) -> Found[Fetched]:
+    found = find_checkpoint(launch, fetching(launch, into))
     if found.fetched is not None:
         load_into(into, found.fetched)
     return found
@@ -216,7 +220,7 @@ def edited_track_case(
     with placed(run, attempt_id) as launch:
         how = edit_record(draw, store, records)
         with pytest.raises(TrackBroken) as broken:
-            find_checkpoint(launch, into, Arena(CPU))
+            find_checkpoint(launch, fetching(launch, into))
     seq = int(how.split()[1].rstrip(":"))
     said = str(broken.value).lower()
     assert any(f"record {near}" in said for near in (seq, seq + 1, seq + 2)), f"{how}: {said}"

@@ -18,7 +18,7 @@ from tests.fakes import FakeObjectStore
 from tests.training.checkpoints import moment, ref_of, write_tensors
 from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, InvalidInput
 from tracks_dagster.track.states.checkpoints import CheckpointRef
-from tracks_dagster.training.saves import staging
+from tracks_dagster.training.saves import layout
 from tracks_dagster.training.saves.export import export_weights
 from tracks_dagster.training.saves.manifest import weights_sha256
 
@@ -138,8 +138,8 @@ def test_every_flipped_bit_is_named_and_no_file_is_left(
 def test_every_object_is_read_once(
     store: FakeObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 2048)
-    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 1024)
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 2048)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 1024)
     ref = saved(store, {f"w{index}": torch.arange(256.0) + index for index in range(8)})
     read: list[str] = []
     real = store.get

@@ -14,9 +14,10 @@ import torch
 
 from tests.fakes import FakeObjectStore
 from tracks_dagster.track.errors import NonFinite
-from tracks_dagster.training.saves import staging, storage_writer
+from tracks_dagster.training.saves import layout, storage_writer
 from tracks_dagster.training.saves.chunk_writer import KnownChunks, store_chunks
-from tracks_dagster.training.saves.staging import GROW_BYTES, Arena, Extent, Layout, lay_out
+from tracks_dagster.training.saves.layout import Extent, Layout, lay_out
+from tracks_dagster.training.saves.staging import GROW_BYTES, Arena
 
 SEED = int(os.environ.get("TRACKS_LAYOUT_SEED") or random.SystemRandom().randrange(2**32))
 
@@ -34,8 +35,8 @@ def pieces_by_looking_everywhere(made: Layout, slot: Extent) -> list[tuple[int, 
 def test_every_byte_of_every_tensor_lies_in_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     print(f"TRACKS_LAYOUT_SEED={SEED}")
     draw = random.Random(SEED)
-    monkeypatch.setattr(staging, "CHUNK_BYTES_MAX", 640)
-    monkeypatch.setattr(staging, "SHARED_BYTES_MAX", 320)
+    monkeypatch.setattr(layout, "CHUNK_BYTES_MAX", 640)
+    monkeypatch.setattr(layout, "SHARED_BYTES_MAX", 320)
     for _ in range(300):
         sizes = [draw.choice((0, 1, 63, 64, 65, 320, 321, 640, 2000)) for _ in range(12)]
         made = lay_out([(draw.choice("ab"), size) for size in sizes])

@@ -40,7 +40,7 @@ from tracks_dagster.track.states.checkpoints import CheckpointRef, parse_at
 from tracks_dagster.track.states.protection import RESUMES, pins_of
 from tracks_dagster.track.states.run_state import CheckpointState, find_at
 from tracks_dagster.track.text.safe_text import check_words
-from tracks_dagster.training.saves.export import export_weights
+from tracks_dagster.training.saves.export import ExportedFolder, export_checkpoint
 
 _TITLES = ("attempt", "step", "status", "saved at", "bytes", "verified", "manifest", "why")
 WAIT_S = 300.0
@@ -213,24 +213,29 @@ def _print_pin(
 
 @checkpoints_command.command("export")
 @click.argument("target", metavar="RUN@STEP")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
 @attempt_option
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--force", is_flag=True, help="Replace a file that is there; a folder never is.")
 @as_json
-def export_checkpoint(
+def export_command(
     target: str, path: Path, attempt: int | None, force: bool, as_json: bool
 ) -> None:
-    """Write the weights of RUN@STEP to FILE (safetensors), every byte verified as it is read."""
+    """Write the weights of RUN@STEP to the file PATH (safetensors), or, where the script commits
+    folders, its files to a new folder PATH. Every byte is verified as it is read."""
     run_id, step = parse_at(target)
     tracks = open_tracks_to_read(Settings.from_environment())
     checkpoint = find_at(tracks.run(run_id), step, attempt_id=attempt)
-    exported = export_weights(tracks.store, checkpoint.ref, path, overwrite=force)
+    exported = export_checkpoint(tracks.store, checkpoint.ref, path, overwrite=force)
     if as_json:
         print_json(to_json(exported))
         return
+    of_attempt = f"{exported.total_bytes} bytes, of attempt {checkpoint.ref.attempt_id}"
+    if isinstance(exported, ExportedFolder):
+        click.echo(f"{exported.path}: {exported.file_count} files, {of_attempt}")
+        return
     click.echo(
-        f"{exported.path}: {exported.tensor_count} tensors, {exported.total_bytes} bytes, of attempt "
-        f"{checkpoint.ref.attempt_id}; weights_sha256 {exported.metadata['weights_sha256']}"
+        f"{exported.path}: {exported.tensor_count} tensors, {of_attempt}; "
+        f"weights_sha256 {exported.metadata['weights_sha256']}"
     )
 
 

@@ -178,8 +178,8 @@ def _step(line: Mapping[str, Json]) -> StepLine:
         metrics=_mapping(line.get("metrics")),
         step_s=line.get("step_s") or 0.0,
         data_s=line.get("data_s") or 0.0,
-        cursor_to=line["cursor_to"],
-        indices_sha256=line["indices_sha256"],
+        cursor_to=line.get("cursor_to"),
+        indices_sha256=line.get("indices_sha256"),
         spent=spent_of(line),
     )
 

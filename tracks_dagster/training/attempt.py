@@ -48,6 +48,7 @@ from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
 from tracks_dagster.training.feeding import Feed, state_of
+from tracks_dagster.training.folder_steps import Ends, FolderSteps
 from tracks_dagster.training.joining import ALONE_FOLDER, Farewell, join_launch
 from tracks_dagster.training.last_word import is_of_lost_rank
 from tracks_dagster.training.launch import Launch
@@ -56,6 +57,7 @@ from tracks_dagster.training.sampling import Batch, BatchSampler, split
 from tracks_dagster.training.saves.optimizer_state import parameter_names
 from tracks_dagster.training.saves.saving import Saver
 from tracks_dagster.training.saves.staging import Arena
+from tracks_dagster.training.saves.tensors import TensorStager
 from tracks_dagster.training.saves.trained import LOADER, Stateful, Trained
 from tracks_dagster.training.starting import begin
 from tracks_dagster.training.step_log import Best, StepLog
@@ -65,12 +67,16 @@ from tracks_dagster.training.triggers import StopSignal
 
 @contextmanager
 def join(
-    *, config: Mapping[str, Json] | None = None, folder: Path = ALONE_FOLDER
+    *,
+    config: Mapping[str, Json] | None = None,
+    folder: Path = ALONE_FOLDER,
+    is_parent: bool = False,
 ) -> Iterator[Attempt]:
     """Join the attempt that the environment names, for as long as the `with` lasts.
 
     config, folder: used outside an attempt only; there the script's own config is trained in
-    `folder`, and resumed from it the next time.
+    `folder`, and resumed from it the next time. is_parent: this process only watches a command that
+    trains (`command`).
 
     Ends the process with EXIT_DRAINED after SIGTERM, with EXIT_FENCED when another launch took over;
     every other exception is raised on, after a last word.
@@ -78,8 +84,10 @@ def join(
     farewell = Farewell()
     with StopSignal() as stop:  # to the last word: SIGTERM must not cut it off
         try:
-            launch = join_launch(os.environ, farewell, config=config or {}, folder=folder)
-            attempt = Attempt(launch, stop, farewell)
+            launch = join_launch(
+                os.environ, farewell, config=config or {}, folder=folder, is_parent=is_parent
+            )
+            attempt = Attempt(launch, stop, farewell, is_parent=is_parent)
             with attempt.saves_settled():
                 yield attempt
             farewell.completed(attempt.finish())
@@ -136,7 +144,10 @@ def joined(*, config: Mapping[str, Json] | None = None, folder: Path = ALONE_FOL
 class Attempt:
     """One rank's hold on the attempt it trains. All ranks call the same methods in the same order."""
 
-    def __init__(self, launch: Launch, stop: StopSignal, farewell: Farewell) -> None:
+    def __init__(
+        self, launch: Launch, stop: StopSignal, farewell: Farewell, *, is_parent: bool = False
+    ) -> None:
+        self._is_parent = is_parent
         self._drills = Drills(launch)
         self._launch = replace(launch, store=self._drills.store)
         self._stop = stop
@@ -147,6 +158,7 @@ class Attempt:
         self._rehearse: Callable[[], object] | None = None
         self._sampler: BatchSampler | None = None
         self._steps: Steps | None = None
+        self._folders: FolderSteps | None = None
 
     @property
     def config(self) -> Mapping[str, Json]:
@@ -181,7 +193,7 @@ class Attempt:
     @property
     def drained(self) -> BaseException | None:
         """What a.report raised after SIGTERM, or None."""
-        return None if self._steps is None else self._steps.drained
+        return None if self._running is None else self._running.drained
 
     @property
     def best(self) -> Best | None:
@@ -237,6 +249,8 @@ class Attempt:
         per_rank: states of which every rank has its own. Raises TrainingError for an optimizer that
         trains what is in no registered module, and for lists and other types.
         """
+        if self._folders is not None:
+            raise TrainingError("a.register(…) came after a.folder(); a script uses one of them.")
         self._trained = Trained(
             model=model,
             optimizer=optimizer,
@@ -294,9 +308,91 @@ class Attempt:
         NonFinite, LossDiverged, Drained after SIGTERM, CheckpointWriteFailed when the last save
         failed, Fenced.
         """
-        if self._steps is None:
-            raise TrainingError(f"Step {step} was reported before the loop over a.steps(…) began.")
-        self._steps.report(step, loss, metrics)
+        if self._running is None:
+            raise TrainingError(
+                f"Step {step} was reported before a.folder(), or the loop over a.steps(…), began."
+            )
+        self._running.report(step, loss, metrics)
+
+    def evaluated(self, step: int, **metrics: float) -> None:
+        """Take in what an evaluation after `step` found: for the journal, `best`, and the record of a
+        folder that is committed of that step.
+
+        Rank 0's are kept, and only it needs to call this. What is not finite is written down so, and
+        is never the best.
+        """
+        self._log.evaluated(step, metrics)
+
+    def folder(self) -> Path | None:
+        """Return the verified folder to resume from, or None to start afresh.
+
+        For what writes its own files; in place of `register` and `steps`, once, before the first
+        step. It has the name that it was committed with, and lies where all ranks of this machine
+        find it. Raises CheckpointCorrupt, CheckpointMismatch, Fenced.
+        """
+        if self._steps is not None or self._trained is not None:
+            raise TrainingError(
+                "a.folder() is for a script that writes its own files; this one called a.register(…)."
+            )
+        if self._folders is None:
+            self._pulse.beat(Phase.RESTORING, 0)
+            self._folders = FolderSteps(
+                self._launch,
+                stop=self._stop,
+                farewell=self._farewell,
+                drills=self._drills,
+                pulse=self._pulse,
+                log=self._log,
+                is_parent=self._is_parent,
+            )
+            self._pulse.beat(Phase.STARTING, 0)  # the framework loads it now
+        return self._folders.path
+
+    def ends(self, step: int, *, last: bool = False) -> Ends:
+        """End a step of a loop that is not ours; return what all ranks do next.
+
+        Once a step, in order; steps in between may be left out. last: no step follows, so a folder is
+        due. Report the loss before or after it, and write and commit a folder where it says `save`.
+        """
+        return self._of_folders(step).ends(step, last=last)
+
+    def commit_folder(self, step: int, folder: Path | str) -> bool:
+        """Commit the files of `folder`, of every rank, as the checkpoint of `step`; return whether.
+
+        Training waits until it is durable: a framework may write to the folder again, or remove it,
+        as soon as this returns. A step that is committed already is left as it is. A store that is
+        down costs this checkpoint, an alert says so, and training goes on.
+
+        Raises InvalidInput for a folder that cannot be restored elsewhere, and where ranks have
+        different files of one name; Drained once it was committed after SIGTERM;
+        CheckpointWriteFailed when that failed; Fenced.
+        """
+        return self._of_folders(step).commit(step, Path(folder))
+
+    @property
+    def work(self) -> Path:
+        """The gang's folder on this machine, which all of its ranks here share."""
+        return self._launch.place.work
+
+    @property
+    def folder_steps(self) -> FolderSteps:
+        """What `folder` began, for the parent of a command."""
+        return self._of_folders(0)
+
+    def gather(self, value: Json) -> list[Json]:
+        """Return every rank's value, by rank."""
+        return self._launch.ranks.gather(value)
+
+    def agree(self, choose: Callable[[], Json]) -> Json:
+        """Return what rank 0 chooses, on every rank."""
+        return self._launch.ranks.from_first(choose)
+
+    def _of_folders(self, step: int) -> FolderSteps:
+        if self._folders is None:
+            raise TrainingError(
+                f"Step {step} came before a.folder(): call it first, and load what it gives."
+            )
+        return self._folders
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -311,8 +407,8 @@ class Attempt:
 
     def save_soon(self) -> None:
         """Ask for a checkpoint at the end of the running step. One rank's wish is enough."""
-        if self._steps is not None:  # before the first step there is nothing to save
-            self._steps.save_soon()
+        if self._running is not None:  # before the first step there is nothing to save
+            self._running.save_soon()
 
     @contextmanager
     def saves_settled(self) -> Iterator[None]:
@@ -326,8 +422,8 @@ class Attempt:
         finally:
             # Else the step that failed would seem to hang while the save and the last word take time.
             self._pulse.beat(Phase.ENDING, self._running_step)
-            if self._steps is not None:
-                self._steps.saver.close(rank_is_lost=rank_is_lost)
+            if self._running is not None:
+                self._running.saver.close(rank_is_lost=rank_is_lost)
             self._log.settle()
 
     def finish(self) -> bool:
@@ -335,9 +431,9 @@ class Attempt:
 
         Raises TrainingError when no step was ever asked for: nothing was trained.
         """
-        if self._steps is None:
+        if self._running is None:
             raise TrainingError("The script ended without training; loop over a.steps(…).")
-        return self._steps.finish()
+        return self._running.finish()
 
     def _begin(self, loader: Iterable[Batch] | None, until: int) -> Steps:
         if self._trained is None:
@@ -368,9 +464,8 @@ class Attempt:
             log=self._log,
             saver=Saver(
                 self._launch,
-                trained,
+                TensorStager(self._launch, trained, begun.known, arena),
                 begun.known,
-                arena,
                 step=begun.step,
                 waits=lambda s: self._pulse.beat(Phase.SAVING, self._running_step, may_take_s=s),
             ),
@@ -386,8 +481,12 @@ class Attempt:
         return trained, Feed(loader, self._sampler, state=state)
 
     @property
+    def _running(self) -> Steps | FolderSteps | None:
+        return self._folders or self._steps
+
+    @property
     def _running_step(self) -> int:
-        return 0 if self._steps is None else self._steps.running
+        return 0 if self._running is None else self._running.running
 
     def _size(self, role: str) -> int:
         """Return a batch size from the config, by the key that has that role."""

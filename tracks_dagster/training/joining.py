@@ -26,7 +26,13 @@ from tracks_dagster.training.environment import (
     place_to_json,
     read_environment,
 )
-from tracks_dagster.training.last_word import early_last_word_key, last_word, last_word_key, leave
+from tracks_dagster.training.last_word import (
+    ChildFailed,
+    early_last_word_key,
+    last_word,
+    last_word_key,
+    leave,
+)
 from tracks_dagster.training.launch import Launch, place, utc_now
 from tracks_dagster.training.pulse import Pulse
 from tracks_dagster.training.ranks import Ranks
@@ -76,12 +82,18 @@ class Farewell:
         self._end(word, ship=True)
 
     def failed(self, error: BaseException) -> None:
-        """Leave what ended the rank. A fenced launch ships nothing more."""
-        word = last_word(self.rank, error, step=self.step, at=utc_now(), clean=self.clean)
+        """Leave what ended the rank, unless a command of its own did. A fenced launch ships nothing
+        more."""
+        word = None
+        if not isinstance(error, ChildFailed):
+            word = last_word(self.rank, error, step=self.step, at=utc_now(), clean=self.clean)
         self._end(word, ship=not isinstance(error, Fenced))
 
-    def _end(self, word: LastWord, *, ship: bool) -> None:
-        self._leave(word)  # first: a gang that fails is not waited for, and the journal is a file
+    def _end(self, word: LastWord | None, *, ship: bool) -> None:
+        if word is not None:
+            self._leave(
+                word
+            )  # first: a gang that fails is not waited for, and the journal is a file
         if self.launch is not None:
             self.launch.journal.close(ship=ship)
         if self.is_alone and self.rank == 0 and ship and self._store and self._place:
@@ -99,9 +111,17 @@ class Farewell:
 
 
 def join_launch(
-    environ: Mapping[str, str], farewell: Farewell, *, config: Mapping[str, Json], folder: Path
+    environ: Mapping[str, str],
+    farewell: Farewell,
+    *,
+    config: Mapping[str, Json],
+    folder: Path,
+    is_parent: bool = False,
 ) -> Launch:
-    """Return the placed launch that `environ` names; outside an attempt, one alone in `folder`."""
+    """Return the placed launch that `environ` names; outside an attempt, one alone in `folder`.
+
+    is_parent: another process computes; this one leaves the device to it.
+    """
     environment = read_environment(environ)
     farewell.rank = environment.rank
     farewell.clean = partial(redact, secrets=environment.secrets)
@@ -110,7 +130,8 @@ def join_launch(
         enable_dumps(where.work, environment.rank)
         _beat_start(where.work, environment.rank)
         farewell.know_place(open_store(where.store_url, probe=False), where)
-    device = device_of(environment)
+    computes_on = device_of(environment)
+    device = torch.device("cpu") if is_parent else computes_on
     if device.type == "cpu":
         torch.set_num_threads(environment.threads)
     ranks = Ranks(
@@ -137,6 +158,7 @@ def join_launch(
         clean=farewell.clean,
         node=environment.node,
         pod=environment.pod,
+        computes_on=computes_on,
     )
     return farewell.launch
 

@@ -65,6 +65,17 @@ class Drained(SystemExit):
         return "SIGTERM was obeyed: the step was finished and saved."
 
 
+class ChildFailed(SystemExit):
+    """The command that trained for this rank failed: its exit and what it printed say why.
+
+    No last word is left for it. returncode: as of Popen, -N for signal N.
+    """
+
+    def __init__(self, returncode: int) -> None:
+        super().__init__(returncode)
+        self.returncode = returncode
+
+
 # The first row that fits decides; a RuntimeError is known by its text, as torch has no type for it.
 _BY_TYPE: tuple[tuple[type[BaseException], str], ...] = (
     (Drained, DRAINED),

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import torch
+
 from tracks_dagster.track.append import Authority
 from tracks_dagster.track.bodies import WORDS, AttemptOpened, AttemptPlaced, RankPlace, RunDeclared
 from tracks_dagster.track.body_json import body_of, from_json, to_json
@@ -92,10 +94,12 @@ def place(
     clean: Redact = redact,
     node: str | None = None,
     pod: str | None = None,
+    computes_on: torch.device | None = None,
 ) -> Launch:
     """Bring the ranks together under one launch id and append `attempt_placed`. Collective.
 
-    on_launch_id gets the id as soon as it is known. node, pod: as in `RankEnvironment`. Raises
+    on_launch_id gets the id as soon as it is known. node, pod: as in `RankEnvironment`. computes_on:
+    where that is not the device of `ranks`. Raises
     Fenced on every rank when another launch was placed or the attempt is over, SettingsError when the
     gang has another size than the attempt was opened with.
     """
@@ -112,7 +116,7 @@ def place(
     is_stored = declared.model_family != ALONE
     code = describe_code(opened.trainer or declared.trainer) if is_stored else {}
     software = {**describe_software(), **code}
-    here = describe_place(ranks.rank, ranks.device, node=node, pod=pod)
+    here = describe_place(ranks.rank, computes_on or ranks.device, node=node, pod=pod)
     places = ranks.gather(to_json(here))
     packages = list_packages().encode() if ranks.is_first else b""
     placed = AttemptPlaced(

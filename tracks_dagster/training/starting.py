@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -19,7 +20,7 @@ from tracks_dagster.training.feeding import Feed
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
-from tracks_dagster.training.saves.loading import Fetched, load_into, load_own_into
+from tracks_dagster.training.saves.loading import Fetched, fetch, load_into, load_own_into
 from tracks_dagster.training.saves.restoring import find_checkpoint
 from tracks_dagster.training.saves.staging import Arena
 from tracks_dagster.training.saves.trained import Trained
@@ -57,7 +58,17 @@ def begin(
     random numbers last, because making an iterator draws from them (with them restored first no loss
     was equal, measured). Raises CheckpointMismatch, CheckpointCorrupt, Fenced.
     """
-    found = find_checkpoint(launch, trained, arena)
+    found = find_checkpoint(
+        launch,
+        partial(
+            fetch,
+            launch.store,
+            trained=trained,
+            arena=arena,
+            rank=launch.ranks.rank,
+            world_size=launch.ranks.world_size,
+        ),
+    )
     fetched = found.fetched
     step = fetched.ref.step if fetched else 0
     if fetched is not None:
@@ -74,7 +85,12 @@ def begin(
         if fetched.ref.run_id == launch.place.run_id:  # a branch writes every chunk of its own
             known.learn_restored(fetched.ref.manifest_sha256, fetched.manifest.chunks)
         _restore_random(launch, feed, fetched)
-    _record(launch, fetched, feed.cursor(step), found.fallback_why)
+    record_restored(
+        launch,
+        fetched.ref if fetched else None,
+        cursor=feed.cursor(step),
+        fallback_why=found.fallback_why,
+    )
     return Begun(step=step, known=known, progress=fetched.progress if fetched else None)
 
 
@@ -86,13 +102,14 @@ def _restore_random(launch: Launch, feed: Feed, fetched: Fetched) -> None:
         random_state.seed_all(feed.seed or 0, rank=rank, step=step)
 
 
-def _record(
-    launch: Launch, fetched: Fetched | None, cursor: int | None, fallback_why: str | None
+def record_restored(
+    launch: Launch, ref: CheckpointRef | None, *, cursor: int | None, fallback_why: str | None
 ) -> None:
+    """Append `attempt_restored`; ref: what was restored, None for a fresh start. Collective."""
     body = AttemptRestored(
         launch_id=launch.launch_id,
-        step=fetched.ref.step if fetched else 0,
-        checkpoint=fetched.ref if fetched else None,
+        step=ref.step if ref else 0,
+        checkpoint=ref,
         cursor=cursor,
         fallback_why=fallback_why,
     )

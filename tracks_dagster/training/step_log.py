@@ -49,6 +49,8 @@ class StepLog:
         retention = launch.declared.retention
         self._progress = TrainingProgress(retention.metric, retention.direction)
         self.metrics: dict[str, float] = {}
+        self._evaluated: dict[str, float] = {}
+        self._evaluated_step = 0
         self.time = TimeBook()
         self._steps_timed = 0  # the first may compile: it is unlike the others
         self._data_s = 0.0  # of the running step
@@ -88,6 +90,8 @@ class StepLog:
     ) -> None:
         """Judge the step and write it down. loss: the mean over all ranks; own_loss: this rank's.
 
+        sampler: None where the order of samples is the script's own.
+
         Raises NonFinite or LossDiverged, on every rank alike.
         """
         fields: dict[str, Json] = {
@@ -101,7 +105,8 @@ class StepLog:
         if self._launch.ranks.rank == 0:
             numbers = ((self._clean_name(name), float(each)) for name, each in metrics.items())
             finite = {name: number for name, number in numbers if math.isfinite(number)}
-            self.metrics = {**finite, "loss": loss}
+            evaluated = self._evaluated if self._evaluated_step == step else {}
+            self.metrics = {**evaluated, **finite, "loss": loss}
             fields["loss"] = loss
             fields["metrics"] = finite
             fields["cursor_to"] = feed.cursor(step)
@@ -109,6 +114,27 @@ class StepLog:
             fields["spent"] = self.time.seconds
             self._progress.take(step, self.metrics)
         self._launch.journal.write_step(step, fields)
+
+    def passed(self, step: int) -> None:
+        """Write down a step that ended without a loss."""
+        step_s = self.time.stepped()
+        self._pulse.finished(step_s)
+        spent = {"spent": self.time.seconds} if self._launch.ranks.rank == 0 else {}
+        self._launch.journal.write_step(step, {"step_s": step_s, **spent})
+
+    def evaluated(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Take in what an evaluation of `step` found; rank 0's counts."""
+        if self._launch.ranks.rank != 0:
+            return
+        numbers = {self._clean_name(name): float(each) for name, each in metrics.items()}
+        finite = {name: number for name, number in numbers.items() if math.isfinite(number)}
+        bad = {name: str(number) for name, number in numbers.items() if name not in finite}
+        earlier = self._evaluated if self._evaluated_step == step else {}
+        self._evaluated, self._evaluated_step = {**earlier, **finite}, step
+        self.metrics = {**self.metrics, **finite}
+        self._progress.judge(step, finite)
+        facts = {"non_finite": bad} if bad else {}
+        self._launch.journal.write("evaluated", step=step, metrics=finite, **facts)
 
     def write_spent(self) -> None:
         """Write down what was spent after the line of the last step: its save, an evaluation."""
@@ -305,6 +331,10 @@ class TrainingProgress:
     def take(self, step: int, metrics: Mapping[str, float]) -> None:
         """Take in the metrics of a finished step; an equal value is no better one."""
         self._recent.append((step, metrics["loss"]))
+        self.judge(step, metrics)
+
+    def judge(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take in metrics that may hold the best value."""
         value = metrics.get(self.metric, math.nan)
         if math.isfinite(value) and (self.best is None or self._is_better(value, self.best.value)):
             self.best = Best(value=value, step=step)

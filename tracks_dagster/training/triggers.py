@@ -71,10 +71,13 @@ class Triggers:
         is_time = self._is_clock and every_s is not None and waited_s >= every_s
         return self._stop.received, self._is_asked or self._stop.save_asked, is_time
 
-    def choose(self, step: int, asked: Sequence[float], *, is_last: bool) -> str | None:
+    def choose(
+        self, step: int, asked: Sequence[float], *, is_last: bool, since: int | None = None
+    ) -> str | None:
         """Return why a checkpoint of `step` is due, or None; of several reasons the firmest.
 
-        asked: the sums of `asked` over all ranks.
+        asked: the sums of `asked` over all ranks. since: the step asked about before, where that is
+        not the one before `step`.
         """
         stop, wish, is_time = asked
         every_steps = self._cadence.every_steps
@@ -82,7 +85,8 @@ class Triggers:
             return "final"
         if stop:
             return "sigterm"
-        if every_steps is not None and step % every_steps == 0:
+        before = step - 1 if since is None else since
+        if every_steps is not None and step // every_steps > before // every_steps:
             return "interval"
         if wish:
             return "demand"

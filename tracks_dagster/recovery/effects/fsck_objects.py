@@ -6,9 +6,10 @@ import json
 import re
 from collections.abc import Callable, Iterator
 
+from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.recovery.effects.fsck_tracks import Finding, FindingKind, fold_track, read_track
 from tracks_dagster.stores.hashes import digest
-from tracks_dagster.stores.journals import read_steps
+from tracks_dagster.stores.journals import journal_prefix
 from tracks_dagster.track.errors import CheckpointError
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
@@ -218,8 +219,8 @@ def _check_end(
     recorded = attempt.ended.last_step
     if recorded is None:
         return
-    steps = read_steps(store, run_id, attempt.attempt_id, attempt.placed.launch_id)
-    found = steps[-1].step if steps else None
+    journal = journal_prefix(run_id, attempt.attempt_id, attempt.placed.launch_id, 0)
+    found = read_journal_end(store, journal).last_step
     if found is None or found < recorded:
         yield Finding(
             kind=FindingKind.JOURNAL_SHORT,

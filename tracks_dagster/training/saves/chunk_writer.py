@@ -17,6 +17,10 @@ from tracks_dagster.training.saves.manifest import Chunk
 
 WRITERS = 16  # chunks written at once: enough to keep a disk busy while others wait for its fsync
 
+# The bytes of a chunk, or what reads them when it is their turn: they are used before the same thread
+# reads the next, so that it may read both into one buffer.
+Part = memoryview | Callable[[], memoryview]
+
 
 class KnownChunks:
     """Stored chunks that a save may name: of the restored checkpoint and the newest own commit.
@@ -66,20 +70,23 @@ class KnownChunks:
 def store_chunks(
     store: ObjectStore,
     prefix: str,
-    data: Sequence[memoryview],
+    data: Sequence[Part],
     known: KnownChunks,
     *,
     meanwhile: Callable[[], None] = lambda: None,
+    writers: int = WRITERS,
 ) -> tuple[list[Chunk], int]:
     """Store what `known` does not hold, under `prefix`; return every chunk, and the bytes written.
 
-    All are durable when this returns. meanwhile: what to do while the disk is busy. Raises StoreError
-    when one could not be stored, and what `meanwhile` raises.
+    All are durable when this returns. meanwhile: what to do while the disk is busy. writers: chunks
+    written at once. Raises StoreError when one could not be stored, and what `meanwhile` and a part
+    that is read raise.
     """
     taken: set[str] = set()  # chunks of equal bytes are stored once
     lock = threading.Lock()
 
-    def store_one(part: memoryview) -> tuple[Chunk, int]:
+    def store_one(given: Part) -> tuple[Chunk, int]:
+        part = given() if callable(given) else given
         digest = blake3(part).hexdigest()
         found = known.find(digest)
         if found is not None:
@@ -92,14 +99,15 @@ def store_chunks(
             store.put(chunk.key, part)
         return chunk, len(part) if is_first else 0
 
-    stored = _in_threads(store_one, data, meanwhile)
+    stored = _in_threads(store_one, data, meanwhile, writers)
     return [chunk for chunk, _ in stored], sum(written for _, written in stored)
 
 
 def _in_threads(
-    work: Callable[[memoryview], tuple[Chunk, int]],
-    data: Sequence[memoryview],
+    work: Callable[[Part], tuple[Chunk, int]],
+    data: Sequence[Part],
     meanwhile: Callable[[], None],
+    writers: int,
 ) -> list[tuple[Chunk, int]]:
     """Return what `work` makes of each part, several at a time; the first error stops the rest.
 
@@ -123,7 +131,7 @@ def _in_threads(
 
     threads = [
         threading.Thread(target=run, name=f"chunk writer {number}", daemon=True)
-        for number in range(min(WRITERS, len(data)))
+        for number in range(min(writers, len(data)))
     ]
     for thread in threads:
         thread.start()

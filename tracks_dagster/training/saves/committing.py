@@ -10,28 +10,27 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.storage import WriteResult
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Protocol
 
 from tracks_dagster.checkpoints.retention import METRIC_NAME_CHARS_MAX
 from tracks_dagster.track.bodies import Alert, CheckpointCommitted, TimeSpent
-from tracks_dagster.track.errors import Fenced, NonFinite, StoreError, TrainingError
+from tracks_dagster.track.errors import (
+    CheckpointWriteFailed,
+    Fenced,
+    InvalidInput,
+    NonFinite,
+    StoreError,
+    TrainingError,
+)
 from tracks_dagster.track.names import ALERT_SAVE_FAILED
-from tracks_dagster.track.records import Draft, Json, Kind, canonical_json, sha256_hex
+from tracks_dagster.track.records import Draft, Json, Kind
 from tracks_dagster.training.feeding import describe_state
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.launch import Launch
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
-from tracks_dagster.training.saves.staging import Staged
-from tracks_dagster.training.saves.storage_writer import (
-    CheckpointStorageWriter,
-    Moment,
-    WrittenCheckpoint,
-    results_from_json,
-    results_to_json,
-)
+from tracks_dagster.training.saves.manifest import Chunk
+from tracks_dagster.training.saves.storage_writer import Moment, WrittenCheckpoint
 
 COMMIT_METRICS_MAX = 16  # a commit record is small; the manifest holds all of them
 PART_S_MAX = 120.0  # how long rank 0 waits for the others' chunks after its own; `slowest_s` more
@@ -54,58 +53,97 @@ class Outcome:
     ends: str = ""
 
 
+class SaveWriter(Protocol):
+    """One rank's side of one save, of tensors or of a folder, with all that it needs to store it.
+
+    results: what a rank tells rank 0 of its part. chunks, written_bytes: known once it is stored.
+    """
+
+    @property
+    def moment(self) -> Moment:
+        """What is saved; complete once `finish` has returned."""
+        ...
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """The chunks of this rank's part."""
+        ...
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes of it are new."""
+        ...
+
+    def store(self) -> Any:
+        """Store this rank's part; durable when it returns its results.
+
+        Raises StoreError or CheckpointWriteFailed when it cannot be stored now; NonFinite or
+        InvalidInput for what must not be."""
+        ...
+
+    def encode(self, results: Any) -> Json:
+        """Return results as JSON, for rank 0."""
+        ...
+
+    def decode(self, stored: Json) -> Any:
+        """Return the results that another rank encoded."""
+        ...
+
+    def finish(self, parts: Sequence[Any]) -> WrittenCheckpoint:
+        """Store the manifest of all ranks' results, by rank.
+
+        Raises as `store` does, and TrainingError where the ranks disagree on what is one for all."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Save:
     """One save under way. number: counts a launch's saves; began: monotonic seconds.
 
-    slowest_s: what a store may need for the bytes of all ranks, beyond what any save may take.
-    own: values of the states of which every rank has its own; shared: of those that are one for all.
+    blocking_s: how long training waited for it; None: it waits for the commit. slowest_s: what a
+    store may need for the bytes of all ranks, beyond what any save may take.
     """
 
     number: int
     step: int
     trigger: str
     began: float
-    blocking_s: float
-    writer: CheckpointStorageWriter
-    staged: Staged
-    metadata: Metadata
+    blocking_s: float | None
+    writer: SaveWriter
     slowest_s: float
-    rng: Json
-    own: Mapping[str, Json] = field(default_factory=dict)
-    shared: Mapping[str, Json] = field(default_factory=dict)
     spent: TimeSpent | None = None
+
+    @property
+    def blocked_s(self) -> float:
+        """How long training has waited by now."""
+        return self.waited_s if self.blocking_s is None else self.blocking_s
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds since it began."""
+        return round(time.monotonic() - self.began, 6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one rank stored of a save. failed: why it could not; ends: as in `Outcome`.
+    """What one rank stored of a save. failed: why it could not; ends: as in `Outcome`."""
 
-    own: as in `Save`; shared_sha256: of what must be the same on all ranks.
-    """
-
-    results: list[WriteResult] = field(default_factory=list)
-    rng: Json = None
-    own: Mapping[str, Json] = field(default_factory=dict)
-    shared_sha256: Mapping[str, str] = field(default_factory=dict)
+    results: Any = ()
     written_bytes: int = 0
     sources: frozenset[str] = frozenset()
     failed: str = ""
     ends: str = ""
 
-    def to_json(self) -> dict[str, Json]:
-        """Return it as it goes to rank 0."""
+    def to_json(self, writer: SaveWriter) -> dict[str, Json]:
+        """Return it as it goes to rank 0; without results where it failed."""
         message = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {
-            **message,
-            "results": results_to_json(self.results),
-            "sources": sorted(self.sources),
-        }
+        results = None if self.failed else writer.encode(self.results)
+        return {**message, "results": results, "sources": sorted(self.sources)}
 
     @classmethod
-    def from_json(cls, message: Mapping[str, Json]) -> Part:
+    def from_json(cls, message: Mapping[str, Json], writer: SaveWriter) -> Part:
         """Return the part that another rank sent."""
-        results = results_from_json(message["results"])
+        results = () if message["failed"] else writer.decode(message["results"])
         return cls(**{**message, "results": results, "sources": frozenset(message["sources"])})
 
 
@@ -136,8 +174,8 @@ class Committer:
         """Write down how a save ended."""
         fields: dict[str, Json] = {
             "step": save.step,
-            "blocking_s": save.blocking_s,
-            "save_s": round(time.monotonic() - save.began, 6),
+            "blocking_s": save.blocked_s,
+            "save_s": save.waited_s,
             "written_bytes": save.writer.written_bytes,
         }
         if outcome.failed:
@@ -149,16 +187,13 @@ class Committer:
     def _own_part(self, save: Save) -> Part:
         """Store this rank's chunks; return where they lie, or what kept it from storing them."""
         try:
-            results = save.writer.store(save.staged)
-        except NonFinite as error:
-            return Part(failed=str(error), ends=NonFinite.__name__)
-        except StoreError as error:
+            results = save.writer.store()
+        except (NonFinite, InvalidInput) as error:
+            return Part(failed=str(error), ends=type(error).__name__)
+        except (StoreError, CheckpointWriteFailed) as error:
             return Part(failed=str(error))
         return Part(
             results=results,
-            rng=save.rng,
-            own=save.own,
-            shared_sha256={n: sha256_hex(canonical_json(v)) for n, v in save.shared.items()},
             written_bytes=save.writer.written_bytes,
             sources=self._known.sources(save.writer.chunks),
         )
@@ -168,7 +203,7 @@ class Committer:
         ranks = self._launch.ranks
         key = f"save-{save.number}"
         if not ranks.is_first:
-            ranks.post(f"{key}/part-{ranks.rank}", part.to_json())
+            ranks.post(f"{key}/part-{ranks.rank}", part.to_json(save.writer))
             wait_s = OUTCOME_S_MAX + save.slowest_s
             message = self._fetch(f"{key}/outcome", wait_s)
             if message is None:
@@ -202,18 +237,20 @@ class Committer:
             left_s = max(0.0, deadline - time.monotonic())
             message = self._fetch(f"{key}/part-{rank}", left_s)
             late = f"Rank {rank} had not stored its part{self._in_time(wait_s)}."
-            parts.append(Part(failed=late) if message is None else Part.from_json(message))
+            parts.append(
+                Part(failed=late) if message is None else Part.from_json(message, save.writer)
+            )
         failed = [each for each in parts if each.failed]
         if failed:
             first = next((each for each in failed if each.ends), failed[0])
             return None, self._failed(save, first.failed, ends=first.ends)
-        if unlike := _unlike(parts):
-            return None, self._failed(save, unlike, ends=TrainingError.__name__)
         try:
             return self._commit(save, parts)
         except Fenced as error:
             return None, Outcome(failed=str(error), ends=Fenced.__name__)
-        except StoreError as error:
+        except (InvalidInput, TrainingError) as error:
+            return None, self._failed(save, str(error), ends=type(error).__name__)
+        except (StoreError, CheckpointWriteFailed) as error:
             return None, self._failed(save, str(error))
 
     def _fetch(self, key: str, wait_s: float) -> Json | None:
@@ -227,12 +264,7 @@ class Committer:
 
     def _commit(self, save: Save, parts: list[Part]) -> tuple[WrittenCheckpoint | None, Outcome]:
         writer = save.writer
-        own = {name: [part.own[name] for part in parts] for name in save.own}
-        writer.moment = replace(writer.moment, rng=[part.rng for part in parts], own=own)
-        writer.finish(save.metadata, [part.results for part in parts])
-        written = writer.written
-        if written is None:
-            raise TrainingError(f"The save of step {save.step} left no manifest.")
+        written = writer.finish([part.results for part in parts])
         self._launch.journal.ship()
         sources = frozenset(source for part in parts for source in part.sources)
         bytes_written = sum(part.written_bytes for part in parts)
@@ -254,9 +286,10 @@ class Committer:
             trigger=save.trigger,
             total_bytes=written.total_bytes,
             written_bytes=written_bytes,
-            blocking_s=save.blocking_s,
+            blocking_s=save.blocked_s,
             metrics=_few(moment.metrics, first=self._launch.declared.retention.metric),
             spent=save.spent,
+            kind=written.manifest.kind,
         )
         return self._launch.draft(Kind.CHECKPOINT_COMMITTED, body)
 
@@ -286,18 +319,6 @@ def _data_state(moment: Moment) -> str | None:
         return None
     own = moment.own.get(name)
     return describe_state(moment.values[name] if own is None else own[0]) or None
-
-
-def _unlike(parts: Sequence[Part]) -> str:
-    """Return which state, one for all ranks, is another on some rank; empty where none is."""
-    for name, sha256 in parts[0].shared_sha256.items():
-        for rank, part in enumerate(parts):
-            if part.shared_sha256.get(name) != sha256:
-                return (
-                    f"The {name} of rank {rank} is not that of rank 0, and one is saved for all ranks; "
-                    f"register it as a.register(…, per_rank={{'{name}': …}})."
-                )
-    return ""
 
 
 def _few(metrics: Mapping[str, Json], *, first: str) -> dict[str, Json]:

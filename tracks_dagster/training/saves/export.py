@@ -1,4 +1,4 @@
-"""Export a checkpoint's weights as one safetensors file, every chunk verified as it is read.
+"""Export a checkpoint's weights as one safetensors file, or its files, every chunk verified.
 
 For other programs: nothing here resumes from such a file, which has no hashes inside and loads with a
 flipped bit without a word. Needs no torch, so a command can use it on any machine.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from tracks_dagster.track.errors import CheckpointCorrupt, CheckpointMismatch, I
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.training.saves.folder_files import read_folder, write_files
 from tracks_dagster.training.saves.manifest import (
+    FOLDER,
+    TENSORS,
     Manifest,
     TensorEntry,
     digest_weights,
@@ -92,6 +96,77 @@ class _Layout:
         return len(data).to_bytes(8, "little") + data
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedFolder:
+    """What was written. total_bytes: of the files."""
+
+    path: str
+    file_count: int
+    total_bytes: int
+    metadata: dict[str, str]
+
+
+def export_checkpoint(
+    store: ObjectStore, ref: CheckpointRef, path: Path, *, overwrite: bool = False
+) -> ExportedWeights | ExportedFolder:
+    """Write what `ref` holds to `path`, in full or not at all.
+
+    The model's tensors as one file, or the files of a folder as a folder. Raises as `export_weights`
+    does.
+    """
+    try:
+        manifest = read_manifest(store, ref)
+    except CheckpointCorrupt as error:
+        raise _cannot_export(ref, error) from error
+    if manifest.kind == TENSORS:
+        return export_weights(store, ref, path, overwrite=overwrite)
+    return export_folder(store, ref, path)
+
+
+def export_folder(store: ObjectStore, ref: CheckpointRef, path: Path) -> ExportedFolder:
+    """Write the files of `ref` to a new folder `path`, in full or not at all; raises as
+    `export_weights` does.
+    """
+    if path.exists() or path.is_symlink() or not path.absolute().parent.is_dir():
+        raise InvalidInput(
+            f"Cannot export to {path}: step {ref.step} is a folder of files; name a folder that is not "
+            "there yet, in one that is."
+        )
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    try:
+        manifest, _ = read_folder(store, ref)
+        write_files(store, manifest, partial)
+        for folder, _folders, files in os.walk(partial):
+            for name in files:
+                _sync(Path(folder) / name)
+            _sync(Path(folder))
+        partial.rename(path)
+        _sync(path.absolute().parent)
+    except CheckpointCorrupt as error:
+        raise _cannot_export(ref, error) from error
+    except OSError as error:
+        raise InvalidInput(
+            f"Cannot write {path}: {error}. No folder was left; choose one that can be written and has "
+            "room for the files."
+        ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return ExportedFolder(
+        path=str(path),
+        file_count=len(manifest.members[FOLDER].tensors),
+        total_bytes=manifest.total_bytes,
+        metadata={name: text for name, text in _metadata(ref).items() if text != NO_DIGEST},
+    )
+
+
+def _cannot_export(ref: CheckpointRef, error: CheckpointCorrupt) -> CheckpointCorrupt:
+    return CheckpointCorrupt(
+        f"Cannot export step {ref.step} of run {ref.run_id}: {error} No file was written. "
+        f"`tracks checkpoints verify {ref.run_id} --step {ref.step} --attempt {ref.attempt_id}` "
+        "records it and names the checkpoint that a resume takes instead."
+    )
+
+
 def export_weights(
     store: ObjectStore, ref: CheckpointRef, path: Path, *, overwrite: bool = False
 ) -> ExportedWeights:
@@ -107,11 +182,7 @@ def export_weights(
         layout = _lay_out(manifest)
         digest = _write(store, manifest, layout, path, _metadata(ref))
     except CheckpointCorrupt as error:
-        raise CheckpointCorrupt(
-            f"Cannot export step {ref.step} of run {ref.run_id}: {error} No file was written. "
-            f"`tracks checkpoints verify {ref.run_id} --step {ref.step} --attempt {ref.attempt_id}` "
-            "records it and names the checkpoint that a resume takes instead."
-        ) from error
+        raise _cannot_export(ref, error) from error
     return ExportedWeights(
         path=str(path),
         tensor_count=len(layout.entries),

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from blake3 import blake3
 from torch import nn
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
@@ -28,17 +27,19 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from tracks_dagster.track.errors import CheckpointCorrupt
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.training.saves import state_dict
 from tracks_dagster.training.saves.manifest import (
+    TENSORS,
     Chunk,
     Manifest,
     Piece,
     Shard,
     TensorEntry,
+    check_kind,
+    read_chunk_into,
     read_manifest,
 )
 from tracks_dagster.training.saves.plain_state import Tensors
@@ -96,6 +97,7 @@ def fetch(
     CheckpointMismatch when it is of another model.
     """
     manifest = read_manifest(store, ref)
+    check_kind(manifest, TENSORS)
     tensors = state_dict.targets(trained, manifest, rank=rank, world_size=world_size)
     return _fetch(store, ref, manifest, tensors, arena)
 
@@ -126,6 +128,7 @@ def load_into(trained: Trained, fetched: Fetched) -> None:
 def load_weights(model: nn.Module, store: ObjectStore, ref: CheckpointRef) -> None:
     """Put a checkpoint's weights into a whole model, verified; raises as `fetch` does."""
     manifest = read_manifest(store, ref)
+    check_kind(manifest, TENSORS)
     tensors = state_dict.module_targets(model, manifest)
     fetched = _fetch(store, ref, manifest, tensors, Arena(torch.device("cpu")))
     fetched.reader.read_data(fetched.plan, fetched.planner)
@@ -230,17 +233,7 @@ class CheckpointStorageReader(StorageReader):
             place.copy_(self._box(item))
 
     def _read(self, chunk: Chunk, part: memoryview) -> None:
-        size = self._store.read_into(chunk.key, part)
-        if size is None:
-            raise CheckpointCorrupt(f"{chunk.key} is missing; expected blake3 {chunk.blake3}.")
-        if size != chunk.size_bytes:
-            raise CheckpointCorrupt(
-                f"{chunk.key} has {size} bytes; expected {chunk.size_bytes}, with blake3 "
-                f"{chunk.blake3}."
-            )
-        found = blake3(part).hexdigest()
-        if found != chunk.blake3:
-            raise CheckpointCorrupt(f"{chunk.key} has blake3 {found}; expected {chunk.blake3}.")
+        read_chunk_into(self._store, chunk, part)
 
     def _pieces(self, item: ReadItem) -> tuple[int, list[Piece]]:
         """Return the pieces that hold the item's box, and which byte of the shard they begin at."""

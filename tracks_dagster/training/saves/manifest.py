@@ -1,11 +1,13 @@
 """A checkpoint's manifest, and everything that it lists, read back and verified.
 
-Nothing here imports torch, so that commands which only read can use it. A manifest lists members:
-model, optimizer, scheduler, scaler, rng, data, progress, and what else a script registered by name.
-Each has its step and the sha256 of what it lists; one of another step makes the whole refused. A tensor
-is one or more shards, each written by one rank: raw little-endian bytes in row-major order. Small ones
-share a chunk, large ones span several. `storage_writer` makes one of what the ranks stored; `loading`
-restores it into a model.
+Nothing here imports torch, so that commands which only read can use it. A manifest lists members, each
+with its step and the sha256 of what it lists; one of another step makes the whole refused. A checkpoint
+of tensors has model, optimizer, scheduler, scaler, rng, data, progress, and what else a script
+registered by name; one of a folder that the script wrote itself has folder, rng, data, progress. A
+tensor is one or more shards, each written by one rank: raw little-endian bytes in row-major order. A
+file is a tensor of bytes with one dimension, named by its path in the folder. Small ones share a chunk,
+large ones span several. `storage_writer` makes one of the tensors that the ranks stored, which
+`loading` restores into a model; `folders` makes one of files and writes them back.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ FORMAT_NAMED = 3  # members by any name, each with its kind
 CHUNK_BYTES_MAX = 8 * 1024 * 1024
 CHUNKS_CACHED_MAX = 4  # while reading tensor by tensor: neighbours share a chunk
 MEMBERS = ("model", "optimizer", "scheduler", "scaler", "rng", "data", "progress")
+FOLDER = "folder"  # the member that lists the files of a folder
 ALWAYS = ("rng", "data", "progress")  # in a manifest of any format
 KINDS = {"model": "module", "optimizer": "optimizer", "scheduler": "state", "scaler": "state"}
 VALUES = "values"  # the kind of a member that is no registered state
+TENSORS, FILES = "tensors", "files"  # kinds of checkpoints; FILES is that of its member FOLDER, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +81,8 @@ class Member:
     """One state, as of `step`.
 
     tensors: what is bulky; values: the rest, as JSON (`plain_state` says how it nests).
-    kind: "module", "optimizer", "state", or VALUES. ranks: how many ranks saved it, each its own:
-    values are a list by rank, and tensors' names begin with `rank-<r>.`; None: one for all ranks.
+    kind: "module", "optimizer", "state", FILES, or VALUES. ranks: how many ranks saved it, each its
+    own: values are a list by rank, and tensors' names begin with `rank-<r>.`; None: one for all ranks.
     """
 
     step: int
@@ -118,6 +122,28 @@ class Manifest:
     config_sha256: str
     environment_sha256: str
     format: int = FORMAT
+
+    @property
+    def kind(self) -> str:
+        """TENSORS, or FILES of a folder."""
+        folder = self.members.get(FOLDER)
+        return TENSORS if folder is None or folder.kind != FILES else FILES
+
+    @property
+    def content(self) -> str:
+        """The member whose bytes say whether two checkpoints are the same: weights, or files."""
+        return FOLDER if self.kind == FILES else "model"
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all tensors or files."""
+        return sum(
+            piece.size_bytes
+            for member in self.members.values()
+            for entry in member.tensors
+            for shard in entry.shards
+            for piece in shard.pieces
+        )
 
     def to_bytes(self) -> bytes:
         """Return the canonical JSON that is stored; its sha256 names the manifest."""
@@ -221,7 +247,7 @@ def _check_members(manifest: Manifest, stored: Mapping[str, Json], key: str) -> 
             )
     for name, member in manifest.members.items():
         names = [entry.name for entry in member.tensors]
-        if member.kind == "module" and names != sorted(set(names)):
+        if member.kind in ("module", FILES) and names != sorted(set(names)):
             raise CheckpointCorrupt(f"{key} does not list the {name}'s tensors once each, by name.")
 
 
@@ -248,6 +274,17 @@ def read_manifest(store: ObjectStore, ref: CheckpointRef) -> Manifest:
     return manifest
 
 
+def check_kind(manifest: Manifest, kind: str) -> None:
+    """Raise CheckpointMismatch unless it is a checkpoint of that kind."""
+    if manifest.kind == kind:
+        return
+    held = {TENSORS: "the tensors that a script registered", FILES: "a folder of files"}
+    raise CheckpointMismatch(
+        f"Step {manifest.step} of run {manifest.run_id} holds {held[manifest.kind]}, and what reads it "
+        f"wants {held[kind]}; use the script that wrote it, or export it."
+    )
+
+
 def read_tensors(
     store: ObjectStore, manifest: Manifest, member: str
 ) -> Iterator[tuple[TensorEntry, bytes]]:
@@ -268,11 +305,21 @@ def verify_checkpoint(store: ObjectStore, ref: CheckpointRef) -> int:
 
 
 def weights_sha256(store: ObjectStore, ref: CheckpointRef) -> str:
-    """Return the digest of all model tensors of a checkpoint, verified as they are read.
+    """Return the digest of a checkpoint's weights, verified as they are read: of all model tensors,
+    or of all files of a folder.
 
     Raises CheckpointCorrupt.
     """
-    return digest_weights(read_tensors(store, read_manifest(store, ref), "model"))
+    manifest = read_manifest(store, ref)
+    if manifest.kind == TENSORS:
+        return digest_weights(read_tensors(store, manifest, "model"))
+    chunks, digest = _ChunkCache(store, manifest), hashlib.sha256()
+    for entry in manifest.members[FOLDER].tensors:  # as digest_weights, but files are large
+        digest.update(_heading(entry))
+        for shard in entry.shards:
+            for part in chunks.parts(shard):
+                digest.update(part)
+    return digest.hexdigest()
 
 
 def digest_weights(tensors: Iterable[tuple[TensorEntry, bytes]]) -> str:
@@ -283,9 +330,13 @@ def digest_weights(tensors: Iterable[tuple[TensorEntry, bytes]]) -> str:
     """
     digest = hashlib.sha256()
     for entry, data in tensors:
-        digest.update(canonical_json([entry.name, entry.dtype, list(entry.shape)]) + b"\n")
+        digest.update(_heading(entry))
         digest.update(data)
     return digest.hexdigest()
+
+
+def _heading(entry: TensorEntry) -> bytes:
+    return canonical_json([entry.name, entry.dtype, list(entry.shape)]) + b"\n"
 
 
 class _ChunkCache:
@@ -298,10 +349,12 @@ class _ChunkCache:
 
     def read(self, shard: Shard) -> bytes:
         """Return a shard's bytes."""
-        return b"".join(
-            self._chunk(piece.chunk_index)[piece.offset_bytes :][: piece.size_bytes]
-            for piece in shard.pieces
-        )
+        return b"".join(self.parts(shard))
+
+    def parts(self, shard: Shard) -> Iterator[memoryview]:
+        """Yield a shard's bytes, piece by piece."""
+        for piece in shard.pieces:
+            yield self._chunk(piece.chunk_index)[piece.offset_bytes :][: piece.size_bytes]
 
     def _chunk(self, index: int) -> memoryview:
         if index not in self._chunks:
@@ -322,6 +375,20 @@ def _whole(entry: TensorEntry, shards: list[bytes]) -> bytes:
         box = tuple(slice(o, o + n) for o, n in zip(shard.offsets, shard.shape, strict=True))
         whole[box] = np.frombuffer(data, dtype=np.uint8).reshape(*shard.shape, item_bytes)
     return whole.tobytes()
+
+
+def read_chunk_into(store: ObjectStore, chunk: Chunk, part: memoryview) -> None:
+    """Read a chunk into `part`, which has its size, verified; raises CheckpointCorrupt."""
+    size = store.read_into(chunk.key, part)
+    if size is None:
+        raise CheckpointCorrupt(f"{chunk.key} is missing; expected blake3 {chunk.blake3}.")
+    if size != chunk.size_bytes:
+        raise CheckpointCorrupt(
+            f"{chunk.key} has {size} bytes; expected {chunk.size_bytes}, with blake3 {chunk.blake3}."
+        )
+    found = blake3(part).hexdigest()
+    if found != chunk.blake3:
+        raise CheckpointCorrupt(f"{chunk.key} has blake3 {found}; expected {chunk.blake3}.")
 
 
 def _read_chunk(store: ObjectStore, chunk: Chunk) -> bytes:

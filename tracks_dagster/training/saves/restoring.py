@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from tracks_dagster.track.bodies import CheckpointDecision
 from tracks_dagster.track.body_json import from_json, to_json
@@ -13,30 +15,29 @@ from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.track import read_records, run_track
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.saves.loading import Fetched, fetch
-from tracks_dagster.training.saves.staging import Arena
-from tracks_dagster.training.saves.trained import Trained
 
 FALLBACKS_MAX = 64  # corrupt checkpoints passed over before the attempt gives up
 WHY_CHARS_MAX = 4000
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Generic[T]):
     """What to restore; fetched is None for a fresh start. fallback_why: see `AttemptRestored`."""
 
-    fetched: Fetched | None
+    fetched: T | None
     fallback_why: str | None
 
 
-def find_checkpoint(launch: Launch, trained: Trained, arena: Arena) -> Found:
+def find_checkpoint(launch: Launch, fetch: Callable[[CheckpointRef], T]) -> Found[T]:
     """Return the checkpoint that the attempt was opened with, else the newest that is whole.
 
-    Collective; changes nothing that is trained. Every rank reads and verifies what it needs; what any
-    rank finds corrupt is quarantined. With none left the run starts afresh, a branch from its
-    source. Raises Fenced, CheckpointMismatch for one of another model, or of another run that this
-    one is no branch of, and CheckpointCorrupt when it is the branch's source, which only its own
-    run may quarantine.
+    Collective; changes nothing that is trained. Every rank reads and verifies what it needs by
+    `fetch`, which raises CheckpointCorrupt; what any rank finds corrupt is quarantined. With none
+    left the run starts afresh, a branch from its source. Raises Fenced, CheckpointMismatch for one
+    of another model, or of another run that this one is no branch of, and CheckpointCorrupt when it
+    is the branch's source, which only its own run may quarantine.
     """
     asked = launch.opened.resume
     if asked is None:
@@ -47,7 +48,7 @@ def find_checkpoint(launch: Launch, trained: Trained, arena: Arena) -> Found:
         target = _ref(launch.ranks.from_first(lambda: _choose(launch, asked)))
         if target is None:
             return Found(fetched=None, fallback_why=_explain(problems, asked, target))
-        fetched, problem = _fetch(launch, target, trained, arena)
+        fetched, problem = _fetch(launch, target, fetch)
         if problem is None:
             return Found(fetched=fetched, fallback_why=_explain(problems, asked, target))
         problems.append(problem)
@@ -91,19 +92,12 @@ def _check_run(launch: Launch, asked: CheckpointRef) -> None:
 
 
 def _fetch(
-    launch: Launch, target: CheckpointRef, trained: Trained, arena: Arena
-) -> tuple[Fetched | None, str | None]:
+    launch: Launch, target: CheckpointRef, fetch: Callable[[CheckpointRef], T]
+) -> tuple[T | None, str | None]:
     """Return the checkpoint and None, or what the first rank with a problem found."""
     fetched, problem = None, None
     try:
-        fetched = fetch(
-            launch.store,
-            target,
-            trained,
-            arena=arena,
-            rank=launch.ranks.rank,
-            world_size=launch.ranks.world_size,
-        )
+        fetched = fetch(target)
     except CheckpointCorrupt as error:
         problem = str(error)
     found = [each for each in launch.ranks.gather(problem) if each is not None]

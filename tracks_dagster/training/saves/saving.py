@@ -1,7 +1,8 @@
 """Saves while training goes on. All ranks see the same outcome of every save.
 
 `save` makes training wait for one copy in host memory; `committing` does the rest in a thread. One save
-is under way at a time, so memory for one copy is enough.
+is under way at a time, so memory for one copy is enough. What is saved is a stager's: `TensorStager`
+here, `folders.FolderStager` for files that the script wrote itself.
 """
 
 from __future__ import annotations
@@ -11,18 +12,19 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
+from typing import Protocol
 
 from tracks_dagster.track.bodies import TimeSpent
 from tracks_dagster.track.errors import (
     CheckpointWriteFailed,
     Fenced,
+    InvalidInput,
     NonFinite,
     TracksError,
     TrainingError,
 )
 from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.training.launch import Launch
-from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.chunk_writer import KnownChunks
 from tracks_dagster.training.saves.committing import (
     OUTCOME_S_MAX,
@@ -31,15 +33,11 @@ from tracks_dagster.training.saves.committing import (
     Committer,
     Outcome,
     Save,
+    SaveWriter,
 )
-from tracks_dagster.training.saves.staging import Arena, Staging
-from tracks_dagster.training.saves.state_dict import StateDict, collect
 from tracks_dagster.training.saves.storage_writer import (
-    CheckpointStorageWriter,
     Moment,
-    SavePlanning,
 )
-from tracks_dagster.training.saves.trained import Trained
 
 LAST_TRIGGERS = frozenset({"sigterm", "final"})  # nothing comes after these
 LAST_TRIES_MAX = 2  # of the last save, when a checkpoint whose chunks it names was withdrawn
@@ -48,7 +46,8 @@ SETTLE_S_MIN = 60.0  # how long training waits for one that has taken that long 
 RANK_LOST_S_MAX = 3.0  # for one that has all its parts: the gang is ended five seconds after a rank
 
 _ENDS: dict[str, type[TracksError]] = {
-    error.__name__: error for error in (CheckpointWriteFailed, Fenced, NonFinite, TrainingError)
+    error.__name__: error
+    for error in (CheckpointWriteFailed, Fenced, InvalidInput, NonFinite, TrainingError)
 }
 
 
@@ -66,6 +65,24 @@ class _UnderWay:
     thread: threading.Thread
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedSave:
+    """What a stager hands over. total_bytes: of all ranks; is_copied: training may go on before the
+    commit."""
+
+    writer: SaveWriter
+    total_bytes: int
+    is_copied: bool = True
+
+
+class Stager(Protocol):
+    """Knows what a launch's checkpoints hold. Collective."""
+
+    def stage(self, moment: Moment) -> StagedSave:
+        """Return the save of `moment`, which the stager completes."""
+        ...
+
+
 class Saver:
     """Saves one launch's checkpoints. `saved_step`: the newest that can be resumed from.
 
@@ -75,9 +92,8 @@ class Saver:
     def __init__(
         self,
         launch: Launch,
-        trained: Trained,
+        stager: Stager,
         known: KnownChunks,
-        arena: Arena,
         *,
         step: int,
         waits: Callable[[float], None],
@@ -85,15 +101,8 @@ class Saver:
         self.saved_step = step
         self._waits = waits
         self._launch = launch
-        self._trained = trained
+        self._stager = stager
         self._known = known
-        self._staging = Staging(arena)
-        self._parameters = frozenset(
-            f"{member}.{name}"
-            for member, module in trained.modules.items()
-            for name, _ in module.named_parameters()
-        )
-        self._planning = SavePlanning(launch.ranks, self._parameters, frozenset(trained.modules))
         self._committer = Committer(launch, known)
         self._count = 0
         self._under_way: _UnderWay | None = None
@@ -202,7 +211,7 @@ class Saver:
         facts: Mapping[str, Json],
         spent: TimeSpent | None,
     ) -> None:
-        """Stage the state, and let a thread do the rest."""
+        """Stage what is saved, and let a thread do the rest."""
         # Started before the copy: after it, `start` would wait for the GIL while the new thread works,
         # which was a third of what training waits for.
         staged_save: SimpleQueue[Save | None] = SimpleQueue()
@@ -226,47 +235,31 @@ class Saver:
         facts: Mapping[str, Json],
         spent: TimeSpent | None,
     ) -> Save:
-        """Copy the state; training may change it as soon as this returns."""
-        state = collect(self._trained, rank=self._launch.ranks.rank)
-        planned = self._planning.plan(state.tensors)
-        writer = CheckpointStorageWriter(
-            self._launch.store,
-            self._moment(step, state, facts),
-            staging=self._staging,
-            known=self._known,
-            parameters=self._parameters,
-        )
-        rng = random_state.capture()
-        staged = writer.stage(planned.plan, planned.planner)
+        """Stage what is saved; copied tensors may change as soon as this returns."""
+        staged = self._stager.stage(self._moment(step, facts))
         self._count += 1
         return Save(
             number=self._count,
             step=step,
             trigger=trigger,
             began=began,
-            blocking_s=round(time.monotonic() - began, 6),
-            writer=writer,
-            staged=staged,
-            metadata=planned.metadata,
-            slowest_s=planned.total_bytes / SLOWEST_BYTES_PER_S,
-            rng=rng,
-            own=state.own,
-            shared={name: state.values[name] for name in self._trained.states},
+            blocking_s=round(time.monotonic() - began, 6) if staged.is_copied else None,
+            writer=staged.writer,
+            slowest_s=staged.total_bytes / SLOWEST_BYTES_PER_S,
             spent=spent,
         )
 
-    def _moment(self, step: int, state: StateDict, facts: Mapping[str, Json]) -> Moment:
+    def _moment(self, step: int, facts: Mapping[str, Json]) -> Moment:
         launch = self._launch
         return Moment(
             run_id=launch.place.run_id,
             attempt_id=launch.place.attempt_id,
             launch_id=launch.launch_id,
             step=step,
-            values=state.values,
+            values={},
             rng=(),
             config_sha256=sha256_hex(canonical_json(dict(launch.opened.config))),
             environment_sha256=launch.environment_sha256,
-            kinds=self._trained.kinds,
             **facts,
         )
 

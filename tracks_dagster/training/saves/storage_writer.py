@@ -204,6 +204,12 @@ class CheckpointStorageWriter(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Store the manifest of all ranks' parts; `written` is the checkpoint then."""
+        self.written = self.write_manifest(metadata, results)
+
+    def write_manifest(
+        self, metadata: Metadata, results: list[list[WriteResult]]
+    ) -> WrittenCheckpoint:
+        """Store the manifest of all ranks' parts, and return what can be committed."""
         manifest = make_manifest(self.moment, metadata, results)
         data = manifest.to_bytes()
         moment = self.moment
@@ -212,7 +218,7 @@ class CheckpointStorageWriter(StorageWriter):
         )
         self._object_store.put(manifest_key(ref), data)
         total = sum(result.size_in_bytes for each in results for result in each)
-        self.written = WrittenCheckpoint(ref=ref, manifest=manifest, total_bytes=total)
+        return WrittenCheckpoint(ref=ref, manifest=manifest, total_bytes=total)
 
     def stage(self, plan: SavePlan, planner: SavePlanner) -> Staged:
         """Copy the plan's tensors: they may change as soon as this returns."""

@@ -1,0 +1,290 @@
+"""One rank's steps where a framework runs the loop and writes its own folders.
+
+The counterpart of `steps`: the script says when a step has ended (`ends`), learns whether to save and
+to stop, and hands over the folder that it wrote (`commit`). Nothing is restored into memory: the
+script loads the folder that `folder` gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+
+from tracks_dagster.attempts.effects.local.processes import boot_id
+from tracks_dagster.reasons.hangs import Phase
+from tracks_dagster.track.errors import LossDiverged, NonFinite, TrainingError
+from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.training.drills import Drills
+from tracks_dagster.training.feeding import Feed
+from tracks_dagster.training.joining import Farewell
+from tracks_dagster.training.last_word import Drained
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.pulse import Pulse
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.folders import FetchedFolder, FolderStager, fetch_folder
+from tracks_dagster.training.saves.restoring import find_checkpoint
+from tracks_dagster.training.saves.saving import Saver
+from tracks_dagster.training.starting import record_restored
+from tracks_dagster.training.step_log import StepLog
+from tracks_dagster.training.triggers import StopSignal, Triggers
+
+SIGTERM = "sigterm"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """What all ranks do after a step. save: write a folder and commit it; stop: and then end.
+
+    trigger: why to save, as in `CheckpointCommitted`; None: no need to.
+    """
+
+    save: bool
+    stop: bool
+    trigger: str | None
+
+
+class FolderSteps:
+    """The steps of one launch, from the checkpoint that `path` holds. running: the step underway.
+
+    path: the verified folder to resume from, None for a fresh start. is_parent: what trains is a
+    command that saves and stops by itself; its parent says what to commit and when it has ended.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        *,
+        stop: StopSignal,
+        farewell: Farewell,
+        drills: Drills,
+        pulse: Pulse,
+        log: StepLog,
+        is_parent: bool = False,
+    ) -> None:
+        """Restore what the attempt resumes from. Collective; raises as `find_checkpoint` does."""
+        self._launch = launch
+        self._stop = stop
+        self._farewell = farewell
+        self._drills = drills
+        self._pulse = pulse
+        self._log = log
+        self._is_parent = is_parent
+        self._feed = Feed(None, None, state=None)  # the script fetches its batches itself
+        self.drained: Drained | None = None  # what ended the steps before the last
+        found = find_checkpoint(launch, _Fetching(launch).fetch)
+        known = KnownChunks()
+        fetched = found.fetched
+        if fetched is not None:
+            if fetched.ref.run_id == launch.place.run_id:  # a branch writes every chunk of its own
+                known.learn_restored(fetched.ref.manifest_sha256, fetched.manifest.chunks)
+            log.restore(fetched.manifest.members["progress"].values)
+        record_restored(
+            launch,
+            fetched.ref if fetched else None,
+            cursor=None,  # the order of samples is the script's
+            fallback_why=found.fallback_why,
+        )
+        self.path = fetched.path if fetched else None
+        self._begun = self._ended = fetched.ref.step if fetched else 0
+        self._reported = self._written = 0  # newest steps with a loss, and without
+        self._wish: str | None = None  # why a folder is due that was not committed yet
+        self._is_stopping = False
+        self._saving = ExitStack()  # open from a wish to its commit: what the framework writes, too
+        self._stager = FolderStager(launch, known)
+        self.saver = Saver(
+            launch,
+            self._stager,
+            known,
+            step=self._begun,
+            waits=lambda s: pulse.beat(Phase.SAVING, self._ended, may_take_s=s),
+        )
+        cadence = launch.opened.cadence or launch.declared.cadence
+        self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
+        self._triggers.saved()
+        drills.begin(0)
+        self._begin_next()
+
+    @property
+    def running(self) -> int:
+        """The step that the script is in."""
+        return self._ended + 1
+
+    def ends(self, step: int, *, last: bool) -> Ends:
+        """End a step as `Attempt.ends` does."""
+        self._check_order(step)
+        self._write_unreported()
+        self._pulse.beat(Phase.REPORTING, step)
+        if self._drills.is_due_after(step):
+            self._drills.play_after(step, self._stop)
+        wishes = self._launch.ranks.sum([float(each) for each in self._triggers.asked()])
+        trigger = None
+        if not self._is_parent:
+            trigger = self._triggers.choose(step, wishes, is_last=last, since=self._ended)
+            self._is_stopping = bool(wishes[0]) and not last
+        self._ended = self._farewell.step = step
+        self._wish = trigger or self._wish
+        if self._wish is None:
+            self._begin_next()
+        else:
+            self._pulse.beat(Phase.SAVING, step)
+            self._saving.close()
+            self._saving.enter_context(self._log.time.saving())
+        return Ends(save=self._wish is not None, stop=self._is_stopping, trigger=self._wish)
+
+    def report(self, step: int, loss: float | torch.Tensor, metrics: Mapping[str, Any]) -> None:
+        """Take in a step's loss as `Attempt.report` does."""
+        if step <= self._reported or step < self._ended or step <= self._begun:
+            raise TrainingError(
+                f"Step {step} was reported after step {max(self._reported, self._ended)}; report each "
+                "step once, in order."
+            )
+        value = loss.item() if isinstance(loss, torch.Tensor) else float(loss)
+        value = self._drills.loss(step, value)
+        (total,) = self._launch.ranks.sum([value])
+        self._reported = step
+        try:
+            self._log.take(step, total / self._launch.ranks.world_size, value, metrics, self._feed)
+        except (NonFinite, LossDiverged) as error:
+            error.args = (f"{error} The last checkpoint is of step {self.saver.saved_step}.",)
+            raise
+
+    def commit(self, step: int, folder: Path, *, trigger: str | None = None) -> bool:
+        """Commit a folder as `Attempt.commit_folder` does. trigger: a parent's; else the wish's."""
+        if step > self._ended:
+            raise TrainingError(
+                f"Step {step} is to be committed and the last one that ended is {self._ended}; call "
+                f"a.ends({step}) first."
+            )
+        if step < self.saver.saved_step:
+            raise TrainingError(
+                f"Step {step} is to be committed after step {self.saver.saved_step}; commit in order."
+            )
+        if step > self.saver.saved_step:
+            self._save(step, trigger or self._wish or "demand", folder)
+        is_committed = self.saver.saved_step == step
+        if self._is_stopping:
+            self.drain()
+        if self._wish is not None:
+            self._wish = None
+            self._saving.close()
+            self._begin_next()
+        return is_committed
+
+    @property
+    def last_ended(self) -> int:
+        """The last step that ended."""
+        return self._ended
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether SIGTERM came to this rank."""
+        return self._stop.received
+
+    def expect(self, may_take_s: float) -> None:
+        """Give the running step so long before it counts as a hang."""
+        self._pulse.beat(Phase.COMPUTING, self.running, may_take_s=may_take_s)
+
+    def save_soon(self) -> None:
+        """Ask for a checkpoint at the next `ends`."""
+        self._triggers.ask()
+
+    def finish(self) -> bool:
+        """End an attempt whose script came to its end; return True: it is for the script to say.
+
+        Raises TrainingError for one that trained nothing, and for one whose last steps are in no
+        checkpoint; Drained where it obeyed SIGTERM.
+        """
+        self._saving.close()
+        if self._is_stopping:
+            self.drain()
+        self._write_unreported()
+        if self.path is None and self._ended == 0:
+            raise TrainingError(
+                "The script ended without training: no step was ended with a.ends(step)."
+            )
+        if self._ended > self.saver.saved_step:
+            raise TrainingError(
+                f"The script ended after step {self._ended} and its last committed folder is of step "
+                f"{self.saver.saved_step}: what it trained since is lost. Commit a folder after the "
+                "last step; a.ends(step, last=True) asks for one."
+            )
+        self._log.write_spent()
+        self._pulse.beat(Phase.ENDING, self._ended)
+        self._pulse.close()
+        self._launch.ranks.close()
+        return True
+
+    def _check_order(self, step: int) -> None:
+        if step <= self._begun:
+            raise TrainingError(
+                f"Step {step} ended in an attempt that resumed from step {self._begun}: load the "
+                f"folder that a.folder() gave ({self.path}) before training."
+            )
+        if step <= self._ended:
+            raise TrainingError(
+                f"Step {step} ended after step {self._ended}; end each step once, in order."
+            )
+
+    def _write_unreported(self) -> None:
+        """Write down the last step where the script reported no loss of it."""
+        if self._ended > max(self._reported, self._begun, self._written):
+            self._log.passed(self._ended)
+            self._written = self._ended
+
+    def _begin_next(self) -> None:
+        """Begin the step after the last; where its data is waited for, nobody tells."""
+        step = self._ended + 1
+        self._drills.begin(step)
+        self._log.data_asked(step)
+        self._drills.fetch(step)
+        self._log.data_came(step)
+        self._drills.compute(step)
+
+    def _save(self, step: int, trigger: str, folder: Path) -> None:
+        self._pulse.beat(Phase.SAVING, step)
+        self._stager.take(folder)
+        spent = self._log.time.spent
+        with self._log.time.saving():
+            self.saver.save(
+                step,
+                trigger,
+                data=self._feed.position(step),
+                progress=self._log.progress,
+                metrics=self._log.metrics if step >= self._reported else {},
+                spent=spent,
+            )
+            self.saver.settle()
+        self._triggers.saved()
+
+    def drain(self) -> NoReturn:
+        """End as SIGTERM asked; raises Drained. Collective."""
+        self._saving.close()
+        self._write_unreported()
+        self._log.write_spent()
+        self._launch.ranks.close()
+        self.drained = Drained()
+        raise self.drained
+
+
+class _Fetching:
+    """Fetches folders into the gang's, the ranks of one machine together."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._store = launch.store
+        self._root = launch.place.work / "resume"
+        self._root.mkdir(parents=True, exist_ok=True)
+        status = self._root.stat()
+        here = [boot_id(), status.st_dev, status.st_ino]
+        beside = [rank for rank, each in enumerate(launch.ranks.gather(here)) if each == here]
+        self._share, self._share_count = beside.index(launch.ranks.rank), len(beside)
+
+    def fetch(self, ref: CheckpointRef) -> FetchedFolder:
+        """Fetch this rank's share."""
+        return fetch_folder(
+            self._store, ref, self._root, share=self._share, share_count=self._share_count
+        )

@@ -1,0 +1,147 @@
+"""Checkpoints of what a script registered: copied by each rank, stored, and put into one manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.storage import WriteResult
+
+from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
+from tracks_dagster.training.launch import Launch
+from tracks_dagster.training.saves import random_state
+from tracks_dagster.training.saves.chunk_writer import KnownChunks
+from tracks_dagster.training.saves.manifest import Chunk
+from tracks_dagster.training.saves.saving import StagedSave
+from tracks_dagster.training.saves.staging import Arena, Staged, Staging
+from tracks_dagster.training.saves.state_dict import collect
+from tracks_dagster.training.saves.storage_writer import (
+    CheckpointStorageWriter,
+    Moment,
+    SavePlanning,
+    WrittenCheckpoint,
+    results_from_json,
+    results_to_json,
+)
+from tracks_dagster.training.saves.trained import Trained
+
+
+class TensorStager:
+    """Implements `saving.Stager`: tensors are copied, and may change as soon as that is done."""
+
+    def __init__(self, launch: Launch, trained: Trained, known: KnownChunks, arena: Arena) -> None:
+        self._launch = launch
+        self._trained = trained
+        self._known = known
+        self._staging = Staging(arena)
+        self._parameters = frozenset(
+            f"{member}.{name}"
+            for member, module in trained.modules.items()
+            for name, _ in module.named_parameters()
+        )
+        self._planning = SavePlanning(launch.ranks, self._parameters, frozenset(trained.modules))
+
+    def stage(self, moment: Moment) -> StagedSave:
+        """Copy the state."""
+        state = collect(self._trained, rank=self._launch.ranks.rank)
+        planned = self._planning.plan(state.tensors)
+        writer = CheckpointStorageWriter(
+            self._launch.store,
+            replace(moment, values=state.values, kinds=self._trained.kinds),
+            staging=self._staging,
+            known=self._known,
+            parameters=self._parameters,
+        )
+        rng = random_state.capture()
+        staged = writer.stage(planned.plan, planned.planner)
+        shared = {name: state.values[name] for name in self._trained.states}
+        part = TensorPart(
+            rng=rng,
+            own=state.own,
+            shared_sha256={n: sha256_hex(canonical_json(v)) for n, v in shared.items()},
+        )
+        save = TensorSave(writer, staged, planned.metadata, part)
+        return StagedSave(writer=save, total_bytes=planned.total_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorPart:
+    """What one rank tells of its part. results: where its tensors lie.
+
+    own: values of the states of which every rank has its own; shared_sha256: of those that must be the
+    same on all ranks.
+    """
+
+    rng: Json
+    own: Mapping[str, Json]
+    shared_sha256: Mapping[str, str]
+    results: Sequence[WriteResult] = ()
+
+
+class TensorSave:
+    """Implements `committing.SaveWriter` for staged tensors."""
+
+    def __init__(
+        self,
+        writer: CheckpointStorageWriter,
+        staged: Staged,
+        metadata: Metadata,
+        part: TensorPart,
+    ) -> None:
+        self._writer = writer
+        self._staged = staged
+        self._metadata = metadata
+        self._part = part
+
+    @property
+    def moment(self) -> Moment:
+        """What is saved."""
+        return self._writer.moment
+
+    @property
+    def chunks(self) -> Sequence[Chunk]:
+        """The chunks of this rank's part."""
+        return self._writer.chunks
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes of it are new."""
+        return self._writer.written_bytes
+
+    def store(self) -> TensorPart:
+        """Store this rank's tensors. Raises StoreError and NonFinite."""
+        return replace(self._part, results=self._writer.store(self._staged))
+
+    def encode(self, part: TensorPart) -> Json:
+        """Return a part as JSON."""
+        return [part.rng, part.own, part.shared_sha256, results_to_json(part.results)]
+
+    def decode(self, stored: Json) -> TensorPart:
+        """Return the part that another rank encoded."""
+        rng, own, shared_sha256, results = stored
+        return TensorPart(
+            rng=rng, own=own, shared_sha256=shared_sha256, results=results_from_json(results)
+        )
+
+    def finish(self, parts: Sequence[TensorPart]) -> WrittenCheckpoint:
+        """Store the manifest of all ranks' parts.
+
+        Raises StoreError, and TrainingError for a state that is one for all ranks and differs.
+        """
+        _check_alike(parts)
+        own = {name: [part.own[name] for part in parts] for name in self._part.own}
+        self._writer.moment = replace(self.moment, rng=[part.rng for part in parts], own=own)
+        return self._writer.write_manifest(self._metadata, [list(part.results) for part in parts])
+
+
+def _check_alike(parts: Sequence[TensorPart]) -> None:
+    """Raise TrainingError naming a state that is one for all ranks and another on some."""
+    for name, sha256 in parts[0].shared_sha256.items():
+        for rank, part in enumerate(parts):
+            if part.shared_sha256.get(name) != sha256:
+                raise TrainingError(
+                    f"The {name} of rank {rank} is not that of rank 0, and one is saved for all ranks; "
+                    f"register it as a.register(…, per_rank={{'{name}': …}})."
+                )

@@ -1,0 +1,119 @@
+"""A trainer that speaks by files and exit codes only: a shell script, followed by a parent of ours."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.training import command_rank
+from tests.training.gangs import TrainingRun
+from tracks_dagster.track.bodies import Drill
+from tracks_dagster.track.errors import TrainingError
+from tracks_dagster.track.names import EXIT_DRAINED
+from tracks_dagster.track.records import Kind
+from tracks_dagster.training.command import Box
+from tracks_dagster.training.saves.folders import fetch_folder
+
+
+def shell_run(
+    folder: Path, *arguments: str, ranks: int = 1, drills: tuple[Drill, ...] = ()
+) -> TrainingRun:
+    folder.mkdir(exist_ok=True)
+    (folder / "plan.json").write_text(json.dumps(arguments))
+    script = Path(command_rank.__file__)
+    return TrainingRun(folder, ranks=ranks, script=script, drills=drills)
+
+
+def digest(steps: int, rank: int = 0) -> str:
+    """Return what the script's chain comes to, undisturbed."""
+    chain = ""
+    for step in range(1, steps + 1):
+        chain = hashlib.sha256(f"{chain} {step} {rank}\n".encode()).hexdigest()
+    return chain
+
+
+def result(run: TrainingRun, folder: Path, rank: int = 0) -> str:
+    path = fetch_folder(run.store, run.final(), folder / "read").path
+    return (path / f"rank-{rank}.txt").read_text()
+
+
+def test_a_shell_script_is_preempted_and_killed_and_loses_no_committed_step(
+    tmp_path: Path,
+) -> None:
+    drills = (Drill(kind="preempt", step=2), Drill(kind="sigkill", step=14))
+    run = shell_run(tmp_path / "run", "24", "0.1", drills=drills)
+    first = run.train()
+    assert first.exit_codes == [EXIT_DRAINED], first.log()
+    saved = run.state.checkpoints[-1].body
+    assert (saved.trigger, saved.kind) == ("sigterm", "files")
+    second = run.train()
+    assert second.exit_codes == [-signal.SIGKILL], second.log()
+    third = run.train()
+    assert third.exit_codes == [0], third.log()
+    assert run.state.checkpoints[-1].body.trigger == "final"
+    assert result(run, tmp_path) == f"24 {digest(24)}\nmore\n"  # and nothing half-written before it
+    restored = [r.body["step"] for r in run.records(Kind.ATTEMPT_RESTORED)]
+    assert restored[:2] == [0, saved.ref.step]
+    assert restored[2] >= 12
+    assert {step: line["loss"] for step, line in run.steps(3).items()} == {
+        step: step + 0.5 for step in range(restored[2] + 1, 25)
+    }
+    assert run.last_words(1)[0].reason == "drained"
+
+
+def test_two_ranks_publish_together(tmp_path: Path) -> None:
+    run = shell_run(tmp_path / "run", "6", "0.05", ranks=2)
+    gang = run.train()
+    assert gang.exit_codes == [0, 0], gang.log()
+    assert [c.body.ref.step for c in run.state.checkpoints] == [4, 6]
+    for rank in (0, 1):
+        assert result(run, tmp_path / str(rank), rank) == f"6 {digest(6, rank)}\nmore\n"
+
+
+@pytest.mark.parametrize(
+    ("how", "code"), [("7", 7), ("75", 1), ("oom", 1), ("killed", -signal.SIGKILL)]
+)
+def test_a_command_that_fails_is_committed_so_far_and_its_end_is_the_ranks(
+    tmp_path: Path, how: str, code: int
+) -> None:
+    run = shell_run(tmp_path / "run", "5", "0.02", how)
+    gang = run.train()
+    assert gang.exit_codes == [code], gang.log()
+    assert run.final().step == 5
+    assert run.last_words(1) == []  # what it printed says more
+    assert "The command ended" in gang.log()
+
+
+def test_a_command_that_trains_nothing_did_not_complete(tmp_path: Path) -> None:
+    run = shell_run(tmp_path / "run", "0", "0")
+    gang = run.train()
+    assert gang.exit_codes == [1]
+    assert "without training" in gang.log()
+
+
+def test_only_whole_folders_and_whole_lines_are_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    box = Box(tmp_path, 0)
+    for name in (".half-3", "step-4.tmp", "step-4", "step-0012", "other"):
+        (box.checkpoints / name).mkdir()
+    assert box.published() == (4, 12)
+    assert box.new_lines() == ()
+    good = {"step": 1, "loss": "2.0", "metrics": {"lr": 0.5}}
+    lines = ['{"step": 1, "loss": 2, "lr": 0.5, "name": "x", "bad": NaN}', "[]", '{"step": true}']
+    lines += ['{"step": 2, "loss": "high"}', '{"step": 3, "loss": NaN}', '{"step": 4']
+    box.metrics.write_text("\n".join(lines))
+    assert box.new_lines() == (good, {"step": 3, "loss": "nan", "metrics": {}})
+    with box.metrics.open("a") as file:
+        file.write("}\n")
+    assert box.new_lines() == ({"step": 4, "loss": None, "metrics": {}},)
+    assert capsys.readouterr().err.count("left out") == 3
+    box.metrics.write_bytes(box.metrics.read_bytes() + b"x" * 100_000)
+    with pytest.raises(TrainingError, match="a line of more than"):
+        box.new_lines()
+    box.remove(4)
+    assert box.published() == (12,)

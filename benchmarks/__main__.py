@@ -24,6 +24,7 @@ from benchmarks import (
     checkpoint,
     compare,
     data,
+    folder,
     kubernetes,
     ledger,
     ledger_history,
@@ -45,6 +46,7 @@ BENCHMARKS: dict[str, Callable[[argparse.Namespace], dict[str, float]]] = {
     "checkpoint-100mb": lambda given: checkpoint.run((100,)),
     "checkpoint-2gb": lambda given: checkpoint.run((2000,)),  # needs 10 GB of memory; when asked
     "data": lambda given: data.run(),  # needs 6 GB of disk; when asked
+    "folder": lambda given: folder.run(),  # needs 8 GB of disk; when asked
     "retry": lambda given: retry.run(
         traces=given.traces, only=given.only or (), rounds=given.rounds
     ),
@@ -57,6 +59,7 @@ AT_MOST = {
     **step.AT_MOST,
     **checkpoint.BARS,
     **data.AT_MOST,
+    **folder.AT_MOST,
     **retry.AT_MOST,
     **kubernetes.AT_MOST,
     **ledger_history.AT_MOST,
@@ -66,6 +69,7 @@ WHY = {
     **step.WHY,
     **checkpoint.WHY,
     **data.WHY,
+    **folder.WHY,
     **retry.WHY,
     **kubernetes.WHY,
     **ledger_history.WHY,

@@ -110,6 +110,20 @@ def test_a_project_of_the_same_name_elsewhere_is_told(
     )
 
 
+def test_a_trainer_that_publishes_folders_is_started_by_a_parent_of_ours(
+    project: Path, call: Call
+) -> None:
+    cadence = "checkpoint: {every_steps: 5, every: 1min}"
+    assert cadence in TRACKS_YAML
+    (project / "tracks.yaml").write_text(TRACKS_YAML.replace(cadence, "checkpoint: folder"))
+    call("run", "--run-id", "r-1")
+    found = state()
+    assert found.declared.cadence == CheckpointCadence()  # it saves when it likes
+    spec = gang_spec(build(Settings.from_environment()).tracks, found, found.attempts[0])
+    parent = ("-m", "tracks_dagster.training.command")
+    assert spec.command.words == (*parent, "train.py", "--lr=0.1", "conf/base.yaml")
+
+
 def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(
     project: Path, call: Call, tmp_path: Path
 ) -> None:

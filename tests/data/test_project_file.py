@@ -15,6 +15,7 @@ from tracks_dagster.data.effects.project_file import (
     project_of_script,
     read_project,
 )
+from tracks_dagster.data.project import program_of_project
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.errors import SettingsError
 
@@ -59,6 +60,14 @@ retention: {keep_last: 2}
     assert project.roles == {"micro_batch": "batch_size", "steps": "max_iters", "lr": "lr"}
     assert (project.ranks, project.cadence) == (2, CheckpointCadence(every_steps=100, every_s=600))
     assert project.retention.keep_last == 2
+
+
+def test_a_trainer_that_publishes_folders_saves_when_it_likes(folder: Path) -> None:
+    for text in ("checkpoint: folder\n", "checkpoint: {kind: folder}\n"):
+        project = read_project(write(folder, LEAST + text))
+        assert (project.by_files, project.cadence) == (True, CheckpointCadence())
+        assert program_of_project(project).by_files
+    assert not read_project(write(folder, LEAST)).by_files
 
 
 def test_what_is_wrong_with_a_file_is_refused_in_its_own_line(folder: Path) -> None:
@@ -108,6 +117,8 @@ retries: 3
         (LEAST + "config: ../x.json\n", "outside the project"),
         (LEAST + "ranks: 0\n", "0 is no number of ranks"),
         (LEAST + "retention: {keep_last: 0}\n", "retention"),
+        (LEAST + "checkpoint: {kind: file}\n", "no kind of checkpoint"),
+        (LEAST + "checkpoint: {kind: folder, every_steps: 9}\n", "saves when it likes"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_is_valid(folder: Path, text: str, words: str) -> None:

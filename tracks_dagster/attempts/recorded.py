@@ -40,6 +40,7 @@ def recorded_project(state: RunState, attempt: AttemptState) -> Project | None:
         config_name=None if program is None else program.config_name,
         dataset=None if snapshot is None else snapshot.dataset,
         python=None if program is None else program.python,
+        by_files=program is not None and program.by_files,
     )
 
 

@@ -120,7 +120,7 @@ class Project:
     project file does. roles: role → key. config_name: of the file that `{config}` stands for; its
     suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
     itself. cadence: None as the run is asked for. python: the interpreter, an
-    absolute path or a name; None for the one of `tracks`.
+    absolute path or a name; None for the one of `tracks`. by_files: as in `Program`.
     """
 
     name: str
@@ -135,11 +135,17 @@ class Project:
     cadence: CheckpointCadence | None = None
     retention: RetentionRule = field(default_factory=RetentionRule)
     python: str | None = None
+    by_files: bool = False
 
 
 def program_of_project(project: Project) -> Program:
     """Return what a run of the project starts."""
-    return Program(entry=project.entry, config_name=project.config_name, python=project.python)
+    return Program(
+        entry=project.entry,
+        config_name=project.config_name,
+        python=project.python,
+        by_files=project.by_files,
+    )
 
 
 def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:

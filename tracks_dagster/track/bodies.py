@@ -64,12 +64,14 @@ class Program:
 
     entry: a script, `-m` and a module, or a program, with arguments; `{key}` stands for the config's
     value and `{config}` for `config_name`, a file that is made with all of them (None: none is).
-    python: the interpreter; None for the one of `tracks`.
+    python: the interpreter; None for the one of `tracks`. by_files: it knows nothing of attempts and
+    speaks by files and exit codes, to a parent of ours (`training.command`).
     """
 
     entry: tuple[str, ...]
     config_name: str | None = None
     python: str | None = None
+    by_files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

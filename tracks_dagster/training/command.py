@@ -1,7 +1,8 @@
 """The parent of a trainer that knows nothing of us: `python -m tracks_dagster.training.command ARGV…`.
 
-One parent for each rank. It starts the command, which speaks by files and exit codes only, and does
-for it what a script does through `attempt`: restores, commits, reports, obeys SIGTERM.
+One parent for each rank. It starts the command (a Python script or `-m` in its own interpreter), which
+speaks by files and exit codes only, and does for it what a script does through `attempt`: restores,
+commits, reports, obeys SIGTERM.
 
 What the command finds in its environment, beside torchrun's variables:
 
@@ -41,6 +42,7 @@ from tracks_dagster.track.errors import RankLost, TrainingError
 from tracks_dagster.track.records import Json
 from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
+from tracks_dagster.training.code import command_line
 from tracks_dagster.training.folder_steps import FolderSteps
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import ChildFailed
@@ -66,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         with attempt.join(is_parent=True) as a:
-            follow(a, argv)
+            follow(a, command_line(argv, None))
     except ChildFailed as failed:
         return _end_as(failed.returncode)
     return 0

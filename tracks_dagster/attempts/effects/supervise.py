@@ -270,6 +270,7 @@ class Supervisor:
 
 
 _FAMILY = ("-m", "tracks_dagster.training.main")
+_BY_FILES = ("-m", "tracks_dagster.training.command")
 
 
 def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:
@@ -307,6 +308,8 @@ def rank_command(key: str, program: Program | None, config: Mapping[str, Json]) 
     except InvalidInput as error:
         raise GangError(str(error)) from error
     files = {} if name is None else {name: render_config(config, name)}
+    if program.by_files:
+        words = (*_BY_FILES, *words)
     return RankCommand(words=words, python=program.python, files=files)
 
 

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.config_file import read_config
@@ -54,6 +54,7 @@ from tracks_dagster.track.text.units import shown
 
 FILE = "tracks.yaml"
 VERSION = 1  # of the file's form
+FOLDER = "folder"  # the kind of checkpoint of a trainer that speaks by files and exit codes
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
 KEYS_MAX = 256  # of a config: it is part of a record
 
@@ -93,7 +94,8 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         dataset=found.dataset,
         ranks=found.ranks,
         device_class=found.device,
-        cadence=_cadence(found.checkpoint),
+        cadence=_cadence(found.checkpoint, file),
+        by_files=found.checkpoint is not None and "kind" in found.checkpoint.given(),
         retention=_retention(found.retention, file),
         python=_python(found.python, folder, file),
     )
@@ -192,8 +194,15 @@ def _roles(
     return roles_of(given, keys)
 
 
-def _cadence(given: _Checkpoint | None) -> CheckpointCadence | None:
-    return None if given is None else CheckpointCadence(**given.given())
+def _cadence(given: _Checkpoint | None, file: SettingsFile) -> CheckpointCadence | None:
+    """Return when a run saves: never by our wish where the trainer publishes folders by itself."""
+    found = {} if given is None else given.given()
+    if found.pop("kind", None) is not None:
+        if found:
+            words = "a trainer that publishes folders saves when it likes: leave the rest out."
+            file.refuse(("checkpoint",), words)
+        return CheckpointCadence()
+    return CheckpointCadence(**found) if found else None
 
 
 def _retention(given: _Retention | None, file: SettingsFile) -> RetentionRule:
@@ -270,6 +279,11 @@ def _keys_or_file(value: object) -> Any:
     return value
 
 
+def _checkpoint(value: object) -> object:
+    """Return `folder` as the mapping that it is short for."""
+    return {"kind": FOLDER} if value == FOLDER else value
+
+
 _Count = Annotated[int, PlainValidator(units.count)]
 _Seconds = Annotated[float, PlainValidator(units.duration_s)]
 _Word = Annotated[str, PlainValidator(units.name)]
@@ -296,6 +310,9 @@ class _Checkpoint(FileModel):
     example = "{every_steps: 100, every: 10min}"
     every_steps: Annotated[int, PlainValidator(_positive)] = LEFT_OUT
     every_s: _Seconds = LEFT_OUT
+    kind: Annotated[str, PlainValidator(units.one_of("kind of checkpoint", {FOLDER: FOLDER}))] = (
+        LEFT_OUT
+    )
 
 
 class _Retention(FileModel):
@@ -320,7 +337,7 @@ class _ProjectFile(FileModel):
     dataset: _Word | None = None
     ranks: Annotated[int, PlainValidator(_ranks)] = 1
     device: _Word = "cpu"
-    checkpoint: _Checkpoint | None = None
+    checkpoint: Annotated[_Checkpoint | None, BeforeValidator(_checkpoint)] = None
     keys: Mapping[_Role, _Word] = {}
     retention: _Retention | None = None
     python: _Word | None = None

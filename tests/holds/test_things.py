@@ -9,6 +9,7 @@ import pytest
 from tests.fakes import FakeClock, FakeObjectStore
 from tests.histories import History
 from tests.holds.test_source_quarantines import hold
+from tracks_dagster.holds.effects.blast import ancestors_lines
 from tracks_dagster.holds.effects.descent import ancestors, descendants
 from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.things import as_it_was, find_exact
@@ -107,3 +108,18 @@ def test_as_of_a_time_an_alias_is_marked_by_what_it_named_then(
     marked = quarantined_sources(tracks, ledger, thing, as_of=between)
     assert [mark.source for mark in marked] == ["checkpoint:r-1/a01@20"]
     assert quarantined_sources(tracks, ledger, thing) == ()
+
+
+def test_a_run_without_a_snapshot_rests_on_its_attempts_all_the_same(
+    store: FakeObjectStore, tracks: Tracks, ledger: Ledger
+) -> None:
+    history = History("r-2").declare(snapshot=None).open().place().restore().commit(20)
+    history.end("gpu_oom", last_step=23).open().place().restore().commit(40).write_to(store)
+    Projector(store, ledger).scan()
+    found = ancestors(ledger, find_exact(tracks, ledger, parse_thing("checkpoint:r-2@40")))
+    assert [(each.attempt, each.snapshot) for each in found.chain] == [
+        ("attempt:r-2/a02", None),
+        ("attempt:r-2/a01", None),
+    ]
+    assert found.missing is None
+    assert "of no snapshot" in next(ancestors_lines(found))

@@ -177,7 +177,7 @@ def _link(link: Ancestor) -> str:
     commit = (link.git_commit or "no commit")[:12]
     start = f"from step {link.from_step}" if link.from_step else "from step 0"
     return (
-        f"{link.attempt} {start}{up_to}: {used} of {link.snapshot}, on {nodes}{more}, "
+        f"{link.attempt} {start}{up_to}: {used} of {link.snapshot or 'no snapshot'}, on {nodes}{more}, "
         f"code {commit} ({link.package_version})"
     )
 

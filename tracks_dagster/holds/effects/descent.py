@@ -72,8 +72,8 @@ class Ancestor:
     """One attempt that a thing rests on. up_to_step: of its checkpoint that the next one resumed from,
     None for the newest state; did_work: whether a step of its own is in that.
 
-    consumed: what it used for it; None where it used nothing. reason: the newest reading of its end
-    by then; None while it was open.
+    consumed: what it used for it; None where it used nothing. snapshot: None where it named none.
+    reason: the newest reading of its end by then; None while it was open.
     """
 
     attempt: str
@@ -81,7 +81,7 @@ class Ancestor:
     from_step: int
     did_work: bool
     consumed: Consumed | None
-    snapshot: str
+    snapshot: str | None
     nodes: tuple[str, ...]
     git_commit: str | None
     package_version: str | None
@@ -147,8 +147,8 @@ def ancestors(ledger: Ledger, thing: Exact, *, as_of: datetime | None = None) ->
             "links_max": LINKS_MAX,
         },
     )
-    known = [row for row in rows if row["snapshot_id"] is not None]
-    lost = next((row for row in rows if row["snapshot_id"] is None), None)
+    known = [row for row in rows if row["opened_at"] is not None]
+    lost = next((row for row in rows if row["opened_at"] is None), None)
     missing = None if lost is None else attempt_key(lost["run_id"], lost["attempt_id"])
     return Ancestors(
         chain=tuple(_ancestor(row, until) for row in known[:LINKS_MAX]),
@@ -250,7 +250,9 @@ def _ancestor(row: Row, until: datetime) -> Ancestor:
         from_step=row["resumed_step"],
         did_work=used is not None,
         consumed=used,
-        snapshot=f"snapshot:{row['dataset']}@{row['snapshot_id'][:12]}",
+        snapshot=None
+        if row["snapshot_id"] is None
+        else f"snapshot:{row['dataset']}@{row['snapshot_id'][:12]}",
         nodes=tuple(json.loads(row["nodes_json"])) if was_placed else (),
         git_commit=row["git_commit"],
         package_version=row["package_version"],

@@ -79,9 +79,11 @@ def first_settled(tracks: Tracks, run_id: str) -> Settled:
     return settle(world_of(tracks), FirstAttempts(name="tests"), run_id)
 
 
-def decided_promotion(tracks: Tracks, run_id: str, *, by: str) -> PromotionDecided | None:
+def decided_promotion(
+    tracks: Tracks, run_id: str, *, by: str, ledger: Ledger = LEDGER
+) -> PromotionDecided | None:
     """Decide a run's promotion by its own rule; None where that is not due."""
-    record = settle(world_of(tracks), Promotions(name=by), run_id).record
+    record = settle(world_of(tracks, ledger), Promotions(name=by), run_id).record
     return None if record is None else from_json(PromotionDecided, record.body)
 
 

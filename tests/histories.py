@@ -225,7 +225,7 @@ class History(Grown):
         ref: CheckpointRef,
         *,
         suite: str = "heldout-loss",
-        snapshot: SnapshotRef = HELDOUT,
+        snapshot: SnapshotRef | None = HELDOUT,
     ) -> Self:
         """`eval_opened`: the next attempt at the eval of `ref`."""
         eval_id = f"{suite}@{ref.step}"
@@ -243,21 +243,21 @@ class History(Grown):
         )
         return self.add(Kind.EVAL_OPENED, body)
 
-    def end_eval(self, opened: EvalOpened, reason: str = "completed") -> Self:
-        """`eval_ended` of what `opened` opened."""
-        body = EvalEnded(
-            eval_id=opened.eval_id,
-            number=opened.number,
-            reason=reason,
-            metrics={"loss": 3.25} if reason == "completed" else {},
-            sample_count=100,
-            environment={"python": "3.11"},
-            environment_sha256=sha256_hex(b"environment"),
-            started_at=format_time(self.at - timedelta(seconds=3)),
-            finished_at=format_time(self.at),
-            device_seconds=3.0,
-        )
-        return self.add(Kind.EVAL_ENDED, body)
+    def end_eval(self, opened: EvalOpened, reason: str = "completed", **changes: Any) -> Self:
+        """`eval_ended` of what `opened` opened; `changes` replace fields of the body."""
+        fields: dict[str, Any] = {
+            "eval_id": opened.eval_id,
+            "number": opened.number,
+            "reason": reason,
+            "metrics": {"loss": 3.25} if reason == "completed" else {},
+            "sample_count": 100,
+            "environment": {"python": "3.11"},
+            "environment_sha256": sha256_hex(b"environment"),
+            "started_at": format_time(self.at - timedelta(seconds=3)),
+            "finished_at": format_time(self.at),
+            "device_seconds": 3.0,
+        }
+        return self.add(Kind.EVAL_ENDED, EvalEnded(**fields | changes))
 
     def waive_eval(self, suite: str = "heldout-loss") -> Self:
         """`eval_waived`."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tests.bodies import EVAL_RESULT
+from tests.bodies import EVAL_RESULT, declared
 from tests.deciders import world_of
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, FakeOrchestrator
 from tests.histories import History
@@ -26,6 +26,18 @@ def trained(tracks: Tracks, store: FakeObjectStore, run_id: str = "r-1") -> None
     history = History(run_id).declare().open().place().restore().commit(40)
     history.end("completed", last_step=40).write_to(store)
     tracks.project(history.name)
+
+
+def test_a_commit_is_evaluated_while_the_run_trains_where_it_asks_for_that(
+    tracks: Tracks, ledger: Ledger, store: FakeObjectStore
+) -> None:
+    for run_id, every in (("r-1", 2), ("r-2", None)):
+        (required,) = declared().evals
+        history = History(run_id).declare(evals=(replace(required, every=every),))
+        history.open().place().restore().commit(20).commit(40).write_to(store)
+        tracks.project(history.name)
+    (request,) = tick(tracks, ledger, FakeOrchestrator()).requests
+    assert request.attempt_key == KEY
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,12 @@ from tracks_dagster.cli.start import run as run_command
 from tracks_dagster.cli.start.follow import Followed
 from tracks_dagster.reading import open_tracks_to_read
 from tracks_dagster.settings import Settings
-from tracks_dagster.track.bodies import CheckpointCadence, ComputeRequest, Program
+from tracks_dagster.track.bodies import (
+    CheckpointCadence,
+    ComputeRequest,
+    Program,
+    PromotionRule,
+)
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.run_state import RunState, code_of
 from tracks_dagster.track.track import code_diff_key
@@ -153,9 +158,43 @@ def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(
         assert spec.command.words == ("train.py", "--lr=0.2", "conf/base.yaml")
 
 
+def test_evals_of_the_file_and_of_an_option_are_declared_and_stored(
+    project: Path, call: Call, tmp_path: Path
+) -> None:
+    text = (
+        "evals: {quality: {run: evaluate.py, every: 2}}\npromotion: {metric: f1, at_least: 0.5}\n"
+    )
+    (project / "tracks.yaml").write_text(TRACKS_YAML + text)
+    for name in ("evaluate.py", "more.py"):
+        (project / name).write_text("def evaluate(checkpoint, data):\n    return {'f1': 1}\n")
+    call("run", "--run-id", "r-1", "--eval", "more.py")
+    found = state()
+    quality, more = found.declared.evals
+    assert (quality.suite, quality.is_required, quality.every) == ("quality", True, 2)
+    assert (more.suite, more.is_required, more.snapshot) == ("more", False, None)
+    assert more.program == Program(entry=("more.py",), config_name="conf/base.yaml")
+    assert found.declared.promotion == PromotionRule(
+        alias="candidate", suite="quality", metric="f1", direction="max", threshold=0.5
+    )
+    spec = gang_spec(build(Settings.from_environment()).tracks, found, found.attempts[0])
+    lay_out(tmp_path / "code", code=spec.code, key=spec.code_key, files={})
+    assert (tmp_path / "code" / "more.py").is_file()
+
+
+def test_a_script_alone_is_evaluated_by_a_file_beside_it(project: Path, call: Call) -> None:
+    (project / "more.py").write_text("")
+    call("run", "--trainer", "train.py", "--eval", "more.py", "--run-id", "r-1", "--intent", "try")
+    (more,) = state().declared.evals
+    assert (more.suite, state().declared.promotion) == ("more", None)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (("--eval", "../absent.py"), "../absent.py lies outside of"),
+        (("--eval", "absent.py"), "absent.py is no Python file"),
+        (("--eval", "broken.py"), "The eval broken is no Python that runs here"),
+        (("--family", "gpt", "--eval", "train.py"), "--eval measures a project of your own"),
         (("--project", "conf"), "conf holds no project: there is no tracks.yaml"),
         (("--project", ".", "--trainer", "train.py"), "--project and --trainer each name"),
         (("--set", "lrr=1"), "'lrr' is no config key; did you mean lr?"),
@@ -166,6 +205,7 @@ def test_a_retry_runs_the_stored_code_unless_it_is_given_the_folders(
 def test_bad_input_in_a_project_says_what_is_valid(
     project: Path, call: Call, home: Path, options: tuple[str, ...], words: str
 ) -> None:
+    (project / "broken.py").write_text("def evaluate(:\n")
     refused = call("run", *options)
     assert refused.exit_code == 2
     assert words in refused.stderr

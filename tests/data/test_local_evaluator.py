@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -9,8 +11,9 @@ import pytest
 
 from tracks_dagster.attempts.effects.local import evaluator as local_evaluator
 from tracks_dagster.attempts.effects.local.evaluator import LocalEvaluator
+from tracks_dagster.attempts.effects.local.processes import find_process
 from tracks_dagster.data.ports import EvalSpec
-from tracks_dagster.track.bodies import SnapshotRef
+from tracks_dagster.track.bodies import Program, SnapshotRef
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.text.redact import redact
 
@@ -79,3 +82,32 @@ def test_an_evaluator_gets_no_database_and_no_dagster(
         monkeypatch.setenv(name, "secret")
     plays("import os\nassert 'secret' not in os.environ.values()")
     assert LocalEvaluator(tmp_path / "work").run(SPEC).succeeded
+
+
+def test_a_projects_file_is_imported_by_the_evals_own_interpreter(
+    plays: partial[None], tmp_path: Path
+) -> None:
+    marker = tmp_path / "ran"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@" > {marker}\n')
+    python.chmod(0o755)
+    for entry, is_own in ((("evaluate.py",), True), (("./score.sh", "{data}"), False)):
+        marker.unlink(missing_ok=True)
+        plays("")
+        spec = replace(SPEC, program=Program(entry=entry, python=str(python)))
+        assert LocalEvaluator(tmp_path / "work").run(spec).succeeded
+        assert marker.exists() is is_own
+
+
+def test_what_an_eval_started_ends_with_it(plays: partial[None], tmp_path: Path) -> None:
+    plays(
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid))\n"
+    )
+    assert LocalEvaluator(tmp_path / "work").run(SPEC).succeeded
+    pid = int((tmp_path / "pid").read_text())
+    give_up_at = time.monotonic() + 60  # a killed process goes when the system comes to it
+    while (process := find_process(pid)) is not None and process.lives:
+        assert time.monotonic() < give_up_at
+        time.sleep(0.05)

@@ -113,7 +113,7 @@ def test_placeholders_of_an_entry_are_the_configs_keys() -> None:
     with pytest.raises(InvalidInput, match="no such key; it has: lr"):
         fill_entry(("{rate}",), {"lr": 1}, config_path="")
     typo = Project(name="p", entry=("t.py", "{lrr}", "{config}"), keys=KEYS)
-    (words,) = unknown_placeholders(typo)
+    (words,) = unknown_placeholders(typo, typo.entry)
     assert "did you mean lr?" in words
     assert "{{lrr}}" in words
 

@@ -15,11 +15,12 @@ from tracks_dagster.data.effects.project_file import (
     project_of_script,
     read_project,
 )
-from tracks_dagster.data.project import program_of_project
-from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.data.project import program_of_project, requirement_of
+from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
 from tracks_dagster.track.errors import SettingsError
 
 LEAST = "version: 1\nname: tiny\nentry: train.py\n"
+PROMOTES = "evals: {q: train.py, r: train.py}\npromotion: "
 
 
 @pytest.fixture
@@ -68,6 +69,43 @@ def test_a_trainer_that_publishes_folders_saves_when_it_likes(folder: Path) -> N
         assert (project.by_files, project.cadence) == (True, CheckpointCadence())
         assert program_of_project(project).by_files
     assert not read_project(write(folder, LEAST)).by_files
+
+
+def test_a_file_declares_evals_and_what_a_promotion_asks(folder: Path) -> None:
+    (folder / "evaluate.py").write_text("")
+    text = """
+dataset: my-text
+evals:
+  quality: evaluate.py
+  speed: {run: "./train.py {checkpoint} {data}", dataset: other, every: 3, required: true}
+promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01, alias: best}
+"""
+    project = read_project(write(folder, LEAST + text))
+    quality, speed = project.evals
+    assert (quality.entry, quality.dataset, quality.every) == (("evaluate.py",), "my-text", None)
+    assert (speed.name, speed.dataset, speed.every) == ("speed", "other", 3)
+    assert speed.entry == ("./train.py", "{checkpoint}", "{data}")
+    asked = [requirement_of(project, each, None, seed=0) for each in project.evals]
+    assert [each.is_required for each in asked] == [True, True]  # the promotion rests on the first
+    assert project.promotion == PromotionRule(
+        alias="best",
+        suite="quality",
+        metric="accuracy",
+        direction="max",
+        threshold=0.9,
+        better_by=0.01,
+    )
+
+
+def test_another_text_of_an_evals_file_is_another_version(folder: Path) -> None:
+    def version() -> str:
+        (found,) = read_project(write(folder, LEAST + "evals: {q: train.py}\n")).evals
+        return found.version
+
+    before = version()
+    assert version() == before
+    (folder / "train.py").write_text("x = 1\n")
+    assert version() != before
 
 
 def test_what_is_wrong_with_a_file_is_refused_in_its_own_line(folder: Path) -> None:
@@ -119,6 +157,20 @@ retries: 3
         (LEAST + "retention: {keep_last: 0}\n", "retention"),
         (LEAST + "checkpoint: {kind: file}\n", "no kind of checkpoint"),
         (LEAST + "checkpoint: {kind: folder, every_steps: 9}\n", "saves when it likes"),
+        (LEAST + "evals: {q: no.py}\n", "evals.q: there is no no.py"),
+        (LEAST + "evals: {q: [./train.py, '{x}']}\n", "{x}: 'x' is no config key"),
+        (LEAST + "evals: {Q_1: train.py}\n", "cannot name an eval"),
+        (LEAST + "evals: {q: {every: 3}}\n", "run is missing: write what measures"),
+        (LEAST + "evals: {q: {run: train.py, every: 0}}\n", "evals.q.every"),
+        (LEAST + "evals: {q: {run: train.py, required: often}}\n", "neither true nor false"),
+        (LEAST + "evals: {q: {run: train.py, python: a/b}}\n", "evals.q.python: there is no int"),
+        (LEAST + PROMOTES + "{metric: f1, at_least: 1}\n", "it names no eval; write one of evals:"),
+        (LEAST + PROMOTES + "{eval: s, metric: f1, at_least: 1}\n", "'s' is no eval"),
+        (LEAST + PROMOTES + "{eval: q, metric: f1}\n", "needs one of at_least and at_most"),
+        (LEAST + PROMOTES + "{eval: q, metric: f1, at_least: 1, at_most: 2}\n", "needs one of"),
+        (LEAST + PROMOTES + "{eval: q, metric: f1, at_least: .nan}\n", "is no number"),
+        (LEAST + PROMOTES + "{eval: q, metric: f1, at_least: 1, better_by: -1}\n", "less than"),
+        (LEAST + PROMOTES + "{eval: q, at_least: 1}\n", "metric is missing"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_is_valid(folder: Path, text: str, words: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.aliases import find_holder
@@ -17,12 +19,24 @@ from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 
 
-def evaluated(store: FakeObjectStore, run_id: str = "r-1", threshold: float = 5.5) -> History:
+def evaluated(
+    store: FakeObjectStore,
+    run_id: str = "r-1",
+    threshold: float = 5.5,
+    better_by: float | None = None,
+    **changes: Any,
+) -> History:
     """A run with all its steps; its final checkpoint was measured with a loss of 3.25."""
     rule = PromotionRule(
-        alias="best", suite="heldout-loss", metric="loss", direction="min", threshold=threshold
+        alias="best",
+        suite="heldout-loss",
+        metric="loss",
+        direction="min",
+        threshold=threshold,
+        better_by=better_by,
     )
-    history = History(run_id).declare(promotion=rule).open().place().restore().commit(20).commit(40)
+    history = History(run_id).declare(promotion=rule, **changes)
+    history.open().place().restore().commit(20).commit(40)
     history.end("completed", last_step=40).open_eval(history.state.resumable[-1])
     history.end_eval(history.state.evals[-1].opened).write_to(store)
     return history
@@ -60,6 +74,23 @@ def test_a_threshold_that_is_not_met_is_a_recorded_refusal(
     )
     assert tracks.run("r-1").promotions[0].body == decided
     assert find_holder(ledger, "best") is None
+
+
+@pytest.mark.parametrize(("better_by", "is_promoted"), [(0.0, True), (0.1, False)])
+def test_the_rule_compares_with_what_has_the_alias_in_the_same_project(
+    tracks: Tracks, store: FakeObjectStore, ledger: Ledger, better_by: float, is_promoted: bool
+) -> None:
+    evaluated(store, "r-0")
+    evaluated(store, "r-2", model_family="another-project")
+    evaluated(store, better_by=better_by)
+    for run_id in ("r-0", "r-2"):
+        assert decided_promotion(tracks, run_id, by="run_evals") is not None
+    decided = decided_promotion(tracks, "r-1", by="run_evals", ledger=ledger)
+    assert decided is not None
+    assert decided.promoted is is_promoted
+    assert decided.holder is not None
+    assert (decided.holder.run_id, decided.holder_value) == ("r-0", 3.25)
+    assert "step 40 of r-0, which has the alias, has 3.25" in decided.why
 
 
 def test_nothing_is_decided_before_the_evals_are_settled(

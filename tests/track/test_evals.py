@@ -167,3 +167,78 @@ def test_a_completed_run_without_a_checkpoint_says_so() -> None:
     assert what_evals_wait_for(history.state, attempts_max=3) == (
         "no committed checkpoint is left to evaluate",
     )
+
+
+# --- evals of commits, while the run trains ---------------------------------------------------------
+
+OFTEN = EvalRequirement(
+    suite="quality", suite_version="1", snapshot=HELDOUT, seed=7, every=2, is_required=False
+)
+
+
+def training(*steps: int, evals: tuple[EvalRequirement, ...] = (OFTEN,)) -> History:
+    history = History().declare(evals=evals, promotion=None).open().place().restore()
+    for step in steps:
+        history.commit(step)
+    return history
+
+
+def open_due(history: History) -> EvalOpened:
+    opened = due(history)
+    assert opened is not None
+    history.add(Kind.EVAL_OPENED, opened)
+    return opened
+
+
+def test_every_second_commit_is_evaluated_while_the_run_trains() -> None:
+    history = training(10)
+    assert due(history) is None
+    opened = open_due(history.commit(20))
+    assert (opened.eval_id, opened.skipped) == ("quality@20", ())
+    assert "one in 2 commits" in opened.decision
+    assert due(history.end_eval(opened)) is None
+    assert due(history.commit(30)) is None
+    assert open_due(history.commit(40)).eval_id == "quality@40"
+
+
+def test_one_eval_of_a_suite_is_open_at_a_time_and_a_newer_commit_supersedes_older_ones() -> None:
+    history = training(10, 20)
+    opened = open_due(history)
+    for step in (30, 40, 50, 60, 70):
+        history.commit(step)
+    assert due(history) is None
+    history.end_eval(opened)
+    newest = open_due(history)
+    assert (newest.eval_id, newest.skipped) == ("quality@60", (40,))
+
+
+def test_a_failed_eval_of_a_commit_is_not_tried_again() -> None:
+    history = training(10, 20)
+    assert due(history.end_eval(open_due(history), "evaluator_error")) is None
+
+
+def test_a_commit_that_cannot_be_read_any_more_is_skipped() -> None:
+    history = training(10, 20, 30, 40)
+    history.decide_checkpoint(Kind.CHECKPOINT_QUARANTINED, history.state.resumable[-1])
+    opened = open_due(history)
+    assert (opened.eval_id, opened.skipped) == ("quality@20", (40,))
+
+
+def test_the_eval_of_the_final_checkpoint_names_the_commits_that_it_supersedes() -> None:
+    history = training(10, 20, 30, 40, 50).end("completed", last_step=50)
+    opened = open_due(history)
+    assert (opened.eval_id, opened.skipped) == ("quality@50", (20, 40))
+    assert "asks for" in opened.decision
+
+
+def test_an_eval_that_is_not_required_is_tried_once_and_holds_nothing_up() -> None:
+    history = training(10).end("completed", last_step=10)
+    opened = open_due(history)
+    assert not evals_settled(history.state)
+    history.end_eval(opened, "evaluator_error")
+    assert evals_settled(history.state)
+    assert due(history) is None
+
+
+def test_a_waived_suite_is_evaluated_at_no_commit() -> None:
+    assert due(training(10, 20).waive_eval("quality")) is None

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from tests.bodies import declared
 from tests.histories import History
-from tracks_dagster.track.bodies import PromotionDecided, PromotionRule, SnapshotRef
+from tracks_dagster.track.bodies import (
+    EvalRequirement,
+    PromotionDecided,
+    PromotionRule,
+    SnapshotRef,
+)
 from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.evals import (
     NO_SEED,
     decide_promotion,
@@ -18,6 +25,7 @@ from tracks_dagster.track.states.evals import (
     promotion_is_due,
     promotion_is_settled,
     propose,
+    value_of_holder,
 )
 from tracks_dagster.track.states.run_state import RunState
 
@@ -147,3 +155,63 @@ def test_nothing_is_due_without_a_rule_or_when_its_eval_was_waived() -> None:
     history.waive_eval()
     assert not promotion_is_due(history.state)
     assert promotion_is_settled(history.state)
+
+
+# --- better than what has the alias -----------------------------------------------------------------
+
+HOLDER = CheckpointRef("r-0", 1, 80, "runs/r-0/", "1" * 64)
+
+
+@pytest.mark.parametrize(
+    ("value", "direction", "better_by", "held", "is_promoted"),
+    [
+        (3.25, "min", 0.25, 3.5, True),
+        (3.25, "min", 0.26, 3.5, False),
+        (3.25, "min", 0.0, 3.25, True),
+        (0.3, "max", 0.1, 0.2, True),  # 0.3 - 0.2 is 0.09999999999999998
+        (0.3, "max", 0.1, 0.21, False),
+        (0.3, "max", 0.1, None, False),  # measured in another way, or not at all
+    ],
+)
+def test_it_is_better_than_what_has_the_alias_by_as_much_as_the_rule_asks(
+    value: float, direction: str, better_by: float, held: float | None, is_promoted: bool
+) -> None:
+    state = evaluated().state
+    threshold = 5.5 if direction == "min" else 0.0
+    proposed = proposal(state, direction=direction, threshold=threshold, better_by=better_by)
+    proposed = replace(proposed, metrics={"loss": value}, holder=HOLDER, holder_value=held)
+    decided = decide_promotion(state, proposed, why="The run's own rule:")
+    assert decided.promoted is is_promoted
+    assert "step 80 of r-0, which has the alias" in decided.why
+
+
+def test_nothing_is_compared_while_nothing_has_the_alias() -> None:
+    state = evaluated().state
+    decided = decide_promotion(state, proposal(state, better_by=1.0), why="The run's own rule:")
+    assert decided.promoted
+
+
+def test_the_holder_counts_where_it_was_measured_in_the_same_way() -> None:
+    state = evaluated().state
+    proposed, ref = proposal(state), state.resumable[-1]
+    assert value_of_holder(state, ref, proposed) == 3.25
+    for change in ({"seed": 8}, {"suite_version": "2"}, {"snapshot": None}, {"metric": "f1"}):
+        assert value_of_holder(state, ref, replace(proposed, **change)) is None
+    assert value_of_holder(state, HOLDER, proposed) is None
+
+
+def test_another_required_eval_is_done_on_it_or_waived() -> None:
+    other = EvalRequirement(suite="speed", suite_version="1", snapshot=None, seed=7)
+    history = evaluated(evals=(*declared().evals, other))
+    decided = decide_promotion(history.state, proposal(history.state), why="So:")
+    assert (decided.promoted, decided.why) == (
+        False,
+        "the required eval speed is not done on it",
+    )
+    history.waive_eval("speed")
+    assert decide_promotion(history.state, proposal(history.state), why="So:").promoted
+
+
+def test_an_eval_without_data_of_ours_is_complete() -> None:
+    state = evaluated().state
+    assert objections(state, replace(proposal(state), snapshot=None)) == ()

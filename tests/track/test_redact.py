@@ -229,11 +229,12 @@ NAMES = {
     *("fingerprint", "finished_at", "git_commit", "host", "how", "image", "key", "kind"),
     *("last_stepped_at", "launch_id", "launcher", "limit", "logical_sha256", "manifest_key"),
     *("in_place", "checks_sha256"),
-    *("manifest_sha256", "metric", "metrics", "mode", "model_family", "node"),
+    *("manifest_sha256", "metric", "metrics", "mode", "model_family", "name", "node", "seconds"),
     *("node_selector", "object_prefix", "package_version", "pin", "places_sha256", "pod"),
     *("pod_nodes", "policy_version", "pool", "priority_class", "queue", "reason", "rule"),
     *(
         "run_id",
+        "sha256",
         "sample_order",
         "snapshot_id",
         "source",

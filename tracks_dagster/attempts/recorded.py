@@ -11,7 +11,8 @@ import tarfile
 from collections.abc import Mapping
 
 from tracks_dagster.attempts.ports import SCRIPT
-from tracks_dagster.data.project import OUR_KEYS, ConfigKey, Project
+from tracks_dagster.data.project import OUR_KEYS, ConfigKey, OwnEval, Project
+from tracks_dagster.track.bodies import EvalRequirement
 from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
@@ -41,6 +42,21 @@ def recorded_project(state: RunState, attempt: AttemptState) -> Project | None:
         dataset=None if snapshot is None else snapshot.dataset,
         python=None if program is None else program.python,
         by_files=program is not None and program.by_files,
+        evals=tuple(_own_eval(each) for each in declared.evals if each.program is not None),
+        promotion=declared.promotion,
+    )
+
+
+def _own_eval(declared: EvalRequirement) -> OwnEval:
+    program, snapshot = declared.program, declared.snapshot
+    return OwnEval(
+        name=declared.suite,
+        entry=() if program is None else program.entry,
+        version=declared.suite_version,
+        dataset=None if snapshot is None else snapshot.dataset,
+        every=declared.every,
+        is_required=declared.is_required,
+        python=None if program is None else program.python,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,9 +14,10 @@ from tracks_dagster.data.effects.project_file import (
     FILE,
     find_project,
     project_of_script,
+    read_eval_version,
     read_project,
 )
-from tracks_dagster.data.project import Project, script_of
+from tracks_dagster.data.project import OwnEval, Project, has_function, script_of
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
@@ -50,31 +52,87 @@ def project_folder(given: Path | None) -> Path | None:
     return given
 
 
-def read_project_code(given: Settings, folder: Path, *, launcher: str = LOCAL) -> FoundCode:
+def read_project_code(
+    given: Settings, folder: Path, *, evals: Sequence[Path] = (), launcher: str = LOCAL
+) -> FoundCode:
     """Read and pack the project of `folder`; raises SettingsError or InvalidInput.
 
-    launcher: on a cluster the interpreter is the image's, and cannot be looked at here.
+    evals: files beside those that the project names. launcher: on a cluster the interpreter is the
+    image's, and cannot be looked at here; evals run on this machine.
     """
-    project = read_project(folder)
-    if project.python is not None and launcher == LOCAL:
-        path = check_interpreter(project.python, store_url=given.store_url)
-        project = replace(project, python=path)
-    script = script_of(project.entry)
-    needed = (FILE, *([] if script is None else [str(script)]))
-    packed = pack_folder(folder, needed=needed)
+    project = _with_interpreters(_with_evals(read_project(folder), folder, evals), given, launcher)
+    entries = (project.entry, *(each.entry for each in project.evals))
+    packed = pack_folder(folder, needed=(FILE, *filter(None, map(_file_of, entries))))
+    _check_evals(project, folder)
     return _found(given, project, packed.data, folder)
 
 
-def read_script_code(given: Settings, script: Path) -> FoundCode:
-    """Read and pack one script; raises InvalidInput for one that is no Python."""
-    packed = pack_script(script)
+def read_script_code(given: Settings, script: Path, *, evals: Sequence[Path] = ()) -> FoundCode:
+    """Read and pack one script, and `evals` beside it; raises InvalidInput for what is no Python."""
+    folder = script.absolute().parent
+    project = _with_evals(project_of_script(script), folder, evals)
+    packed = pack_script(script, *(each.entry[0] for each in project.evals))
+    _check_python(script, "The trainer")
+    _check_evals(project, folder)
+    return _found(given, project, packed.data, folder)
+
+
+def _with_interpreters(project: Project, given: Settings, launcher: str) -> Project:
+    """Return the project with each interpreter that starts here as a path; raises InvalidInput."""
+    python, store_url = project.python, given.store_url
+    own = [each for each in project.evals if has_function(each.entry)]
+    if python is not None and launcher == LOCAL:
+        project = replace(project, python=check_interpreter(python, store_url=store_url))
+    elif python is not None and any(each.python is None for each in own):
+        check_interpreter(python, store_url=store_url)
+    evals = (
+        replace(each, python=check_interpreter(each.python, store_url=store_url))
+        if each.python is not None and has_function(each.entry)
+        else each
+        for each in project.evals
+    )
+    return replace(project, evals=tuple(evals))
+
+
+def _file_of(entry: Sequence[str]) -> str | None:
+    script = script_of(entry)
+    return None if script is None else str(script)
+
+
+def _with_evals(project: Project, folder: Path, evals: Sequence[Path]) -> Project:
+    """Return the project with an eval more for each file, called after it."""
+    known = list(project.evals)
+    for path in evals:
+        try:
+            place = path.parent.resolve() / path.name
+            name = place.relative_to(folder.resolve()).as_posix()
+        except ValueError as error:
+            raise InvalidInput(
+                f"--eval {path} lies outside of {folder}; only what is in it is stored with the run."
+            ) from error
+        if path.suffix != ".py" or not path.is_file():
+            raise InvalidInput(f"--eval {path} is no Python file; a command belongs into {FILE}.")
+        called = project_of_script(path).name
+        if any(each.name == called for each in known):
+            raise InvalidInput(f"--eval {path}: the project has an eval {called} already.")
+        version = read_eval_version((name,), folder)
+        known.append(OwnEval(name=called, entry=(name,), version=version, dataset=project.dataset))
+    return replace(project, evals=tuple(known))
+
+
+def _check_evals(project: Project, folder: Path) -> None:
+    for each in project.evals:
+        if has_function(each.entry):
+            _check_python(folder / each.entry[0], f"The eval {each.name}")
+
+
+def _check_python(script: Path, what: str) -> None:
     try:
         compile(script.read_bytes(), str(script), "exec")
     except (SyntaxError, ValueError) as error:
-        raise InvalidInput(f"The trainer is no Python that runs here: {error}.") from error
+        raise InvalidInput(f"{what} is no Python that runs here: {error}.") from error
     except (RecursionError, MemoryError) as error:  # how Python says that it is nested too deeply
-        raise InvalidInput("The trainer is nested too deeply for Python to read.") from error
-    return _found(given, project_of_script(script), packed.data, script.absolute().parent)
+        raise InvalidInput(f"{what} is nested too deeply for Python to read.") from error
 
 
 def _found(given: Settings, project: Project, archive: bytes, folder: Path) -> FoundCode:

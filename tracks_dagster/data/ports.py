@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from tracks_dagster.track.bodies import DatasetDeclared, SnapshotRef
+from tracks_dagster.track.bodies import DatasetDeclared, Program, SnapshotRef
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.dataset_state import PreparedSnapshot
@@ -35,18 +35,25 @@ class Datasets(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSpec:
-    """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`."""
+    """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`.
+
+    program: of a project's own eval, which runs from the stored code `code_key`; files: name → text,
+    laid over it.
+    """
 
     store_url: str
     run_id: str
     checkpoint: CheckpointRef
     config: Mapping[str, Json]
     family: str
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     suite: str
     suite_version: str
     seed: int
     result_key: str
+    program: Program | None = None
+    code_key: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,19 +16,29 @@ from pathlib import PurePosixPath
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ALLOCATOR
-from tracks_dagster.track.bodies import CheckpointCadence, Program, RetentionRule
+from tracks_dagster.track.bodies import (
+    CheckpointCadence,
+    EvalRequirement,
+    Program,
+    PromotionRule,
+    RetentionRule,
+    SnapshotRef,
+)
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Json
+from tracks_dagster.track.records import Json, canonical_json, sha256_hex
 from tracks_dagster.track.roles import ACCUMULATION, GLOBAL_BATCH, MICRO_BATCH, Roles, roles_of
 from tracks_dagster.track.samples import SKIP_WINDOWS, check_windows
 from tracks_dagster.track.text.nearest import unknown
 from tracks_dagster.track.text.safe_text import WORDS_CHARACTERS_MAX
 
 CONFIG = "config"  # in an entry, `{config}`: the path of a file with the whole config
+# In an eval's command: the folders of the checkpoint, of its data and for the files that it leaves.
+EVAL_FOLDERS = ("checkpoint", "data", "artifacts")
 CONFIG_NAME = (
     "tracks-config.yaml"  # that file, where the project's keys come from no file of its own
 )
 ITEMS_MAX = 256  # of a list in a config, which is part of a record
+VERSION_DIGITS = 12  # of an eval's digest
 _PLACEHOLDER = re.compile(r"\{\{|\}\}|\{([^{}]*)\}")
 _INTERPRETERS = re.compile(r"python(?:3(?:\.\d+)?)?")
 
@@ -113,6 +123,23 @@ OUR_KEYS: Mapping[str, ConfigKey] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnEval:
+    """An eval of a project. entry: one file, whose function `evaluate` measures, or a command.
+
+    version: digest of its entry and its own file. dataset: None where it reads no data of ours.
+    every, is_required: as of `EvalRequirement`. python: None for the project's.
+    """
+
+    name: str
+    entry: tuple[str, ...]
+    version: str
+    dataset: str | None = None
+    every: int | None = None
+    is_required: bool = False
+    python: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Project:
     """What a folder trains. entry: words as its file has them, with placeholders.
 
@@ -136,6 +163,8 @@ class Project:
     retention: RetentionRule = field(default_factory=RetentionRule)
     python: str | None = None
     by_files: bool = False
+    evals: tuple[OwnEval, ...] = ()
+    promotion: PromotionRule | None = None
 
 
 def program_of_project(project: Project) -> Program:
@@ -146,6 +175,36 @@ def program_of_project(project: Project) -> Program:
         python=project.python,
         by_files=project.by_files,
     )
+
+
+def requirement_of(
+    project: Project, each: OwnEval, snapshot: SnapshotRef | None, *, seed: int
+) -> EvalRequirement:
+    """Return what a run of the project declares of one eval; the promotion's is always required."""
+    rule = project.promotion
+    return EvalRequirement(
+        suite=each.name,
+        suite_version=each.version,
+        snapshot=snapshot,
+        seed=seed,
+        program=Program(
+            entry=each.entry,
+            config_name=project.config_name or (CONFIG_NAME if names_config(each.entry) else None),
+            python=each.python or project.python,
+        ),
+        every=each.every,
+        is_required=each.is_required or (rule is not None and rule.suite == each.name),
+    )
+
+
+def eval_version(entry: Sequence[str], content: bytes) -> str:
+    """Return the version of an eval: a digest of its words and of its own file, b"" without one."""
+    return sha256_hex(canonical_json(list(entry)) + content)[:VERSION_DIGITS]
+
+
+def has_function(entry: Sequence[str]) -> bool:
+    """Whether an eval's entry is one file, whose function is called; else it is a command."""
+    return len(entry) == 1 and entry[0].endswith(".py")
 
 
 def resolve_config(project: Project, given: Mapping[str, Json], *, ranks: int) -> dict[str, Json]:
@@ -253,15 +312,19 @@ def _is_python(words: Sequence[str]) -> bool:
     return words[0] == "-m" or words[0].endswith(".py")
 
 
-def unknown_placeholders(project: Project) -> Iterator[str]:
-    """Yield what is wrong with each placeholder of the entry that no key of the config has."""
-    for word in project.entry:
+def unknown_placeholders(
+    project: Project, entry: Sequence[str], others: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield what is wrong with each placeholder of `entry` that is no key of the config, nor of
+    `others`."""
+    known = [CONFIG, *others, *project.keys]
+    for word in entry:
         for match in _PLACEHOLDER.finditer(word):
             key = match[1]
-            if key is None or key == CONFIG or key in project.keys or project.is_open:
+            if key is None or key in known or project.is_open:
                 continue
             yield (
-                f"{{{key}}}: {unknown('config key', key, [CONFIG, *project.keys])} "
+                f"{{{key}}}: {unknown('config key', key, known)} "
                 f"Write {{{{{key}}}}} for the braces themselves."
             )
 

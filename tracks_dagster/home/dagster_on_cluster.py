@@ -20,7 +20,7 @@ from tracks_dagster.kubernetes.effects.kube_requests import KubeRequests
 from tracks_dagster.kubernetes.pod_template import CONTAINER_SECURITY, POD_SECURITY
 from tracks_dagster.kubernetes.settings import ClusterSettings, why_unreachable
 from tracks_dagster.track.errors import SettingsError
-from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT
+from tracks_dagster.track.names import LABEL_APP, MANAGED_BY, TAG_ATTEMPT, TAG_EVAL
 from tracks_dagster.track.records import Json
 
 # --- dagster config -------------------------------------------------------------------------------
@@ -33,6 +33,7 @@ from tracks_dagster.track.records import Json
 
 RUNS_MAX = 500  # at once, of all kinds: supervisors are small
 ATTEMPTS_MAX = 450  # of these, so that evals and snapshots always find a place
+EVALS_MAX = 40  # of these, so that many evals of commits hold no attempt up
 POLL_S = 15  # between two looks at the run workers
 CANCEL_S_SLACK = 180  # beyond the gang's own grace: to gather its evidence and close the attempt
 WORKER_GRACE_S_SLACK = 60  # a cancelled run worker drains its gang before it ends
@@ -214,7 +215,10 @@ def _names_postgres(run_worker: Mapping[str, Json]) -> bool:
 def _runs(cluster: ClusterSettings, launcher: Mapping[str, Any]) -> str:
     """Return the part of `dagster.yaml` on how runs are queued, launched and monitored."""
     start_s = round(cluster.scheduling_timeout_s + cluster.start_timeout_s)
-    limits = [{"key": TAG_ATTEMPT, "limit": ATTEMPTS_MAX}]
+    limits = [
+        {"key": TAG_ATTEMPT, "limit": ATTEMPTS_MAX},
+        {"key": TAG_EVAL, "limit": EVALS_MAX},
+    ]
     found = {
         "run_coordinator": {
             "module": "dagster.core.run_coordinator",

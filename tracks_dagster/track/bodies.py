@@ -127,19 +127,29 @@ class RetentionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalRequirement:
-    """An eval that must be done, or waived in words, before the run is over."""
+    """An eval of the final checkpoint, which the run waits for.
+
+    is_required: it must be done, or waived in words, before the run is over; one that is not is tried
+    once. program: what measures, from the stored code: a file with a function `evaluate`, or a command
+    that prints metrics; None: the suite of a family that ships. snapshot: None where it reads no data
+    of ours. every: also of each so many commits while training goes on; None: of none.
+    """
 
     suite: str
     suite_version: str
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     seed: int
+    program: Program | None = None
+    every: int | None = None
+    is_required: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionRule:
     """Give `alias` to the final checkpoint when `metric` of `suite` meets `threshold`.
 
-    direction: "min" (metric at most threshold) or "max" (at least).
+    direction: "min" (metric at most threshold) or "max" (at least). better_by: it must also be better
+    than that of the checkpoint that has the alias, by so much or more; None: it is not compared.
     """
 
     alias: str
@@ -147,6 +157,7 @@ class PromotionRule:
     metric: str
     direction: str
     threshold: float
+    better_by: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -521,28 +532,45 @@ class CheckpointVerified:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOpened:
-    """`eval_opened`: one attempt at one eval. eval_id is "<suite>@<step>", number is 1-based."""
+    """`eval_opened`: one attempt at one eval. eval_id is "<suite>@<step>", number is 1-based.
+
+    skipped: the steps whose own eval was due and is left out, because this commit is newer.
+    """
 
     eval_id: str
     number: int
     checkpoint: CheckpointRef
     suite: str
     suite_version: str
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     seed: int
     decision: str
     decided_by: str
+    skipped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """A file that an eval left. name: its path below the eval's artifacts in the store."""
+
+    name: str
+    size_bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalEnded:
-    """`eval_ended`: "completed" with metrics, or a termination reason with its evidence."""
+    """`eval_ended`: "completed" with metrics, or a termination reason with its evidence.
+
+    sample_count: None where the eval did not say. seconds: "fetch" of checkpoint, data and code, and
+    "evaluate", both measured by the evaluator; "load", "infer" and "score" as the eval itself says.
+    """
 
     eval_id: str
     number: int
     reason: str
     metrics: Mapping[str, float]
-    sample_count: int
+    sample_count: int | None
     environment: Mapping[str, Json]
     environment_sha256: str
     started_at: str
@@ -550,6 +578,8 @@ class EvalEnded:
     device_seconds: float
     message: str = ""
     dagster_run_id: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    artifacts: tuple[Artifact, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -565,7 +595,10 @@ class EvalWaived:
 class PromotionDecided:
     """`promotion_decided`: everything that the decision rests on; promoted False is a refusal.
 
-    is_withheld: refused for a source in quarantine, so decided again once that is released.
+    snapshot: None where the eval reads no data of ours. is_withheld: refused for a source in
+    quarantine, so decided again once that is released. holder, holder_value: the checkpoint that had
+    the alias, and its metric, where the rule compares with it; the value is None where that has no
+    eval of the same suite, version, snapshot and seed.
     """
 
     alias: str
@@ -575,7 +608,7 @@ class PromotionDecided:
     eval_number: int
     suite: str
     suite_version: str
-    snapshot: SnapshotRef
+    snapshot: SnapshotRef | None
     seed: int
     environment_sha256: str
     metrics: Mapping[str, float]
@@ -585,6 +618,9 @@ class PromotionDecided:
     decided_by: str
     why: str
     is_withheld: bool = False
+    better_by: float | None = None
+    holder: CheckpointRef | None = None
+    holder_value: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,12 @@ A snapshot of files is `stores.local_files`'s.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from tracks_dagster.stores.local_files import read_verified
+from tracks_dagster.stores.local_files import local_files, read_verified
 from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.ports import ObjectStore
@@ -44,3 +45,21 @@ def load_snapshot(store: ObjectStore, snapshot: SnapshotRef) -> pa.Table:
             f"its manifest says {manifest['row_count']}."
         )
     return table
+
+
+def data_folder(store: ObjectStore, snapshot: SnapshotRef, *, cache: Path, folder: Path) -> Path:
+    """Return a folder with the verified files of a snapshot, not to be written to.
+
+    Of one of files the machine's own copy, as `Attempt.data`; the shards of one of rows are written to
+    `folder`, as Parquet. Raises DataRejected.
+    """
+    key = manifest_key(snapshot.dataset, snapshot.snapshot_id)
+    data = read_verified(store, key, snapshot.snapshot_id)
+    if is_files_manifest(data):
+        return local_files(store, snapshot, cache)
+    manifest: Json = json.loads(data)
+    folder.mkdir(parents=True)
+    for number, shard in enumerate(manifest["shards"]):
+        path = folder / f"part-{number:05d}.parquet"
+        path.write_bytes(read_verified(store, shard["key"], shard["sha256"]))
+    return folder

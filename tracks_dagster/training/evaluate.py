@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,10 +18,12 @@ import torch
 
 from tracks_dagster.data.families import find_family
 from tracks_dagster.data.ports import EvalSpec
+from tracks_dagster.data.project import has_function
 from tracks_dagster.stores import open_store
+from tracks_dagster.track.bodies import Program
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.names import TRAINER_FAMILY
+from tracks_dagster.track.names import ENV_CACHE, TRAINER_FAMILY
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time
 from tracks_dagster.track.states.evals import started_key
@@ -33,23 +36,49 @@ from tracks_dagster.training.environment import (
     read_environment,
 )
 from tracks_dagster.training.families import family_code
+from tracks_dagster.training.own_eval import evaluate_own
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.loading import load_weights
-from tracks_dagster.training.software import describe_code
+from tracks_dagster.training.software import describe_code, platform_name
 
 
 def main(path: Path) -> None:
-    """Evaluate what the spec at `path` names."""
-    torch.use_deterministic_algorithms(True)
+    """Evaluate what the spec at `path` names; folders of a project's own eval lie beside it."""
     environment = read_environment(os.environ)
-    torch.set_num_threads(environment.threads)
     spec = from_json(EvalSpec, json.loads(path.read_text(encoding="utf-8")))
     store = open_store(spec.store_url, probe=False)
     # Before anything that can fail: from here on this is an attempt at the eval, and is counted.
     store.put(started_key(spec.result_key), canonical_json({"at": format_time(datetime.now(UTC))}))
     play_evaluator_crash(store, spec)
-    result = evaluate(store, spec, device_of(environment))
+    torch.set_num_threads(environment.threads)
+    if spec.program is not None:
+        result = _evaluate_own(store, spec, spec.program, path.parent)
+    else:
+        torch.use_deterministic_algorithms(True)
+        result = evaluate(store, spec, device_of(environment))
     store.put(spec.result_key, canonical_json(result))
+
+
+def _evaluate_own(
+    store: ObjectStore, spec: EvalSpec, program: Program, work: Path
+) -> dict[str, Json]:
+    """Return what a project's own eval measured. A command's libraries are not known here."""
+    started_at = format_time(datetime.now(UTC))
+    random_state.seed_all(spec.seed, rank=0)
+    cache = Path(os.environ.get(ENV_CACHE) or work / "cache")
+    result = evaluate_own(store, spec, program, work=work, cache=cache)
+    environment = {
+        **(describe_software() if has_function(program.entry) else {"platform": platform_name()}),
+        "eval": " ".join(program.entry),
+        **describe_code(spec.code_key or TRAINER_FAMILY),
+    }
+    return {
+        **result.to_json(),
+        "environment": environment,
+        "environment_sha256": digest_of(environment),
+        "started_at": started_at,
+        "finished_at": format_time(datetime.now(UTC)),
+    }
 
 
 def evaluate(store: ObjectStore, spec: EvalSpec, device: torch.device) -> dict[str, Json]:
@@ -60,17 +89,22 @@ def evaluate(store: ObjectStore, spec: EvalSpec, device: torch.device) -> dict[s
     """
     started_at = format_time(datetime.now(UTC))
     _check_suite(spec)
+    if spec.snapshot is None:
+        raise InvalidInput(f"{spec.suite} of {spec.family} needs a snapshot, and none was named.")
+    began = time.monotonic()
     random_state.seed_all(spec.seed, rank=0)
     family = family_code(spec.family)
     table = load_snapshot(store, spec.snapshot)
     model = family.build(spec.config, table).to(device)
     load_weights(model, store, spec.checkpoint)
     model.eval()
+    loaded = time.monotonic()
     measured = family.evaluate(model, spec.config, table, spec.seed)
     environment = {**describe_software(), **describe_code(TRAINER_FAMILY)}
     return {
         "metrics": dict(measured.metrics),
         "sample_count": measured.sample_count,
+        "seconds": {"fetch": loaded - began, "evaluate": time.monotonic() - loaded},
         "environment": environment,
         "environment_sha256": digest_of(environment),
         "started_at": started_at,

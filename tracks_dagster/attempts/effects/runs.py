@@ -27,7 +27,12 @@ from tracks_dagster.checkpoints.effects.pins import pin_source
 from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.snapshots import find_snapshot
 from tracks_dagster.data.families import Family, find_family
-from tracks_dagster.data.project import Project, program_of_project, resolve_config
+from tracks_dagster.data.project import (
+    Project,
+    program_of_project,
+    requirement_of,
+    resolve_config,
+)
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.holds.effects.starts import refuse_declaration, start_or_refuse
 from tracks_dagster.holds.hold import stop_of
@@ -223,11 +228,12 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
     family = find_family(request.family) if project is None else None
     steps = value_of(config, _roles(request), STEPS)
+    snapshot = _snapshot(tracks, request)
     return RunDeclared(
         run_id=request.run_id,
         model_family=request.family,
         config=config,
-        snapshot=_snapshot(tracks, request),
+        snapshot=snapshot,
         code=_code(request),
         owner=request.owner,
         team=request.team,
@@ -238,8 +244,8 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
         estimated_device_s=estimate_device_s(steps - _steps_done(request), request.ranks)
         if type(steps) is int
         else None,
-        evals=() if family is None else _evals(tracks, family),
-        promotion=None if family is None else _promotion(family),
+        evals=_own_evals(tracks, project, snapshot) if family is None else _evals(tracks, family),
+        promotion=_rule(project, family),
         drills=_drills(request, config),
         trainer=names.TRAINER_FAMILY
         if archive is None
@@ -342,6 +348,23 @@ def _check_branch_steps(request: RunRequest, config: Mapping[str, Json]) -> None
         )
 
 
+def _own_evals(
+    tracks: Tracks, project: Project | None, snapshot: SnapshotRef | None
+) -> tuple[EvalRequirement, ...]:
+    """Return the project's evals, those on its own dataset with the snapshot that the run trains on."""
+    if project is None:
+        return ()
+
+    def on(dataset: str | None) -> SnapshotRef | None:
+        if dataset is None or (snapshot is not None and snapshot.dataset == dataset):
+            return None if dataset is None else snapshot
+        return find_snapshot(tracks, dataset, None)
+
+    return tuple(
+        requirement_of(project, each, on(each.dataset), seed=EVAL_SEED) for each in project.evals
+    )
+
+
 def _evals(tracks: Tracks, family: Family) -> tuple[EvalRequirement, ...]:
     return (
         EvalRequirement(
@@ -353,7 +376,9 @@ def _evals(tracks: Tracks, family: Family) -> tuple[EvalRequirement, ...]:
     )
 
 
-def _promotion(family: Family) -> PromotionRule:
+def _rule(project: Project | None, family: Family | None) -> PromotionRule | None:
+    if family is None:
+        return None if project is None else project.promotion
     return PromotionRule(
         alias=PROMOTION_ALIAS,
         suite=family.suite,

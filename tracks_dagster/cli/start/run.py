@@ -143,6 +143,14 @@ _NUMBERS = frozenset({"from", "to", "kept", "lost", "device s"})
 @click.option("--data", type=click.Path(path_type=Path), help="Make the snapshot of this source.")
 @click.option("--trainer", type=click.Path(path_type=Path), help="One script of your own, alone.")
 @click.option(
+    "--eval",
+    "evals",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="FILE.py",
+    help="Evaluate with this file too: its evaluate(checkpoint_folder, data_folder).",
+)
+@click.option(
     "--intent",
     type=RECORDED,
     help="Purpose of the run, in a sentence; a project, a drill or an existing run needs none.",
@@ -166,6 +174,7 @@ def run_command(
     folder: Path | None,
     family: str | None,
     trainer: Path | None,
+    evals: tuple[Path, ...],
     branch_at: str | None,
     from_attempt: int | None,
     data: Path | None,
@@ -192,7 +201,11 @@ def run_command(
     given = Settings.from_environment()
     origin = _origin(given, branch_at, declared["run_id"], from_attempt)
     place = declared["compute"]["launcher"]
-    found = _found_code(given, folder, family, trainer, origin, launcher=place)
+    found = _found_code(given, folder, family, trainer, origin, evals=evals, launcher=place)
+    if evals and found is None:
+        raise InvalidInput(
+            "--eval measures a project of your own; run it in its folder, or with --trainer FILE.py."
+        )
     if family is None:
         family = FAMILY if origin is None else origin.family
     chosen = _chosen(ctx)
@@ -215,6 +228,7 @@ def _found_code(
     trainer: Path | None,
     origin: Origin | None,
     *,
+    evals: tuple[Path, ...],
     launcher: str,
 ) -> FoundCode | None:
     """Return the code of the script or the folder; None for a family, and for what `origin` stored.
@@ -229,12 +243,12 @@ def _found_code(
     if len(named) > 1:
         raise InvalidInput(f"{' and '.join(named)} each name what to train; give one of them.")
     if trainer is not None:
-        found = read_script_code(given, trainer)
+        found = read_script_code(given, trainer, evals=evals)
         return found if origin is None else found.called(origin.family)
     home = None if family is not None else project_folder(folder)
     if home is None:
         return None
-    found = read_project_code(given, home, launcher=launcher)
+    found = read_project_code(given, home, evals=evals, launcher=launcher)
     is_elsewhere = origin is not None and origin.family != found.project.name
     return None if folder is None and is_elsewhere else found
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from tracks_dagster.data.effects.config_file import render_config
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec, Evaluator
 from tracks_dagster.holds.effects.holds import Holds
 from tracks_dagster.ledger.deciding import Answer, Append, Wait
@@ -21,14 +22,25 @@ from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.retry.effects.due import runs_with_evals
 from tracks_dagster.retry.policy import RetryPolicy
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import EvalEnded, EvalOpened, EvalRequirement, EvalWaived
+from tracks_dagster.track.bodies import (
+    Artifact,
+    EvalEnded,
+    EvalOpened,
+    EvalRequirement,
+    EvalWaived,
+)
 from tracks_dagster.track.body_json import from_json
 from tracks_dagster.track.errors import InvalidInput, UnknownRun
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Draft, Json, Kind, format_time, parse_time
 from tracks_dagster.track.states import evals
 from tracks_dagster.track.states.checkpoints import CheckpointRef, checkpoint_at
-from tracks_dagster.track.states.run_state import EvalState, RunState
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    EvalState,
+    RunState,
+    trainer_of,
+)
 
 METRICS_MAX = 100  # of one eval: they stand in a record of 16 KiB
 MESSAGE_CHARACTERS_MAX = 2000
@@ -252,18 +264,30 @@ def failed_end(
 def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
     """Return what to evaluate, with the config of the attempt that wrote the checkpoint."""
     attempt = state.attempt(opened.checkpoint.attempt_id)
+    config = attempt.opened.config if attempt is not None else state.declared.config
+    declared = (each for each in state.declared.evals if each.suite == opened.suite)
+    program = next((each.program for each in declared), None)
+    name = None if program is None else program.config_name
     return EvalSpec(
         store_url=tracks.store.url,
         run_id=state.run_id,
         checkpoint=opened.checkpoint,
-        config=attempt.opened.config if attempt is not None else state.declared.config,
+        config=config,
         family=state.declared.model_family,
         snapshot=opened.snapshot,
         suite=opened.suite,
         suite_version=opened.suite_version,
         seed=opened.seed,
         result_key=evals.result_key(state.run_id, opened.eval_id, opened.number),
+        program=program,
+        code_key=_code_of(state, attempt) if program is not None else None,
+        files={} if name is None else {name: render_config(config, name)},
     )
+
+
+def _code_of(state: RunState, attempt: AttemptState | None) -> str:
+    """Return the key of the code that wrote the checkpoint."""
+    return state.declared.trainer if attempt is None else trainer_of(state, attempt)
 
 
 def _evaluated_end(
@@ -322,7 +346,8 @@ def _completed(
         raise ValueError(f"{', '.join(broken)} is not finite")
     if not 1 <= len(metrics) <= METRICS_MAX:
         raise ValueError(f"it holds {len(metrics)} metrics, not 1 to {METRICS_MAX}")
-    if int(result["sample_count"]) < 1:
+    count = result["sample_count"]
+    if count is not None and int(count) < 1:
         raise ValueError("it was measured on no sample")
     if not result["environment_sha256"]:
         raise ValueError("it does not say in which environment it was measured")
@@ -331,13 +356,16 @@ def _completed(
         number=opened.number,
         reason=TerminationReason.COMPLETED.value,
         metrics=metrics,
-        sample_count=int(result["sample_count"]),
+        sample_count=None if count is None else int(count),
         environment=dict(result["environment"]),
         environment_sha256=result["environment_sha256"],
         started_at=result["started_at"],
         finished_at=result["finished_at"],
         device_seconds=_seconds(result["started_at"], result["finished_at"]),
+        message=str(result.get("message", "")),
         dagster_run_id=dagster_run_id,
+        seconds={str(name): float(value) for name, value in result.get("seconds", {}).items()},
+        artifacts=tuple(from_json(Artifact, each) for each in result.get("artifacts", ())),
     )
 
 

@@ -9,6 +9,10 @@
       max_iters: 1000
     keys: {micro_batch: batch_size, steps: max_iters}
     checkpoint: {every_steps: 100, every: 10min}
+    evals:
+      quality: evaluate.py              # its function evaluate(checkpoint_folder, data_folder)
+      speed: {run: "./speed.sh {checkpoint}", every: 3, required: true}
+    promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01}
 
 A config file may be nested: its keys are joined with dots, `model.layers`. The ranks find
 it in its place with the run's own values, nested as it was; `{config}` in the entry is its path.
@@ -16,8 +20,9 @@ it in its place with the run's own values, nested as it was; `{config}` in the e
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,17 +33,20 @@ from tracks_dagster.checkpoints.retention import check_rule
 from tracks_dagster.data.effects.config_file import read_config
 from tracks_dagster.data.project import (
     CONFIG_NAME,
+    EVAL_FOLDERS,
     OUR_KEYS,
     ConfigKey,
+    OwnEval,
     Project,
     check_value,
+    eval_version,
     module_of,
     names_config,
     parse_entry,
     script_of,
     unknown_placeholders,
 )
-from tracks_dagster.track.bodies import CheckpointCadence, RetentionRule
+from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule, RetentionRule
 from tracks_dagster.track.effects.settings_file import (
     LEFT_OUT,
     FileModel,
@@ -57,6 +65,8 @@ VERSION = 1  # of the file's form
 FOLDER = "folder"  # the kind of checkpoint of a trainer that speaks by files and exit codes
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
 KEYS_MAX = 256  # of a config: it is part of a record
+EVALS_MAX = 8  # of a project: each is a requirement in the record of a run
+ALIAS = "candidate"  # that a promotion gives, where the file names none
 
 
 def find_project(start: Path) -> Path | None:
@@ -98,9 +108,16 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         by_files=found.checkpoint is not None and "kind" in found.checkpoint.given(),
         retention=_retention(found.retention, file),
         python=_python(found.python, folder, file),
+        evals=_evals(found, folder, file),
+        promotion=_promotion(found, file),
     )
-    for words in (*_entry_problems(project, folder), *unknown_placeholders(project)):
+    entry = project.entry
+    for words in (*_entry_problems(entry, folder), *unknown_placeholders(project, entry)):
         file.refuse(("entry",), words)
+    for each in project.evals:
+        problems = _entry_problems(each.entry, folder)
+        for words in (*problems, *unknown_placeholders(project, each.entry, EVAL_FOLDERS)):
+            file.refuse(("evals", each.name), words)
     return project
 
 
@@ -214,19 +231,78 @@ def _retention(given: _Retention | None, file: SettingsFile) -> RetentionRule:
     return rule
 
 
-def _python(given: str | None, folder: Path, file: SettingsFile) -> str | None:
+def _evals(found: _ProjectFile, folder: Path, file: SettingsFile) -> tuple[OwnEval, ...]:
+    if len(found.evals) > EVALS_MAX:
+        file.refuse(("evals",), f"there are {len(found.evals)} evals; at most {EVALS_MAX}.")
+    return tuple(
+        OwnEval(
+            name=name,
+            entry=each.run,
+            version=read_eval_version(each.run, folder),
+            dataset=each.dataset or found.dataset,
+            every=each.every,
+            is_required=each.required,
+            python=_python(each.python, folder, file, at=("evals", name, "python")),
+        )
+        for name, each in found.evals.items()
+    )
+
+
+def read_eval_version(entry: Sequence[str], folder: Path) -> str:
+    """Return the version of an eval whose own file is in `folder`."""
+    script = script_of(entry)
+    try:
+        content = b"" if script is None else (folder / script).read_bytes()
+    except OSError:  # reported as an entry that is not there
+        content = b""
+    return eval_version(entry, content)
+
+
+def _promotion(found: _ProjectFile, file: SettingsFile) -> PromotionRule | None:
+    given = found.promotion
+    if given is None:
+        return None
+    suite = given.eval if given.eval is not None else next(iter(found.evals), "")
+    if given.eval is None and len(found.evals) != 1:
+        file.refuse(
+            ("promotion",), "it names no eval; write one of evals:, for example eval: quality."
+        )
+    elif suite not in found.evals:
+        file.refuse(("promotion", "eval"), unknown("eval", suite, list(found.evals)))
+    bounds = {"max": given.at_least, "min": given.at_most}
+    there = {side: bound for side, bound in bounds.items() if bound is not None}
+    if len(there) != 1:
+        file.refuse(
+            ("promotion",),
+            f"{given.metric} needs one of at_least and at_most, the worst that is promoted.",
+        )
+        return None
+    ((direction, threshold),) = there.items()
+    return PromotionRule(
+        alias=given.alias,
+        suite=suite,
+        metric=given.metric,
+        direction=direction,
+        threshold=threshold,
+        better_by=given.better_by,
+    )
+
+
+def _python(
+    given: str | None, folder: Path, file: SettingsFile, *, at: tuple[str, ...] = ("python",)
+) -> str | None:
     """Return the interpreter as a path, where it is written as one: relative to the folder."""
     if given is None or "/" not in given:
         return given
     path = (folder / Path(given).expanduser()).absolute()  # a venv's python is a link: not resolved
     if not path.is_file():
-        file.refuse(("python",), f"there is no interpreter {path}.")
+        file.refuse(at, f"there is no interpreter {path}.")
     return str(path)
 
 
-def _entry_problems(project: Project, folder: Path) -> Iterator[str]:
-    """Yield why the entry cannot be started: its file is not there."""
-    script, module = script_of(project.entry), module_of(project.entry)
+def _entry_problems(entry: Sequence[str], folder: Path) -> Iterator[str]:
+    """Yield why an entry cannot be started: its file is not there."""
+    script, module = script_of(entry), module_of(entry)
     if script is not None and not (folder / script).is_file():
         yield f"there is no {script} in {folder}."
     if module is not None and _is_missing(folder, module):
@@ -249,12 +325,18 @@ def _version(value: object) -> int:
     return VERSION
 
 
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise ValueError(
-            f"{shown(value)} cannot name a project: use 1 to 26 of a-z, 0-9 and '-', '-' not at an end."
-        )
-    return value
+def _name(what: str) -> PlainValidator:
+    """Return what reads a name that keys in the store are made of."""
+
+    def read(value: object) -> str:
+        if not isinstance(value, str) or not NAME.fullmatch(value):
+            raise ValueError(
+                f"{shown(value)} cannot name {what}: use 1 to 26 of a-z, 0-9 and '-', '-' not at an "
+                "end."
+            )
+        return value
+
+    return PlainValidator(read)
 
 
 def _entry(value: object) -> tuple[str, ...]:
@@ -263,6 +345,24 @@ def _entry(value: object) -> tuple[str, ...]:
     if not isinstance(value, str):
         raise ValueError(f"{shown(value)} is no entry; write for example train.py --lr={{lr}}.")
     return parse_entry(value)
+
+
+def _finite(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{shown(value)} is no number.")
+    return float(value)
+
+
+def _not_negative(value: object) -> float:
+    if _finite(value) < 0:
+        raise ValueError(f"{shown(value)} is less than nothing; write 0 or more.")
+    return _finite(value)
+
+
+def _truth(value: object) -> bool:
+    if type(value) is not bool:
+        raise ValueError(f"{shown(value)} is neither true nor false.")
+    return value
 
 
 def _ranks(value: object) -> int:
@@ -324,10 +424,38 @@ class _Retention(FileModel):
     delete_after_s: _Seconds = LEFT_OUT
 
 
+class _Eval(FileModel):
+    """An eval, written as its file or command, or as a mapping with that and more."""
+
+    example = "{run: evaluate.py, every: 3}"
+    run: Annotated[tuple[str, ...], PlainValidator(_entry)] = Field(
+        description="write what measures, for example run: evaluate.py"
+    )
+    dataset: _Word | None = None
+    every: Annotated[int, PlainValidator(_positive)] | None = None
+    required: Annotated[bool, PlainValidator(_truth)] = False
+    python: _Word | None = None
+
+
+class _Promotion(FileModel):
+    example = "{eval: quality, metric: accuracy, at_least: 0.9}"
+    eval: _Word | None = None
+    metric: _Word = Field(description="write what decides, for example metric: accuracy")
+    at_least: Annotated[float, PlainValidator(_finite)] | None = None
+    at_most: Annotated[float, PlainValidator(_finite)] | None = None
+    better_by: Annotated[float, PlainValidator(_not_negative)] | None = None
+    alias: Annotated[str, _name("an alias")] = ALIAS
+
+
+def _short_eval(value: object) -> object:
+    """Return `quality: evaluate.py` as what it is short for."""
+    return {"run": value} if isinstance(value, str | list) else value
+
+
 class _ProjectFile(FileModel):
     example = "name: my-model and entry: train.py"
     version: Annotated[int, PlainValidator(_version)] = VERSION
-    name: Annotated[str, PlainValidator(_name)] = Field(
+    name: Annotated[str, _name("a project")] = Field(
         description="write what runs are called after, for example name: my-model"
     )
     entry: Annotated[tuple[str, ...], PlainValidator(_entry)] = Field(
@@ -341,3 +469,7 @@ class _ProjectFile(FileModel):
     keys: Mapping[_Role, _Word] = {}
     retention: _Retention | None = None
     python: _Word | None = None
+    evals: Mapping[
+        Annotated[str, _name("an eval")], Annotated[_Eval, BeforeValidator(_short_eval)]
+    ] = {}
+    promotion: _Promotion | None = None

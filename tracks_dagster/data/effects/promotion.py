@@ -50,6 +50,8 @@ class Promotions:
         if not was_on_hold and not evals.promotion_is_due(state):
             return None
         proposed = evals.propose(state, final, rule, decided_by=self.name)
+        if rule.better_by is not None:
+            proposed = _beside_holder(world, state, proposed)
         hold = Holds(world.tracks).on_checkpoint(final, state, snapshot=proposed.snapshot)
         if was_on_hold and hold is not None:
             return None
@@ -62,12 +64,38 @@ class Promotions:
         )
 
 
+_HOLDER = """
+    select p.run_id, p.manifest_sha256
+    from promotions p join training_runs r on r.run_id = p.run_id
+    where p.promoted and p.alias = :alias and r.model_family = :project
+    order by p.decided_at desc, p.run_id limit 1
+"""
+
+
+def _beside_holder(
+    world: HasTracks, state: RunState, proposed: PromotionDecided
+) -> PromotionDecided:
+    """Return the proposal with the project's checkpoint that has the alias, and what that measured."""
+    rows = world.ledger.query(
+        _HOLDER, {"alias": proposed.alias, "project": state.declared.model_family}
+    )
+    if not rows or rows[0]["manifest_sha256"] == proposed.checkpoint.manifest_sha256:
+        return proposed
+    holder = world.tracks.run(rows[0]["run_id"])
+    found = holder.checkpoint(rows[0]["manifest_sha256"])
+    if found is None:
+        return proposed
+    value = evals.value_of_holder(holder, found.ref, proposed)
+    return replace(proposed, holder=found.ref, holder_value=value)
+
+
 def promote(
     tracks: Tracks, checkpoint: CheckpointRef, *, alias: str, by: str, why: str
 ) -> PromotionDecided:
     """Record that a person gives `alias` to `checkpoint`, on its newest completed eval.
 
-    The run's own rule names suite, metric and threshold. Raises UnknownRun, and InvalidInput naming
+    The run's own rule names suite, metric and threshold; whether it is better than what has the alias
+    is the person's to judge. Raises UnknownRun, and InvalidInput naming
     everything against it, with nothing written.
     """
     if not why.strip():
@@ -92,9 +120,11 @@ def _by_person(
     if rule is None:
         raise InvalidInput(
             f"{state.run_id} was declared without a promotion rule, so there is no threshold to "
-            "promote by; declare a run of a family that has one."
+            "promote by. Name an eval, a metric and at_least or at_most under promotion: in the "
+            "project's tracks.yaml; the runs after that have one."
         )
-    proposed = evals.propose(state, checkpoint, replace(rule, alias=alias), decided_by=by)
+    rule = replace(rule, alias=alias, better_by=None)
+    proposed = evals.propose(state, checkpoint, rule, decided_by=by)
     hold = Holds(tracks).on_checkpoint(checkpoint, state, snapshot=proposed.snapshot)
     against = hold.sentence if hold is not None else None
     decided = evals.decide_promotion(state, proposed, why=why, hold=against)

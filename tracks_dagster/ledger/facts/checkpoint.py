@@ -99,6 +99,14 @@ NO_DAGSTER_RUN: Absence[EvalView] = Absence(
     "no Dagster run measured it",
     lambda v: v.ended is not None and v.ended.dagster_run_id is None,
 )
+NO_DATA: Absence[EvalView] = Absence(
+    "no_data", "the eval reads no snapshot", lambda v: v.opened.snapshot is None
+)
+NOT_COUNTED: Absence[EvalView] = Absence(
+    "not_counted",
+    "the eval did not say how many samples it measured",
+    lambda v: v.ended is not None and v.ended.sample_count is None,
+)
 NOT_COMMITTED: Absence[EvalView] = Absence(
     "not_committed", "its checkpoint is not in the track", lambda v: v.committed_at is None
 )
@@ -174,14 +182,16 @@ EVAL: tuple[Fact[EvalView], ...] = (
     Fact("suite", TEXT, lambda v: v.opened.suite, "what is measured", ui="suite"),
     Fact("suite_version", TEXT, lambda v: v.opened.suite_version, "of the suite",
          ui="suite_version"),
-    Fact("dataset", TEXT, lambda v: v.opened.snapshot.dataset, "that is evaluated on",
-         ui="dataset"),
-    Fact("snapshot_id", TEXT, lambda v: v.opened.snapshot.snapshot_id, "that is evaluated on",
-         ui="snapshot_id"),
+    Fact("dataset", TEXT, lambda v: v.opened.snapshot and v.opened.snapshot.dataset,
+         "that is evaluated on", absent=(NO_DATA,), ui="dataset"),
+    Fact("snapshot_id", TEXT, lambda v: v.opened.snapshot and v.opened.snapshot.snapshot_id,
+         "that is evaluated on", absent=(NO_DATA,), ui="snapshot_id"),
     Fact("seed", INTEGER, lambda v: v.opened.seed, "of the samples", ui="seed"),
     Fact("decision", TEXT, lambda v: v.opened.decision, "why it was opened, in words",
          ui="opened_because"),
     Fact("decided_by", TEXT, lambda v: v.opened.decided_by, "the sensor or person"),
+    Fact("skipped", Type.NAMES, lambda v: [str(step) for step in v.opened.skipped],
+         "steps whose own eval was left out, as this commit is newer", ui="skipped_steps"),
     Fact("dagster_run_id", TEXT, _ended(lambda e: e.dagster_run_id),
          "the Dagster run that measured", absent=(NOT_ENDED, NO_DAGSTER_RUN)),
     Fact("opened_at", TIME, lambda v: v.opened_at, "recorded"),
@@ -195,7 +205,12 @@ EVAL: tuple[Fact[EvalView], ...] = (
     Fact("metrics", Type.MAPPING, _ended(lambda e: e.metrics), "what was measured",
          absent=(NOT_ENDED,)),
     Fact("sample_count", INTEGER, _ended(lambda e: e.sample_count), "samples evaluated",
-         absent=(NOT_ENDED,), ui="sample_count"),
+         absent=(NOT_ENDED, NOT_COUNTED), ui="sample_count"),
+    Fact("seconds", Type.MAPPING, _ended(lambda e: e.seconds),
+         "fetch, evaluate; load, infer, score where the eval says so", absent=(NOT_ENDED,),
+         ui="seconds"),
+    Fact("artifacts", Type.NAMES, _ended(lambda e: [each.name for each in e.artifacts]),
+         "the files that it left", absent=(NOT_ENDED,), ui="artifacts"),
     Fact("device_seconds", REAL, _ended(lambda e: e.device_seconds), "devices times seconds",
          absent=(NOT_ENDED,), ui="device_seconds"),
     Fact("environment", Type.MAPPING, _ended(lambda e: e.environment),

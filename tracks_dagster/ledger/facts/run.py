@@ -12,6 +12,7 @@ from tracks_dagster.ledger.facts.fact import Absence, Fact, Type
 from tracks_dagster.track.bodies import Alert, Note, Program, PromotionDecided, SnapshotRef
 from tracks_dagster.track.roles import STEPS, value_of
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.track.states.evals import evaluates_commits
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
 from tracks_dagster.track.states.run_state import Dated, RunState
 
@@ -80,6 +81,24 @@ NOT_MEASURED: Absence[PromotionView] = Absence(
     "not_measured",
     "the eval did not measure that metric",
     lambda v: v.body.metric not in v.body.metrics,
+)
+NO_EVAL_DATA: Absence[PromotionView] = Absence(
+    "no_data", "its eval reads no snapshot", lambda v: v.body.snapshot is None
+)
+NOT_COMPARED: Absence[PromotionView] = Absence(
+    "not_compared",
+    "the rule does not compare with what has the alias",
+    lambda v: v.body.better_by is None,
+)
+NO_HOLDER: Absence[PromotionView] = Absence(
+    "no_holder",
+    "it is compared with no other checkpoint: the rule asks for none, or nothing had the alias",
+    lambda v: v.body.holder is None,
+)
+HOLDER_NOT_MEASURED: Absence[PromotionView] = Absence(
+    "holder_not_measured",
+    "that has no eval of the same suite, version, snapshot and seed",
+    lambda v: v.body.holder is not None and v.body.holder_value is None,
 )
 OF_THE_RUN: Absence[NoteView] = Absence(
     "of_the_run", "it concerns no single attempt", lambda v: v.note.attempt_id is None
@@ -194,6 +213,8 @@ RUN: tuple[Fact[RunView], ...] = (
          "what each rank starts, with the config's keys in braces", absent=(NO_PROGRAM,)),
     Fact("interpreter", TEXT, lambda v: _interpreter(v.state.declared.program),
          "the project's own Python, as declared", absent=(OWN_INTERPRETER,)),
+    Fact("evaluates_commits", TRUTH, lambda v: evaluates_commits(v.state),
+         "whether evals of its commits run while it trains"),
     Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,
          "device seconds of an undisturbed run, as declared", absent=(NO_ESTIMATE,)),
     Fact("state", TEXT, lambda v: v.status.state,
@@ -236,9 +257,10 @@ PROMOTION: tuple[Fact[PromotionView], ...] = (
     Fact("eval_number", INTEGER, lambda v: v.body.eval_number, "which try at that eval"),
     Fact("suite", TEXT, lambda v: v.body.suite, "of the eval", ui="suite"),
     Fact("suite_version", TEXT, lambda v: v.body.suite_version, "of the eval", ui="suite_version"),
-    Fact("dataset", TEXT, lambda v: v.body.snapshot.dataset, "that was evaluated on"),
-    Fact("snapshot_id", TEXT, lambda v: v.body.snapshot.snapshot_id, "that was evaluated on",
-         ui="snapshot_id"),
+    Fact("dataset", TEXT, lambda v: v.body.snapshot and v.body.snapshot.dataset,
+         "that was evaluated on", absent=(NO_EVAL_DATA,)),
+    Fact("snapshot_id", TEXT, lambda v: v.body.snapshot and v.body.snapshot.snapshot_id,
+         "that was evaluated on", absent=(NO_EVAL_DATA,), ui="snapshot_id"),
     Fact("seed", INTEGER, lambda v: v.body.seed, "of the eval", ui="seed"),
     Fact("environment_sha256", TEXT, lambda v: v.body.environment_sha256,
          "of the versions that evaluated", ui="environment_sha256"),
@@ -248,6 +270,15 @@ PROMOTION: tuple[Fact[PromotionView], ...] = (
     Fact("direction", TEXT, lambda v: v.body.direction, "min: at most the threshold; max: at least",
          ui="direction"),
     Fact("threshold", REAL, lambda v: v.body.threshold, "of the rule", ui="threshold"),
+    Fact("better_by", REAL, lambda v: v.body.better_by,
+         "how much better the rule asks to be than what has the alias", absent=(NOT_COMPARED,),
+         ui="better_by"),
+    Fact("holder_run_id", TEXT, lambda v: v.body.holder and v.body.holder.run_id,
+         "the run of the checkpoint that had the alias", absent=(NO_HOLDER,), ui="holder_run_id"),
+    Fact("holder_step", INTEGER, lambda v: v.body.holder and v.body.holder.step,
+         "the step of that checkpoint", absent=(NO_HOLDER,), ui="holder_step"),
+    Fact("holder_value", REAL, lambda v: v.body.holder_value, "its metric",
+         absent=(NO_HOLDER, HOLDER_NOT_MEASURED), ui="holder_value"),
     Fact("metrics", Type.MAPPING, lambda v: v.body.metrics, "all metrics of the eval"),
     Fact("decided_by", TEXT, lambda v: v.body.decided_by, "the sensor or person", ui="decided_by"),
     Fact("why", TEXT, lambda v: v.body.why, "in words", ui="why"),

@@ -37,13 +37,14 @@ _NEWEST_ATTEMPTS = """
 
 
 def runs_with_evals(ledger: Ledger) -> list[str]:
-    """Runs that have all their steps or an eval under way, oldest first; then finished runs with an
-    eval under way, which a person asked for."""
+    """Runs that have all their steps, an eval under way, or evals of their commits, oldest first; then
+    finished runs with an eval under way."""
     reasons = {f"reason_{i}": reason.value for i, reason in enumerate(sorted(HAS_ALL_STEPS))}
     rows = ledger.query(
         "select r.run_id from training_runs r left join training_attempts a "
         "on a.run_id = r.run_id and a.attempt_id = r.attempt_count "
-        f"where r.state in (:running, :waiting) and (a.termination_reason in ({_listed(reasons)}) "
+        "where r.state in (:running, :waiting) and (r.evaluates_commits "
+        f"or a.termination_reason in ({_listed(reasons)}) "
         "or exists (select 1 from evals e where e.run_id = r.run_id and e.reason is null)) "
         "order by r.declared_at, r.run_id",
         {**_OPEN, **reasons},

@@ -222,7 +222,7 @@ def _scores(named: Named) -> Iterator[Score]:
             each.opened.checkpoint.step, newest.get(each.opened.suite, 0)
         )
     counted = {  # of several measurements of one thing the last
-        (e.opened.suite, e.opened.suite_version, e.opened.snapshot.snapshot_id, e.opened.seed): e
+        (e.opened.suite, e.opened.suite_version, _data_of(e), e.opened.seed): e
         for e in done
         if e.opened.checkpoint.step == newest[e.opened.suite]
     }
@@ -236,13 +236,19 @@ def _is_of(evaluation: EvalState, named: Named) -> bool:
     return ref.attempt_id == named.attempt.attempt_id
 
 
+def _data_of(evaluation: EvalState) -> str:
+    """Return the id of the snapshot it was measured on; "" where it reads none."""
+    snapshot = evaluation.opened.snapshot
+    return "" if snapshot is None else snapshot.snapshot_id
+
+
 def _score(evaluation: EvalState) -> Score:
     opened, ended = evaluation.opened, evaluation.ended
     assert ended is not None, "only completed ones are scores"
     return Score(
         suite=opened.suite,
         suite_version=opened.suite_version,
-        snapshot_id=opened.snapshot.snapshot_id,
+        snapshot_id=_data_of(evaluation),
         seed=opened.seed,
         step=opened.checkpoint.step,
         environment_sha256=ended.environment_sha256,

@@ -240,9 +240,11 @@ def _find(tracks: Tracks, run_id: str) -> RunRead | None:
 
 def _datasets(state: RunState) -> Iterator[str]:
     asked = (state.declared.snapshot, *(attempt.opened.snapshot for attempt in state.attempts))
-    yield from (snapshot.dataset for snapshot in asked if snapshot is not None)
-    yield from (requirement.snapshot.dataset for requirement in state.declared.evals)
-    yield from (evaluation.opened.snapshot.dataset for evaluation in state.evals)
+    evaluated = (
+        *(declared.snapshot for declared in state.declared.evals),
+        *(evaluation.opened.snapshot for evaluation in state.evals),
+    )
+    yield from (each.dataset for each in (*asked, *evaluated) if each is not None)
 
 
 def _pools(state: RunState) -> Iterator[str]:

@@ -130,7 +130,7 @@ def _eval(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:
         "checkpoint_step": opened.checkpoint.step,
         "manifest_sha256": opened.checkpoint.manifest_sha256,
         "suite": opened.suite,
-        "snapshot_id": opened.snapshot.snapshot_id,
+        "snapshot_id": None if opened.snapshot is None else opened.snapshot.snapshot_id,
         "metrics": dict(ended.metrics),
     }
 

@@ -1,8 +1,9 @@
 """Evals and promotion: which a run owes, which attempt is due, and when an alias may be given. Pure.
 
-What a run requires looks at its final checkpoint, once it has all its steps; a person may ask for an
-eval of any committed one, with any seed. An eval has attempts of its own, under the evaluator's
-budget: a failed evaluation never touches training.
+What a run declares looks at its final checkpoint, once it has all its steps, and where it says so at
+every n-th commit before: there one at a time, the newest commit first, each tried once. A person may
+ask for an eval of any committed one, with any seed. An eval has attempts of its own, under the
+evaluator's budget: a failed evaluation never touches training.
 
 A promotion names the bytes (manifest sha256), how they were measured (suite, its version, snapshot,
 seed, environment), what was measured, the threshold and who decided. Without any of these there is
@@ -23,7 +24,7 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
-from tracks_dagster.track.states.run_state import EvalState, RunState
+from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState
 
 HAS_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 DIRECTIONS = ("min", "max")
@@ -43,6 +44,11 @@ def result_key(run_id: str, eval_id: str, number: int) -> str:
 def started_key(result_key: str) -> str:
     """Return the key of what the evaluator writes first of all, beside what it will have measured."""
     return f"{result_key.rpartition('/')[0]}/started.json"
+
+
+def artifact_key(result_key: str, name: str) -> str:
+    """Return the key of a file that the eval left, beside what it measured."""
+    return f"{result_key.rpartition('/')[0]}/artifacts/{name}"
 
 
 def final_checkpoint(state: RunState) -> CheckpointRef | None:
@@ -94,21 +100,26 @@ def is_waived(state: RunState, suite: str) -> bool:
 
 
 def unsettled(state: RunState) -> tuple[EvalRequirement, ...]:
-    """Return the required evals that are neither done on the final checkpoint nor waived."""
+    """Return the declared evals that are neither done on the final checkpoint nor waived; one that is
+    not required is done once it was tried."""
     checkpoint = final_checkpoint(state)
     return tuple(
-        required
-        for required in state.declared.evals
-        if not is_waived(state, required.suite)
-        and (
-            checkpoint is None
-            or not any(is_completed(e) for e in attempts_at(state, required, checkpoint))
-        )
+        declared
+        for declared in state.declared.evals
+        if not is_waived(state, declared.suite)
+        and (checkpoint is None or not _is_settled(state, declared, checkpoint))
     )
 
 
+def _is_settled(state: RunState, declared: EvalRequirement, checkpoint: CheckpointRef) -> bool:
+    tries = attempts_at(state, declared, checkpoint)
+    if declared.is_required:
+        return any(is_completed(each) for each in tries)
+    return bool(tries) and all(each.ended is not None for each in tries)
+
+
 def evals_settled(state: RunState) -> bool:
-    """Whether every eval that the run requires is done on its final checkpoint, or waived."""
+    """Whether every declared eval is done on the run's final checkpoint, or waived."""
     return not unsettled(state)
 
 
@@ -118,16 +129,65 @@ def next_eval(state: RunState, *, decided_by: str, attempts_max: int | None) -> 
     attempts_max: at one eval of one checkpoint, None for no limit.
     """
     checkpoint = final_checkpoint(state)
-    if checkpoint is None or state.finished is not None:
+    if state.finished is not None:
         return None
+    if checkpoint is None:
+        return _next_in_training(state, decided_by=decided_by)
     for required in unsettled(state):
         before = attempts_at(state, required, checkpoint)
         is_exhausted = attempts_max is not None and len(before) >= attempts_max
         if is_exhausted or any(e.ended is None for e in before):
             continue
-        decision = _decision(before, checkpoint, attempts_max)
-        return next_attempt(state, required, checkpoint, decision=decision, decided_by=decided_by)
+        skipped = tuple(
+            each.ref.step for each in _untried(state, required) if each.ref != checkpoint
+        )
+        return next_attempt(
+            state,
+            required,
+            checkpoint,
+            decision=_decision(before, required, checkpoint, attempts_max),
+            decided_by=decided_by,
+            skipped=skipped,
+        )
     return None
+
+
+def evaluates_commits(state: RunState) -> bool:
+    """Whether the run has evals of commits while it trains."""
+    return any(each.every is not None for each in state.declared.evals)
+
+
+def _next_in_training(state: RunState, *, decided_by: str) -> EvalOpened | None:
+    """Return the eval of a commit that is due while the run trains; None while one of it is open."""
+    for declared in state.declared.evals:
+        if declared.every is None or is_waived(state, declared.suite):
+            continue
+        if any(e.ended is None and e.opened.suite == declared.suite for e in state.evals):
+            continue
+        untried = _untried(state, declared)
+        usable = [each.ref for each in untried if each.ref in state.resumable]
+        if not usable:
+            continue
+        newest = usable[-1]
+        skipped = tuple(each.ref.step for each in untried if each.ref != newest)
+        often = "each commit" if declared.every == 1 else f"one in {declared.every} commits"
+        decision = f"The run asks for this eval of {often}, here of step {newest.step}."
+        return next_attempt(
+            state, declared, newest, decision=decision, decided_by=decided_by, skipped=skipped
+        )
+    return None
+
+
+def _untried(state: RunState, declared: EvalRequirement) -> list[CheckpointState]:
+    """Return the commits whose turn at this eval has come and is neither taken nor skipped, oldest
+    first: each n-th commit of the run, in the order of their records."""
+    if declared.every is None:
+        return []
+    of_it = [e.opened for e in state.evals if e.opened.suite == declared.suite]
+    seen = {opened.checkpoint for opened in of_it}
+    last = max((each.seq for each in state.checkpoints if each.ref in seen), default=0)
+    due = state.checkpoints[declared.every - 1 :: declared.every]
+    return [each for each in due if each.seq > last]
 
 
 def next_attempt(
@@ -137,6 +197,7 @@ def next_attempt(
     *,
     decision: str,
     decided_by: str,
+    skipped: tuple[int, ...] = (),
 ) -> EvalOpened:
     """Return the next attempt at this eval of this checkpoint."""
     name = eval_id(required.suite, checkpoint.step)
@@ -150,6 +211,7 @@ def next_attempt(
         seed=required.seed,
         decision=decision,
         decided_by=decided_by,
+        skipped=skipped,
     )
 
 
@@ -170,9 +232,15 @@ def _next_number(state: RunState, name: str) -> int:
     return 1 + sum(e.opened.eval_id == name for e in state.evals)
 
 
-def _decision(before: list[EvalState], checkpoint: CheckpointRef, attempts_max: int | None) -> str:
+def _decision(
+    before: list[EvalState],
+    declared: EvalRequirement,
+    checkpoint: CheckpointRef,
+    attempts_max: int | None,
+) -> str:
     if not before:
-        return f"The run requires this eval of its final checkpoint, step {checkpoint.step}."
+        verb = "requires" if declared.is_required else "asks for"
+        return f"The run {verb} this eval of its final checkpoint, step {checkpoint.step}."
     of = "" if attempts_max is None else f" of {attempts_max}"
     ended = before[-1]
     why = ended.ended.message if ended.ended else ""
@@ -263,9 +331,33 @@ def propose(
         metric=rule.metric,
         direction=rule.direction,
         threshold=rule.threshold,
+        better_by=rule.better_by,
         decided_by=decided_by,
         why="",
     )
+
+
+def value_of_holder(
+    holder: RunState, ref: CheckpointRef, proposed: PromotionDecided
+) -> float | None:
+    """Return the metric of the checkpoint that has the alias, measured as the proposed one was; None
+    where no completed eval of it has the same suite, version, snapshot and seed."""
+    how = (proposed.suite, proposed.suite_version, proposed.snapshot, proposed.seed)
+    found = [
+        each.ended.metrics.get(proposed.metric)
+        for each in holder.evals
+        if each.ended is not None
+        and is_completed(each)
+        and each.opened.checkpoint == ref
+        and how
+        == (
+            each.opened.suite,
+            each.opened.suite_version,
+            each.opened.snapshot,
+            each.opened.seed,
+        )
+    ]
+    return found[-1] if found else None
 
 
 def decide_promotion(
@@ -294,7 +386,12 @@ def objections(state: RunState, proposed: PromotionDecided) -> tuple[str, ...]:
     missing = _missing(proposed)
     if missing:
         return (f"{', '.join(missing)} missing", *_against_checkpoint(state, proposed))
-    return (*_against_checkpoint(state, proposed), *_against_metric(proposed))
+    return (
+        *_against_checkpoint(state, proposed),
+        *_against_evals(state, proposed),
+        *_against_metric(proposed),
+        *_against_holder(proposed),
+    )
 
 
 def _missing(proposed: PromotionDecided) -> list[str]:
@@ -305,7 +402,8 @@ def _missing(proposed: PromotionDecided) -> list[str]:
         "completed eval": proposed.eval_id and proposed.eval_number,
         "eval suite": proposed.suite,
         "eval suite version": proposed.suite_version,
-        "eval snapshot": proposed.snapshot.dataset and proposed.snapshot.snapshot_id,
+        "eval snapshot": proposed.snapshot is None
+        or (proposed.snapshot.dataset and proposed.snapshot.snapshot_id),
         "eval seed": proposed.seed != NO_SEED,
         "eval environment": proposed.environment_sha256,
         "metrics": proposed.metrics,
@@ -325,6 +423,44 @@ def _against_checkpoint(state: RunState, proposed: PromotionDecided) -> list[str
     return []
 
 
+def _against_evals(state: RunState, proposed: PromotionDecided) -> list[str]:
+    """Name the other required evals that the checkpoint has not, unless they were waived."""
+    missing = [
+        each.suite
+        for each in state.declared.evals
+        if each.is_required
+        and each.suite != proposed.suite
+        and not is_waived(state, each.suite)
+        and newest_completed(state, each.suite, proposed.checkpoint) is None
+    ]
+    return [f"the required eval {suite} is not done on it" for suite in missing]
+
+
+def _against_holder(proposed: PromotionDecided) -> list[str]:
+    """Say why it is not better than the checkpoint that has the alias, by as much as the rule asks."""
+    value, holder, least = (
+        proposed.metrics.get(proposed.metric),
+        proposed.holder,
+        proposed.better_by,
+    )
+    if holder is None or least is None or value is None:
+        return []
+    name = f"step {holder.step} of {holder.run_id}, which has the alias"
+    if proposed.holder_value is None:
+        return [
+            f"it cannot be compared with {name}: that was not measured with the same version of "
+            f"{proposed.suite} on the same data; `tracks promote` lets a person decide"
+        ]
+    gain = value - proposed.holder_value
+    if proposed.direction == "min":
+        gain = -gain
+    # 0.3 - 0.2 is a little less than 0.1.
+    is_met = gain >= least or math.isclose(gain, least, rel_tol=1e-9)
+    return (
+        [] if is_met else [f"it is not better by {least:.6g} than {name}: {_comparison(proposed)}"]
+    )
+
+
 def _against_metric(proposed: PromotionDecided) -> list[str]:
     value = proposed.metrics.get(proposed.metric)
     if value is None:
@@ -342,7 +478,11 @@ def _against_metric(proposed: PromotionDecided) -> list[str]:
 def _comparison(proposed: PromotionDecided) -> str:
     side = "at most" if proposed.direction == "min" else "at least"
     value = proposed.metrics[proposed.metric]
+    beside = ""
+    if proposed.holder is not None and proposed.holder_value is not None:
+        name = f"step {proposed.holder.step} of {proposed.holder.run_id}"
+        beside = f"; {name}, which has the alias, has {proposed.holder_value:.6g}"
     return (
         f"{proposed.suite} {proposed.metric} is {value:.6g}, "
-        f"asked for is {side} {proposed.threshold:.6g}"
+        f"asked for is {side} {proposed.threshold:.6g}{beside}"
     )

@@ -63,9 +63,10 @@ def pack_folder(folder: Path, *, needed: Iterable[str] = ()) -> PackedCode:
     return found
 
 
-def pack_script(script: Path) -> PackedCode:
-    """Return one file alone; raises InvalidInput where it cannot be read or is too large."""
-    return _pack(script.parent, [script.name])
+def pack_script(script: Path, *others: str) -> PackedCode:
+    """Return one file and those of these names beside it; raises InvalidInput where one cannot be read,
+    or they are too large."""
+    return _pack(script.parent, sorted({script.name, *others}))
 
 
 def _pack(folder: Path, names: list[str]) -> PackedCode:

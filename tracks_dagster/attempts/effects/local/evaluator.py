@@ -6,9 +6,12 @@ measured goes to the object store; here only how it ended is of interest.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.processes import (
@@ -17,13 +20,16 @@ from tracks_dagster.attempts.effects.local.processes import (
     write_json,
 )
 from tracks_dagster.data.ports import EvalOutcome, EvalSpec
+from tracks_dagster.data.project import has_function
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import GangError
+from tracks_dagster.track.names import ENV_CACHE
 from tracks_dagster.track.text.redact import Redact, redact
 
 EVALUATOR = "tracks_dagster.training.evaluate"
 EVAL_S_MAX = 3600.0
 MESSAGE_LINES_MAX = 20
+TAIL_BYTES_MAX = 64 * 1024  # of what it wrote to stderr
 
 
 class LocalEvaluator:
@@ -42,7 +48,7 @@ class LocalEvaluator:
             with tempfile.TemporaryDirectory(prefix="eval-", dir=self._work) as folder:
                 path = Path(folder) / "spec.json"
                 write_json(path, to_json(spec))
-                exit_code, text = self._run(path)
+                exit_code, text = self._run(path, _interpreter(spec))
         except OSError as error:
             raise GangError(f"Cannot start an evaluator below {self._work}: {error}.") from error
         lines = self._clean(text).strip().splitlines()
@@ -53,22 +59,40 @@ class LocalEvaluator:
             finished_at=now_text(),
         )
 
-    def _run(self, spec: Path) -> tuple[int | None, str]:
-        """Return (exit code or None, what it wrote to stderr)."""
-        try:
-            done = subprocess.run(
-                [sys.executable, "-m", EVALUATOR, str(spec)],
-                env=worker_environment(),
+    def _run(self, spec: Path, python: str) -> tuple[int | None, str]:
+        """Return (exit code or None, what it wrote to stderr). Whatever it started ends with it."""
+        with (spec.parent / "stderr").open("w+b") as written:
+            child = subprocess.Popen(
+                [python, "-m", EVALUATOR, str(spec)],
+                env={**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                timeout=self._time_limit_s,
-                check=False,
+                stderr=written,
+                process_group=0,
             )
-        except subprocess.TimeoutExpired as error:
-            written = (error.stderr or b"").decode("utf-8", errors="replace")
-            return None, f"{written}\nended after its time limit of {self._time_limit_s:g} s"
-        text = done.stderr.decode("utf-8", errors="replace")
-        if done.returncode < 0:
-            return None, f"{text}\nended by signal {-done.returncode}"
-        return done.returncode, text
+            how = ""
+            try:
+                code = child.wait(self._time_limit_s)
+            except subprocess.TimeoutExpired:
+                code, how = None, f"\nended after its time limit of {self._time_limit_s:g} s"
+            finally:
+                _end_group(child)
+            written.seek(max(0, written.seek(0, os.SEEK_END) - TAIL_BYTES_MAX))
+            text = written.read().decode("utf-8", errors="replace") + how
+        if code is not None and code < 0:
+            return None, f"{text}\nended by signal {-code}"
+        return code, text
+
+
+def _interpreter(spec: EvalSpec) -> str:
+    """Return what runs the evaluator: the eval's own interpreter, for its file to be imported by."""
+    program = spec.program
+    is_own = program is not None and program.python is not None and has_function(program.entry)
+    return program.python if is_own and program and program.python else sys.executable
+
+
+def _end_group(child: subprocess.Popen[bytes]) -> None:
+    """End the evaluator and what it started; one that has ended by itself leaves nothing."""
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

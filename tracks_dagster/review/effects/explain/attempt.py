@@ -329,10 +329,12 @@ def explain_evals(state: RunState, attempt: AttemptState) -> tuple[EvalDone, ...
 
 
 def evals_owed(state: RunState) -> Iterator[str]:
-    """Yield a sentence on the state of each eval that the run requires."""
+    """Yield a sentence on the state of each eval that the run declares."""
     for required in state.declared.evals:
-        what = f"{required.suite}, version {required.suite_version}, on {required.snapshot.dataset}"
-        yield f"required: {what}: {_describe_eval(state, required)}"
+        data = "" if required.snapshot is None else f", on {required.snapshot.dataset}"
+        kind = "required" if required.is_required else "asked for"
+        what = f"{required.suite}, version {required.suite_version}{data}"
+        yield f"{kind}: {what}: {_describe_eval(state, required)}"
 
 
 def _describe_eval(state: RunState, required: EvalRequirement) -> str:

@@ -312,7 +312,7 @@ def eval_lines(evals: Sequence[EvalDone]) -> Iterator[str]:
     """Yield a line for each eval."""
     for done in evals:
         metrics = ", ".join(f"{name} {value:.4g}" for name, value in sorted(done.metrics.items()))
-        result = metrics or done.message or "not ended"
+        result = "; ".join(filter(None, (metrics, done.message))) or "not ended"
         yield f"{done.eval_id} (try {done.number}): {done.reason or 'open'}, {result}"
 
 

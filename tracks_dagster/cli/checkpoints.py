@@ -30,7 +30,12 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.holds.effects.holds import BySource, Holds
 from tracks_dagster.holds.effects.starts import describe_sources, next_start
-from tracks_dagster.reading import open_store_to_read, open_tracks_to_read
+from tracks_dagster.reading import (
+    open_ledger_to_read,
+    open_store_to_read,
+    open_tracks_to_read,
+)
+from tracks_dagster.review.effects.bundle import describe_bundle, write_bundle
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput, TrackBroken
@@ -213,18 +218,53 @@ def _print_pin(
 
 @checkpoints_command.command("export")
 @click.argument("target", metavar="RUN@STEP")
-@click.argument("path", metavar="PATH", type=click.Path(path_type=Path))
+@click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--bundle",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Make this folder instead: weights, config, code, evals and lineage.",
+)
+@click.option(
+    "--add",
+    "added",
+    metavar="FILE",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Put a file of yours into the bundle, a tokenizer for example.",
+)
 @attempt_option
 @click.option("--force", is_flag=True, help="Replace a file that is there; a folder never is.")
 @as_json
 def export_command(
-    target: str, path: Path, attempt: int | None, force: bool, as_json: bool
+    target: str,
+    path: Path | None,
+    bundle: Path | None,
+    added: tuple[Path, ...],
+    attempt: int | None,
+    force: bool,
+    as_json: bool,
 ) -> None:
     """Write the weights of RUN@STEP to the file PATH (safetensors), or, where the script commits
-    folders, its files to a new folder PATH. Every byte is verified as it is read."""
+    folders, its files to a new folder PATH. Every byte is verified as it is read.
+
+    With --bundle DIR, a folder to hand over: it loads with torch.load, and needs nothing of ours.
+    """
     run_id, step = parse_at(target)
-    tracks = open_tracks_to_read(Settings.from_environment())
-    checkpoint = find_at(tracks.run(run_id), step, attempt_id=attempt)
+    settings = Settings.from_environment()
+    tracks = open_tracks_to_read(settings)
+    state = tracks.run(run_id)
+    checkpoint = find_at(state, step, attempt_id=attempt)
+    if bundle is not None and path is None:
+        made = write_bundle(
+            tracks, open_ledger_to_read(settings), state, checkpoint, bundle, added=added
+        )
+        print_answer(describe_bundle(made), to_json(made), as_json=as_json)
+        return
+    if path is None or bundle is not None or added:
+        raise InvalidInput(
+            "Name a PATH for the weights, or --bundle DIR; --add goes with --bundle."
+        )
     exported = export_checkpoint(tracks.store, checkpoint.ref, path, overwrite=force)
     if as_json:
         print_json(to_json(exported))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from tracks_dagster.attempts.effects.heartbeat import describe_age, read_heartbeat
@@ -20,6 +22,7 @@ from tracks_dagster.cli.common import (
 )
 from tracks_dagster.data.effects.evals import RequestedEval, ask_for_evals, waive
 from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.review.effects.bundle import check_free, describe_bundle, write_bundle
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import check_run_id
@@ -97,20 +100,44 @@ def waive_command(run_id: str, suite: str, why: str, by: str, as_json: bool) -> 
 @click.command("promote")
 @click.argument("target", metavar="RUN[@STEP]")
 @click.option("--alias", default=PROMOTION_ALIAS, show_default=True, help="The alias to give.")
+@click.option(
+    "--bundle",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Make this folder of it too, to hand over (`tracks checkpoints export --bundle`).",
+)
 @deciding_options
 @click.pass_context
 def promote_command(
-    ctx: click.Context, target: str, alias: str, why: str, by: str, as_json: bool
+    ctx: click.Context,
+    target: str,
+    alias: str,
+    bundle: Path | None,
+    why: str,
+    by: str,
+    as_json: bool,
 ) -> None:
     """Promote the final checkpoint of RUN, or the newest one of STEP."""
     check_words({"alias": alias, "why": why, "by": by})
     run_id, step = parse_run_and_step(target)
-    tracks = open_app().tracks
+    app = open_app()
+    tracks = app.tracks
     ref = _find_checkpoint(tracks.run(run_id), step)
+    if bundle is not None:
+        check_free(bundle)
     decided = promote(tracks, ref, alias=alias, by=by, why=why)
     verb = "Promoted" if decided.promoted else "Did not promote"
     sentence = f"{verb} step {ref.step} of {run_id} to {alias}: {decided.why}"
-    print_answer(sentence, to_json(decided), as_json=as_json)
+    answer = to_json(decided)
+    if bundle is not None and decided.promoted:
+        state = tracks.run(run_id)
+        checkpoint = find_at(state, ref.step, attempt_id=ref.attempt_id)
+        made = write_bundle(tracks, app.ledger, state, checkpoint, bundle)
+        sentence, answer = (
+            f"{sentence} {describe_bundle(made)}",
+            {**answer, "bundle": to_json(made)},
+        )
+    print_answer(sentence, answer, as_json=as_json)
     ctx.exit(0 if decided.promoted else BAD_NEWS)
 
 

@@ -1,0 +1,205 @@
+"""A checkpoint to hand over: one folder with all that is needed to use it, and where it comes from.
+
+    weights.pt, config.json, checkpoint.json    as an eval gets them (`training.saves.handoff`)
+    code/                                       the files that the run was declared with
+    packages.txt                                name==version of the interpreter that trained it
+    evals.json, evals/SUITE/NUMBER/…            every eval of it, and the files that these left
+    lineage.json                                run, checkpoint, promotions, attempts that it rests on
+    SHA256SUMS                                  `sha256sum -c SHA256SUMS` checks all of it
+
+Nothing in it needs this package to be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracks_dagster.holds.effects.descent import ancestors
+from tracks_dagster.holds.effects.things import find_exact
+from tracks_dagster.holds.lineage import checkpoint_thing
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.facts.checkpoint import CHECKPOINT, EVAL, eval_view
+from tracks_dagster.ledger.facts.fact import nested
+from tracks_dagster.ledger.facts.run import PROMOTION, RUN, PromotionView, run_view
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.body_json import to_json
+from tracks_dagster.track.errors import CheckpointCorrupt, InvalidInput
+from tracks_dagster.track.names import TRAINER_FAMILY
+from tracks_dagster.track.ports import ObjectStore
+from tracks_dagster.track.records import Json, sha256_hex
+from tracks_dagster.track.states.evals import artifact_key, result_key
+from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState, trainer_of
+from tracks_dagster.track.track import packages_key
+from tracks_dagster.training.code import CODE, lay_out
+from tracks_dagster.training.saves.handoff import write_checkpoint, write_json
+
+SUMS = "SHA256SUMS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """What was written. missing: what the store no longer has, in words."""
+
+    path: str
+    weights_sha256: str
+    file_count: int
+    total_bytes: int
+    missing: tuple[str, ...]
+
+
+def write_bundle(
+    tracks: Tracks,
+    ledger: Ledger,
+    state: RunState,
+    checkpoint: CheckpointState,
+    folder: Path,
+    *,
+    added: Sequence[Path] = (),
+) -> Bundle:
+    """Make `folder` of a checkpoint, in full or not at all; every chunk is verified as it is read.
+
+    added: files of a person's own, put beside. Raises InvalidInput for a folder that is there or cannot
+    be written, CheckpointCorrupt, CheckpointMismatch.
+    """
+    check_free(folder)
+    scratch = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}.partial")
+    try:
+        digest, missing = _fill(tracks, ledger, state, checkpoint, scratch, added)
+        sizes = [path.stat().st_size for path in _seal(scratch)]
+        scratch.rename(folder)
+    except OSError as error:
+        raise InvalidInput(
+            f"Cannot write {folder}: {error}. Nothing was left; choose a folder that can be written "
+            "and has room for the weights."
+        ) from error
+    except CheckpointCorrupt as error:
+        ref = checkpoint.ref
+        raise CheckpointCorrupt(
+            f"Cannot hand over step {ref.step} of run {ref.run_id}: {error} Nothing was left. `tracks "
+            f"checkpoints verify {ref.run_id} --step {ref.step} --attempt {ref.attempt_id}` records it."
+        ) from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return Bundle(
+        path=str(folder),
+        weights_sha256=digest,
+        file_count=len(sizes),
+        total_bytes=sum(sizes),
+        missing=missing,
+    )
+
+
+def describe_bundle(made: Bundle) -> str:
+    """Return what was written in sentences."""
+    lost = "".join(f" Not in it: {each}." for each in made.missing)
+    return (
+        f"{made.path}: {made.file_count} files, {made.total_bytes} bytes; weights_sha256 "
+        f"{made.weights_sha256}.{lost}"
+    )
+
+
+def check_free(folder: Path) -> None:
+    """Raise InvalidInput unless `folder` can be made."""
+    if folder.exists() or not folder.absolute().parent.is_dir():
+        raise InvalidInput(
+            f"Cannot make {folder}: name a folder that is not there yet, in one that is."
+        )
+
+
+def _fill(
+    tracks: Tracks,
+    ledger: Ledger,
+    state: RunState,
+    checkpoint: CheckpointState,
+    folder: Path,
+    added: Sequence[Path],
+) -> tuple[str, tuple[str, ...]]:
+    """Write everything but the sums; return the weights' digest and what the store lacks."""
+    store, ref = tracks.store, checkpoint.ref
+    attempt = state.attempt(ref.attempt_id)
+    config = state.declared.config if attempt is None else attempt.opened.config
+    digest = write_checkpoint(store, ref, folder, config=config)
+    missing: list[str] = []
+    trainer = state.declared.trainer if attempt is None else trainer_of(state, attempt)
+    if trainer != TRAINER_FAMILY:
+        code = _read(store, trainer, Path(trainer).stem, missing)
+        if code is not None:
+            lay_out(folder / CODE, code=code, key=trainer, files={})
+    placed = None if attempt is None else attempt.placed
+    if placed is not None and placed.packages_sha256 is not None:
+        key = packages_key(state.run_id, placed.packages_sha256)
+        packages = _read(store, key, placed.packages_sha256, missing)
+        if packages is not None:
+            (folder / "packages.txt").write_bytes(packages)
+    done = [each for each in state.evals if each.opened.checkpoint == ref]
+    write_json(folder / "evals.json", [nested(EVAL, eval_view(state, each)) for each in done])
+    for each in done:
+        _write_artifacts(store, state.run_id, each, folder / "evals", missing)
+    write_json(folder / "lineage.json", _lineage(tracks, ledger, state, checkpoint))
+    for path in added:
+        if (folder / path.name).exists():
+            raise InvalidInput(f"{path} cannot be added: the bundle has a {path.name} of its own.")
+        shutil.copyfile(path, folder / path.name)
+    return digest, tuple(missing)
+
+
+def _read(store: ObjectStore, key: str, expected: str, missing: list[str]) -> bytes | None:
+    """Return an object that has the sha256 of its name; else None, and say so."""
+    data = store.get(key)
+    if data is None or sha256_hex(data) != expected:
+        missing.append(f"{key} {'is missing' if data is None else 'has another sha256'}")
+        return None
+    return data
+
+
+def _write_artifacts(
+    store: ObjectStore, run_id: str, done: EvalState, folder: Path, missing: list[str]
+) -> None:
+    opened = done.opened
+    written_at = result_key(run_id, opened.eval_id, opened.number)
+    for each in () if done.ended is None else done.ended.artifacts:
+        data = _read(store, artifact_key(written_at, each.name), each.sha256, missing)
+        if data is not None:
+            path = folder / opened.suite / str(opened.number) / each.name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+
+def _lineage(
+    tracks: Tracks, ledger: Ledger, state: RunState, checkpoint: CheckpointState
+) -> dict[str, Json]:
+    promotions = [
+        PromotionView(run_id=state.run_id, body=each.body, seq=each.seq, at=each.at)
+        for each in state.promotions
+        if each.body.checkpoint == checkpoint.ref
+    ]
+    found = find_exact(tracks, ledger, checkpoint_thing(checkpoint.ref))
+    return {
+        "run": nested(RUN, run_view(state)),
+        "checkpoint": nested(CHECKPOINT, checkpoint),
+        "promotions": [nested(PROMOTION, each) for each in promotions],
+        "rests_on": to_json(ancestors(ledger, found)),
+    }
+
+
+def _seal(folder: Path) -> list[Path]:
+    """Write the sums of all files, make them durable, and return the files."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    lines = (f"{_digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+    files.append(folder / SUMS)
+    for path in files:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    return files
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

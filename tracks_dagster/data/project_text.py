@@ -74,6 +74,17 @@ KEYS: Mapping[str, _Key] = {
         ),
         example={"keep_last": 3, "keep_best": 1, "metric": "loss", "direction": "min"},
     ),
+    "evals": _Key(
+        comment=(
+            "What is measured of checkpoints: a file with evaluate(checkpoint_folder, data_folder),",
+            "or a command whose last line is the metrics as JSON; `every: 3`: of each third one.",
+        ),
+        example={"quality": "evaluate.py"},
+    ),
+    "promotion": _Key(
+        comment=("When a final checkpoint is promoted: if a metric of that eval is good enough.",),
+        example={"eval": "quality", "metric": "accuracy", "at_least": 0.9},
+    ),
     "python": _Key(
         comment=(
             "The interpreter of the ranks, where it is not the one of `tracks`; it needs torch and",

@@ -40,7 +40,7 @@ _HEADS = (
     default_status=DefaultSensorStatus.RUNNING,
     description=(
         "Shows datasets of one's own, which `tracks snapshots add` made: a partition of the asset "
-        "datasets each, with a materialization for every snapshot. Off: they are used all the same, "
+        "datasets each, with a materialization for every snapshot. Off: they are used nevertheless, "
         "and shown once it is on."
     ),
 )

@@ -1,6 +1,6 @@
 """The program `tracks`, and `python -m tracks_dagster`: the command line, where it is installed.
 
-An environment for gangs alone has this package without what the command needs; it is told so here.
+An environment for gangs alone has this package without what the command needs; the error here says so.
 """
 
 from __future__ import annotations

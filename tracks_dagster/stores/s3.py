@@ -169,7 +169,7 @@ class S3Store:
                         yield name
 
     def objects(self) -> Iterator[tuple[str, int, str]]:
-        """Yield (name below the prefix, bytes, ETag) of everything there, whoever wrote it."""
+        """Yield (name below the prefix, bytes, ETag) of everything there, from any writer."""
         with self._translated("list"):
             pages = self._client.get_paginator("list_objects_v2").paginate(
                 Bucket=self._bucket, Prefix=self._prefix

@@ -52,7 +52,7 @@ END_S_MAX = 10.0  # how long a command may take to end when its parent must
 LINES_MAX = 1000  # of metrics, taken in at one look
 LINE_BYTES_MAX = 64 * 1024
 COMPLAINTS_MAX = 10  # about lines that cannot be read
-# A command that tells no steps cannot be told from one that hangs. After it told one, the next may
+# A command that reports no steps looks like one that hangs. After it reported one, the next may
 # take as long as a save.
 UNTOLD_S_MAX = 30 * 24 * 3600.0
 TOLD_S_MAX = 900.0
@@ -221,7 +221,7 @@ class Box:
         self._complaints = 0
 
     def environment(self, resumed: Path | None, step: int) -> dict[str, str]:
-        """Return what the command is told."""
+        """Return the environment that the command gets."""
         return {
             names.ENV_RESUME_FOLDER: str(resumed or ""),
             names.ENV_RESUME_STEP: str(step),

@@ -217,7 +217,7 @@ def put_module_back(module: nn.Module, tensors: Tensors, *, member: str = "model
     """Put what was read into `module_targets` back; nothing is left to do where they are live."""
     prefix = f"{member}."
     state = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
-    if not _are_live(unwrapped(module), state):  # a module that makes its state dict anew
+    if not _are_live(unwrapped(module), state):  # a module that makes its state dict at each call
         unwrapped(module).load_state_dict(state)
 
 

@@ -77,6 +77,8 @@ def disrupted(watch: RunWorkerWatch, run_id: str) -> bool:
 def test_a_pod_that_vanishes_at_once_is_remembered_and_an_error_ends_no_watch(
     kube: KubeDouble, watch: RunWorkerWatch, told: list[str]
 ) -> None:
+    worker(kube, "first")
+    until(lambda: watch.history("first"), "the watch has begun")
     for run_id in ("one", "two"):
         kube.preempt(worker(kube, run_id))
         until(lambda run_id=run_id: disrupted(watch, run_id), "the preemption was seen")

@@ -54,7 +54,8 @@ def test_a_shell_script_is_preempted_and_killed_and_loses_no_committed_step(
     assert second.exit_codes == [-signal.SIGKILL], second.log()
     third = run.train()
     assert third.exit_codes == [0], third.log()
-    assert run.state.checkpoints[-1].body.trigger == "final"
+    # The last folder is committed as the command ends, or shortly before: it may be seen either way.
+    assert run.state.checkpoints[-1].body.trigger in {"demand", "final"}
     assert result(run, tmp_path) == f"24 {digest(24)}\nmore\n"  # and nothing half-written before it
     restored = [r.body["step"] for r in run.records(Kind.ATTEMPT_RESTORED)]
     assert restored[:2] == [0, saved.ref.step]

@@ -157,7 +157,7 @@ class _Watch:
             self._report(line)
         failed = [(rank, each.code) for rank, each in enumerate(all_now) if self._is_bad(each.code)]
         is_over = all(each.code is not None for each in all_now)
-        self._commit(all_now, is_last=is_over or bool(failed))
+        self._commit(all_now, is_last=is_over or bool(failed), is_done=is_over and not failed)
         if failed:
             rank, code = failed[0]
             if self._is_bad(all_now[self._a.rank].code):
@@ -177,10 +177,17 @@ class _Watch:
         self._steps.expect(TOLD_S_MAX)
 
     def _commit(
-        self, all_now: Sequence[RankNow], *, is_last: bool = False, below: int | None = None
+        self,
+        all_now: Sequence[RankNow],
+        *,
+        is_last: bool = False,
+        is_done: bool = False,
+        below: int | None = None,
     ) -> None:
         """Commit what every rank has published, oldest first; at the end what failed before, too.
 
+        is_done: the commands have ended well, so what is left is the final checkpoint. While one runs,
+        nobody knows whether more will come, and its last folder counts as any other.
         below: of steps before this one only.
         """
         shared = set.intersection(*(set(each.published) for each in all_now))
@@ -194,7 +201,7 @@ class _Watch:
                     f"The command published step {step} and step {self._steps.saver.saved_step} is "
                     "committed: publish steps in order, and load TRACKS_RESUME_FOLDER at the start."
                 )
-            trigger = "sigterm" if self._is_stopping else "final" if is_last else "demand"
+            trigger = "sigterm" if self._is_stopping else "final" if is_done else "demand"
             trigger = trigger if step == due[-1] else "demand"
             if self._steps.commit(step, self._box.folder(step), trigger=trigger):
                 self._committed.add(step)  # in this look: the next does not see it any more

@@ -13,7 +13,7 @@ import pytest
 from tracks_dagster.attempts.effects.local import code_archive
 from tracks_dagster.attempts.effects.local.code_archive import pack_folder, pack_script
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.training.code import CodeUnusable, lay_out
+from tracks_dagster.training.projects.code import CodeUnusable, lay_out
 
 
 def write(folder: Path, **files: str) -> Path:

@@ -24,7 +24,7 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.records import Kind
 from tracks_dagster.track.states.run_state import RunState, code_of
 from tracks_dagster.track.track import code_diff_key
-from tracks_dagster.training.code import lay_out
+from tracks_dagster.training.projects.code import lay_out
 from tracks_dagster.wiring import build
 
 TRACKS_YAML = """
@@ -125,7 +125,7 @@ def test_a_trainer_that_publishes_folders_is_started_by_a_parent_of_ours(
     found = state()
     assert found.declared.cadence == CheckpointCadence()  # it saves when it likes
     spec = gang_spec(build(Settings.from_environment()).tracks, found, found.attempts[0])
-    parent = ("-m", "tracks_dagster.training.command")
+    parent = ("-m", "tracks_dagster.training.projects.command")
     assert spec.command.words == (*parent, "train.py", "--lr=0.1", "conf/base.yaml")
 
 

@@ -35,7 +35,7 @@ from tracks_dagster.track.bodies import ComputeRequest, RankPlace
 from tracks_dagster.track.errors import GangError
 from tracks_dagster.track.records import parse_time
 from tracks_dagster.training import gang_parent
-from tracks_dagster.training.code import CODE, lay_out
+from tracks_dagster.training.projects.code import CODE, lay_out
 
 WAIT_S_MAX = 120.0  # for what takes a second on an idle machine
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from tracks_dagster.track import names
-from tracks_dagster.training import command
+from tracks_dagster.training.projects import command
 
 if __name__ == "__main__":
     plan = json.loads((Path(os.environ[names.ENV_STORE]).parent / "plan.json").read_text())

@@ -96,7 +96,7 @@ def test_a_rank_trains_and_commits_with_the_base_alone(python: str, tmp_path: Pa
     work.mkdir()
     environment = training.environment(training.open(), work)
     script = tmp_path / "train.py"
-    script.write_text((ROOT / "tracks_dagster/training/starter.py").read_text())
+    script.write_text((ROOT / "tracks_dagster/training/projects/starter.py").read_text())
     done = run(python, str(script), env={**environment, "RANK": "0", "LOCAL_RANK": "0"})
     assert done.returncode == 0, done.stderr
     assert training.final().step == 3

@@ -15,7 +15,7 @@ from tracks_dagster.track.bodies import Drill
 from tracks_dagster.track.errors import TrainingError
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.records import Kind
-from tracks_dagster.training.command import Box
+from tracks_dagster.training.projects.command import Box
 from tracks_dagster.training.saves.folders import fetch_folder
 
 

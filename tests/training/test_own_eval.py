@@ -22,8 +22,8 @@ from tracks_dagster.data.ports import EvalSpec
 from tracks_dagster.data.project import eval_version
 from tracks_dagster.track.bodies import Program
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.training import own_eval
-from tracks_dagster.training.own_eval import OwnResult, evaluate_own, read_result
+from tracks_dagster.training.projects import own_eval
+from tracks_dagster.training.projects.own_eval import OwnResult, evaluate_own, read_result
 
 EVALUATE = """
 import json, torch

@@ -65,7 +65,7 @@ class Program:
     entry: a script, `-m` and a module, or a program, with arguments; `{key}` stands for the config's
     value and `{config}` for `config_name`, a file that is made with all of them (None: none is).
     python: the interpreter; None for the one of `tracks`. by_files: it knows nothing of attempts and
-    speaks by files and exit codes, to a parent of ours (`training.command`).
+    speaks by files and exit codes, to a parent of ours (`training.projects.command`).
     """
 
     entry: tuple[str, ...]

@@ -36,7 +36,7 @@ from tracks_dagster.training.environment import (
     read_environment,
 )
 from tracks_dagster.training.families import family_code
-from tracks_dagster.training.own_eval import evaluate_own
+from tracks_dagster.training.projects.own_eval import evaluate_own
 from tracks_dagster.training.saves import random_state
 from tracks_dagster.training.saves.loading import load_weights
 from tracks_dagster.training.software import describe_code, platform_name

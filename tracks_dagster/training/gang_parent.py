@@ -48,8 +48,8 @@ from tracks_dagster.attempts.ports import GangSpec
 from tracks_dagster.reasons.evidence import Condition
 from tracks_dagster.track import names
 from tracks_dagster.track.body_json import from_json
-from tracks_dagster.training.code import CODE, command_line, lay_out, paths
 from tracks_dagster.training.machine import MachineWatch
+from tracks_dagster.training.projects.code import CODE, command_line, lay_out, paths
 
 EXIT_CANNOT_RUN = 127  # written down for a rank whose program could not be started, as shells do
 POLL_S = 0.05

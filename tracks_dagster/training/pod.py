@@ -29,10 +29,10 @@ from tracks_dagster.track import names
 from tracks_dagster.track.errors import SettingsError, StoreError, TracksError
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.text.redact import redact
-from tracks_dagster.training.code import CODE, CodeUnusable, command_line, lay_out, paths
 from tracks_dagster.training.pods.environment import PodEnvironment, read_pod_environment
 from tracks_dagster.training.pods.gang import EXIT_PROBLEM, Notice, PodGang, Torchrun
 from tracks_dagster.training.pods.reports import Asks, Beats, Ends, GangFailure, Repeat
+from tracks_dagster.training.projects.code import CODE, CodeUnusable, command_line, lay_out, paths
 
 EXIT_SETTINGS = 2
 REPORT_S_MAX = 5.0  # that the gang has failed

@@ -270,7 +270,7 @@ class Supervisor:
 
 
 _FAMILY = ("-m", "tracks_dagster.training.main")
-_BY_FILES = ("-m", "tracks_dagster.training.command")
+_BY_FILES = ("-m", "tracks_dagster.training.projects.command")
 
 
 def gang_spec(tracks: Tracks, state: RunState, attempt: AttemptState) -> GangSpec:

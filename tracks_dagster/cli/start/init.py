@@ -21,7 +21,7 @@ from tracks_dagster.track.roles import ROLES
 from tracks_dagster.track.text.nearest import unknown
 
 SCRIPT = "train.py"
-STARTER = Path(__file__).parents[2] / "training" / "starter.py"
+STARTER = Path(__file__).parents[2] / "training" / "projects" / "starter.py"
 CODE = (
     "*.py",
     "*/*.py",

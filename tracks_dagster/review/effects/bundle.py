@@ -36,7 +36,7 @@ from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.run_state import CheckpointState, EvalState, RunState, trainer_of
 from tracks_dagster.track.track import packages_key
-from tracks_dagster.training.code import CODE, lay_out
+from tracks_dagster.training.projects.code import CODE, lay_out
 from tracks_dagster.training.saves.handoff import write_checkpoint, write_json
 
 SUMS = "SHA256SUMS"

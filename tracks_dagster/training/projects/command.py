@@ -1,4 +1,4 @@
-"""The parent of a trainer that knows nothing of us: `python -m tracks_dagster.training.command ARGV…`.
+"""The parent of a trainer that knows nothing of us: `python -m …training.projects.command ARGV…`.
 
 One parent for each rank. It starts the command (a Python script or `-m` in its own interpreter), which
 speaks by files and exit codes only, and does for it what a script does through `attempt`: restores,
@@ -42,10 +42,10 @@ from tracks_dagster.track.errors import RankLost, TrainingError
 from tracks_dagster.track.records import Json
 from tracks_dagster.training import attempt
 from tracks_dagster.training.attempt import Attempt
-from tracks_dagster.training.code import command_line
 from tracks_dagster.training.folder_steps import FolderSteps
 from tracks_dagster.training.journal import complain
 from tracks_dagster.training.last_word import ChildFailed
+from tracks_dagster.training.projects.code import command_line
 
 POLL_S = 0.2
 END_S_MAX = 10.0  # how long a command may take to end when its parent must
@@ -64,7 +64,10 @@ _OURS = frozenset({names.EXIT_STARTED_BEFORE, names.EXIT_DRAINED, names.EXIT_FEN
 def main(argv: Sequence[str]) -> int:
     """Run `argv` as this rank's trainer; returns the exit code of this process, or ends by a signal."""
     if not argv:
-        print("Name the command: python -m tracks_dagster.training.command ARGV…", file=sys.stderr)
+        print(
+            "Name the command: python -m tracks_dagster.training.projects.command ARGV…",
+            file=sys.stderr,
+        )
         return 2
     try:
         with attempt.join(is_parent=True) as a:

@@ -30,8 +30,8 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.evals import artifact_key
-from tracks_dagster.training.code import CODE, command_line, lay_out, paths
 from tracks_dagster.training.data import data_folder
+from tracks_dagster.training.projects.code import CODE, command_line, lay_out, paths
 from tracks_dagster.training.saves.handoff import write_checkpoint
 
 FUNCTION = "evaluate"

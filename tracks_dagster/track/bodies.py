@@ -29,7 +29,7 @@ WORDS = frozenset(
         "message",
     }
     | {"root_message", "lines", "what_to_do", "fallback_why", "description", "called"}
-    | {"data_state"}
+    | {"data_state", "inexact"}
     | {"avoided_nodes", "checks"}
 )
 
@@ -353,7 +353,7 @@ class AttemptRestored:
     """`attempt_restored`: what the launch really restored; `step` is 0 when it restored nothing.
 
     fallback_why is set when that differs from what the attempt was opened with. cursor: as in
-    `checkpoint_committed`.
+    `checkpoint_committed`. inexact: what the framework of the script cannot restore exactly, and why.
     """
 
     launch_id: str
@@ -361,6 +361,7 @@ class AttemptRestored:
     checkpoint: CheckpointRef | None
     cursor: int | None
     fallback_why: str | None = None
+    inexact: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ from tracks_dagster.track.errors import Fenced, InvalidInput, TrainingError
 from tracks_dagster.track.names import EXIT_FENCED
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
-from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, value_of
+from tracks_dagster.track.roles import GLOBAL_BATCH, MICRO_BATCH, key_of, value_of
 from tracks_dagster.track.samples import SKIP_WINDOWS
 from tracks_dagster.training.data import load_snapshot
 from tracks_dagster.training.drills import Drills
@@ -323,12 +323,13 @@ class Attempt:
         """
         self._log.evaluated(step, metrics)
 
-    def folder(self) -> Path | None:
+    def folder(self, *, inexact: tuple[str, ...] = ()) -> Path | None:
         """Return the verified folder to resume from, or None to start afresh.
 
         For what writes its own files; in place of `register` and `steps`, once, before the first
         step. It has the name that it was committed with, and lies where all ranks of this machine
-        find it. Raises CheckpointCorrupt, CheckpointMismatch, Fenced.
+        find it. inexact: what the framework cannot restore exactly, and why, a sentence each, for the
+        receipt. Raises CheckpointCorrupt, CheckpointMismatch, Fenced.
         """
         if self._steps is not None or self._trained is not None:
             raise TrainingError(
@@ -344,9 +345,29 @@ class Attempt:
                 pulse=self._pulse,
                 log=self._log,
                 is_parent=self._is_parent,
+                inexact=inexact,
             )
             self._pulse.beat(Phase.STARTING, 0)  # the framework loads it now
         return self._folders.path
+
+    def check_roles(self, **used: int) -> None:
+        """Check that the script trains with what this attempt's config says, by `track.roles`.
+
+        `a.check_roles(micro_batch=4)`. Raises InvalidInput where it does not: a retry that changed the
+        config would change nothing.
+        """
+        for role, value in used.items():
+            wanted = value_of(self.config, self._launch.declared.roles, role)
+            if wanted is not None and wanted != value:
+                raise InvalidInput(
+                    f"The script trains with {role} {value} and the attempt's config has "
+                    f"{key_of(self.config, self._launch.declared.roles, role)} = {wanted!r}: read it "
+                    "from a.config, so that a retry can change it."
+                )
+
+    def arm(self, model: nn.Module) -> None:
+        """Let the run's drills reach a model that `register` does not know."""
+        self._drills.arm(model)
 
     def ends(self, step: int, *, last: bool = False) -> Ends:
         """End a step of a loop that is not ours; return what all ranks do next.

@@ -53,6 +53,7 @@ class FolderSteps:
 
     path: the verified folder to resume from, None for a fresh start. is_parent: what trains is a
     command that saves and stops by itself; its parent says what to commit and when it has ended.
+    inexact: as in `AttemptRestored`.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class FolderSteps:
         pulse: Pulse,
         log: StepLog,
         is_parent: bool = False,
+        inexact: tuple[str, ...] = (),
     ) -> None:
         """Restore what the attempt resumes from. Collective; raises as `find_checkpoint` does."""
         self._launch = launch
@@ -88,6 +90,7 @@ class FolderSteps:
             fetched.ref if fetched else None,
             cursor=None,  # the order of samples is the script's
             fallback_why=found.fallback_why,
+            inexact=inexact,
         )
         self.path = fetched.path if fetched else None
         self._begun = self._ended = fetched.ref.step if fetched else 0

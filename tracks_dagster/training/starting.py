@@ -103,7 +103,12 @@ def _restore_random(launch: Launch, feed: Feed, fetched: Fetched) -> None:
 
 
 def record_restored(
-    launch: Launch, ref: CheckpointRef | None, *, cursor: int | None, fallback_why: str | None
+    launch: Launch,
+    ref: CheckpointRef | None,
+    *,
+    cursor: int | None,
+    fallback_why: str | None,
+    inexact: tuple[str, ...] = (),
 ) -> None:
     """Append `attempt_restored`; ref: what was restored, None for a fresh start. Collective."""
     body = AttemptRestored(
@@ -112,6 +117,7 @@ def record_restored(
         checkpoint=ref,
         cursor=cursor,
         fallback_why=fallback_why,
+        inexact=inexact,
     )
     draft = launch.draft(Kind.ATTEMPT_RESTORED, body)
 

@@ -243,6 +243,8 @@ def _began(attempt: AttemptExplanation) -> Iterator[str]:
         yield "allowed to resume with other libraries than those that wrote it"
     if record.restored is not None and record.restored.fallback_why:
         yield f"a fallback: {record.restored.fallback_why}"
+    for line in record.restored.inexact if record.restored else ():
+        yield f"cannot be exact: {line}"
     yield from resumed.passed_over
     if resumed.continuity is not None:
         yield f"continuity {resumed.continuity.sentence}"

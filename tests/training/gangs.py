@@ -48,6 +48,7 @@ from tracks_dagster.track.bodies import (
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Draft, Json, Kind, Record, canonical_json, sha256_hex
+from tracks_dagster.track.roles import ACCUMULATION, MICRO_BATCH
 from tracks_dagster.track.samples import SampleOrder
 from tracks_dagster.track.states import run_fold
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
@@ -140,6 +141,7 @@ class TrainingRun:
         run_id: str = "r",
         branched_from: CheckpointRef | None = None,
         sample_order: SampleOrder = SampleOrder.FEISTEL,
+        roles: Mapping[str, str] | None = None,
         **config: Json,
     ) -> None:
         self.folder = folder
@@ -149,7 +151,9 @@ class TrainingRun:
         self.store = store or open_store(str(folder / "store"))
         self.track = Track(self.store, run_track(run_id), now=lambda: datetime.now(UTC))
         given = {**SMALL[family], "steps": steps, **config}
-        self.config = resolve_config(find_family(family), given, ranks=ranks)
+        self.roles = roles or {}  # what the config's keys are called in place of the family's names
+        resolved = resolve_config(find_family(family), given, ranks=ranks)
+        self.config = {self.roles.get(key, key): value for key, value in resolved.items()}
         self.declared = RunDeclared(
             run_id=run_id,
             model_family=family,
@@ -168,6 +172,7 @@ class TrainingRun:
             trainer="family" if script is None else "script",
             branched_from=branched_from,
             sample_order=sample_order.value,
+            roles=self.roles,
         )
         self._decide(Kind.RUN_DECLARED, self.declared)
 
@@ -200,8 +205,9 @@ class TrainingRun:
             state = self.state
         attempt_id = len(state.attempts) + 1
         choice = [ref for ref in state.resumable if resume_step in (None, ref.step)]
-        micro_batch = changes.get("micro_batch", self.config["micro_batch"])
-        ranks = {"accumulation": self.config["global_batch"] // self.ranks // micro_batch}
+        micro, follows = (self.roles.get(role, role) for role in (MICRO_BATCH, ACCUMULATION))
+        micro_batch = changes.get(micro, self.config[micro])
+        ranks = {follows: self.config["global_batch"] // self.ranks // micro_batch}
         body = AttemptOpened(
             cause="retry" if state.attempts else "first",
             decided_by="tests",

@@ -10,9 +10,9 @@ import pytest
 
 from tests.fakes import FakeOrchestrator
 from tracks_dagster.attempts.effects.local.launcher import LocalLauncher
+from tracks_dagster.attempts.effects.local.project_code import read_project_code
 from tracks_dagster.attempts.effects.runs import RunRequest, declare
 from tracks_dagster.attempts.effects.supervise import Supervisor
-from tracks_dagster.cli.code_options import read_project_code
 from tracks_dagster.data.effects.snapshots import Added, add_files
 from tracks_dagster.retry.default_policy import DEFAULT_POLICY
 from tracks_dagster.settings import Settings
@@ -61,7 +61,7 @@ def add(app: App, folder: Path, *, in_place: bool) -> Added:
 
 
 def train(app: App, gangs: LocalLauncher, project: Path, run_id: str) -> AttemptState:
-    found = read_project_code(app.settings, project)
+    found = read_project_code(project, store_url=app.store.url, clean=app.redact)
     request = RunRequest(
         run_id=run_id,
         family=found.project.name,

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
+from tracks_dagster.attempts.effects.local.project_code import (
+    project_folder,
+    read_project_code,
+    read_script_code,
+)
 from tracks_dagster.attempts.effects.manual_retry import (
     AttemptChanges,
     ManualRetry,
     retry_by_person,
 )
-from tracks_dagster.cli.code_options import project_folder, read_project_code, read_script_code
 from tracks_dagster.cli.common import (
     as_json,
     by_option,
@@ -30,6 +35,7 @@ from tracks_dagster.cli.compute_options import (
 from tracks_dagster.settings import Settings
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL, check_run_id
+from tracks_dagster.track.text.redact import redact
 from tracks_dagster.track.text.safe_text import check_words
 from tracks_dagster.wiring import build
 
@@ -131,13 +137,14 @@ def _code(
     """Return the fields of `AttemptChanges` for other code; {} where none is given."""
     if folder is not None and trainer is not None:
         raise InvalidInput("--code and --trainer both name the code; give one of them.")
+    clean = partial(redact, secrets=given.secrets)
     if trainer is not None:
-        found = read_script_code(given, trainer)
+        found = read_script_code(trainer, clean=clean)
     elif folder is not None:
         home = project_folder(None if folder == Path() else folder)
         if home is None:
             raise InvalidInput("--code: you are in no project; name its folder, --code DIR.")
-        found = read_project_code(given, home, launcher=launcher)
+        found = read_project_code(home, store_url=given.store_url, clean=clean, launcher=launcher)
     else:
         return {}
     taken = ("project", "archive", "code", "code_diff")

@@ -14,6 +14,12 @@ from click.core import ParameterSource
 
 from tracks_dagster.attempts.effects.branches import Origin, find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
+from tracks_dagster.attempts.effects.local.project_code import (
+    FoundCode,
+    project_folder,
+    read_project_code,
+    read_script_code,
+)
 from tracks_dagster.attempts.effects.runs import (
     STAGES,
     RunRequest,
@@ -24,12 +30,6 @@ from tracks_dagster.attempts.effects.runs import (
 )
 from tracks_dagster.checkpoints.retention import DIRECTIONS
 from tracks_dagster.cli import BAD_NEWS
-from tracks_dagster.cli.code_options import (
-    FoundCode,
-    project_folder,
-    read_project_code,
-    read_script_code,
-)
 from tracks_dagster.cli.common import as_json, parse_settings, person, print_json_line, print_table
 from tracks_dagster.cli.compute_options import (
     check_place,
@@ -242,13 +242,16 @@ def _found_code(
     ]
     if len(named) > 1:
         raise InvalidInput(f"{' and '.join(named)} each name what to train; give one of them.")
+    clean = partial(redact, secrets=given.secrets)
     if trainer is not None:
-        found = read_script_code(given, trainer, evals=evals)
+        found = read_script_code(trainer, clean=clean, evals=evals)
         return found if origin is None else found.called(origin.family)
     home = None if family is not None else project_folder(folder)
     if home is None:
         return None
-    found = read_project_code(given, home, evals=evals, launcher=launcher)
+    found = read_project_code(
+        home, store_url=given.store_url, clean=clean, evals=evals, launcher=launcher
+    )
     is_elsewhere = origin is not None and origin.family != found.project.name
     return None if folder is None and is_elsewhere else found
 

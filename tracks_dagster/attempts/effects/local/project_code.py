@@ -1,10 +1,9 @@
-"""Which code a command runs: the project of a folder, or one script."""
+"""Which code a run is declared with: the project of a folder, or one script, packed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
@@ -18,11 +17,10 @@ from tracks_dagster.data.effects.project_file import (
     read_project,
 )
 from tracks_dagster.data.project import OwnEval, Project, has_function, script_of
-from tracks_dagster.settings import Settings
 from tracks_dagster.track.bodies import CodeVersion
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import LOCAL
-from tracks_dagster.track.text.redact import redact
+from tracks_dagster.track.text.redact import Redact
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,33 +51,40 @@ def project_folder(given: Path | None) -> Path | None:
 
 
 def read_project_code(
-    given: Settings, folder: Path, *, evals: Sequence[Path] = (), launcher: str = LOCAL
+    folder: Path,
+    *,
+    store_url: str,
+    clean: Redact,
+    evals: Sequence[Path] = (),
+    launcher: str = LOCAL,
 ) -> FoundCode:
     """Read and pack the project of `folder`; raises SettingsError or InvalidInput.
 
-    evals: files beside those that the project names. launcher: on a cluster the interpreter is the
-    image's, and cannot be looked at here; evals run on this machine.
+    store_url: what an interpreter of its own has to reach. clean: whatever it would change in a diff
+    holds a secret, and is left out. evals: files beside those that the project names. launcher: on a
+    cluster the interpreter is the image's, and cannot be looked at here; evals run on this machine.
     """
-    project = _with_interpreters(_with_evals(read_project(folder), folder, evals), given, launcher)
+    project = _with_evals(read_project(folder), folder, evals)
+    project = _with_interpreters(project, store_url, launcher)
     entries = (project.entry, *(each.entry for each in project.evals))
     packed = pack_folder(folder, needed=(FILE, *filter(None, map(_file_of, entries))))
     _check_evals(project, folder)
-    return _found(given, project, packed.data, folder)
+    return _found(project, packed.data, folder, clean)
 
 
-def read_script_code(given: Settings, script: Path, *, evals: Sequence[Path] = ()) -> FoundCode:
+def read_script_code(script: Path, *, clean: Redact, evals: Sequence[Path] = ()) -> FoundCode:
     """Read and pack one script, and `evals` beside it; raises InvalidInput for what is no Python."""
     folder = script.absolute().parent
     project = _with_evals(project_of_script(script), folder, evals)
     packed = pack_script(script, *(each.entry[0] for each in project.evals))
     _check_python(script, "The trainer")
     _check_evals(project, folder)
-    return _found(given, project, packed.data, folder)
+    return _found(project, packed.data, folder, clean)
 
 
-def _with_interpreters(project: Project, given: Settings, launcher: str) -> Project:
+def _with_interpreters(project: Project, store_url: str, launcher: str) -> Project:
     """Return the project with each interpreter that starts here as a path; raises InvalidInput."""
-    python, store_url = project.python, given.store_url
+    python = project.python
     own = [each for each in project.evals if has_function(each.entry)]
     if python is not None and launcher == LOCAL:
         project = replace(project, python=check_interpreter(python, store_url=store_url))
@@ -135,11 +140,11 @@ def _check_python(script: Path, what: str) -> None:
         raise InvalidInput(f"{what} is nested too deeply for Python to read.") from error
 
 
-def _found(given: Settings, project: Project, archive: bytes, folder: Path) -> FoundCode:
+def _found(project: Project, archive: bytes, folder: Path, clean: Redact) -> FoundCode:
     return FoundCode(
         project=project,
         archive=archive,
         folder=str(folder.resolve()),
         code=read_code_version(folder),
-        code_diff=read_code_diff(folder, partial(redact, secrets=given.secrets)),
+        code_diff=read_code_diff(folder, clean),
     )

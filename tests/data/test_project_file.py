@@ -16,6 +16,7 @@ from tracks_dagster.data.effects.project_file import (
     read_project,
 )
 from tracks_dagster.data.project import program_of_project, requirement_of
+from tracks_dagster.data.schedule import Schedule
 from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
 from tracks_dagster.track.errors import SettingsError
 
@@ -52,6 +53,7 @@ dataset: my-text
 ranks: 2
 checkpoint: {every_steps: 100, every: 10min}
 retention: {keep_last: 2}
+schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if: snapshot differs}
 """
     project = read_project(write(folder, LEAST + text))
     assert (project.name, project.entry, project.dataset) == ("tiny", ("train.py",), "my-text")
@@ -61,6 +63,12 @@ retention: {keep_last: 2}
     assert project.roles == {"micro_batch": "batch_size", "steps": "max_iters", "lr": "lr"}
     assert (project.ranks, project.cadence) == (2, CheckpointCadence(every_steps=100, every_s=600))
     assert project.retention.keep_last == 2
+    assert project.schedule == Schedule(
+        cron="0 3 * * mon",
+        timezone="Europe/Berlin",
+        on_new_snapshot=True,
+        only_if_snapshot_differs=True,
+    )
 
 
 def test_a_trainer_that_publishes_folders_saves_when_it_likes(folder: Path) -> None:
@@ -171,6 +179,15 @@ retries: 3
         (LEAST + PROMOTES + "{eval: q, metric: f1, at_least: .nan}\n", "is no number"),
         (LEAST + PROMOTES + "{eval: q, metric: f1, at_least: 1, better_by: -1}\n", "less than"),
         (LEAST + PROMOTES + "{eval: q, at_least: 1}\n", "metric is missing"),
+        (LEAST + "schedule: {timezone: UTC}\n", "schedule: it never comes"),
+        (LEAST + "schedule: {cron: 0 25 * * *}\n", "schedule.cron: '0 25 * * *' is no cron"),
+        (LEAST + "schedule: {cron: 5}\n", "schedule.cron: 5 is no cron"),
+        (LEAST + "schedule: {cron: 0 3 * * 1, timezone: Europe}\n", "'Europe' is no time zone"),
+        (
+            LEAST + "dataset: d\nschedule: {on: push}\n",
+            "'push' is no event; there are: new snapshot",
+        ),
+        (LEAST + "schedule: {on: new snapshot}\n", "schedule: it asks for snapshots; name their"),
     ],
 )
 def test_a_file_that_cannot_be_used_says_what_is_valid(folder: Path, text: str, words: str) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
+from tracks_dagster.data.schedule import Schedule
 from tracks_dagster.reasons.divergence import DIVERGENCE_STEPS, DIVERGENCE_Z, SPIKE_Z
 from tracks_dagster.reasons.hangs import HANG_FACTOR, HANG_S_MIN, START_S_MAX
 from tracks_dagster.retry.remediation import ALLOCATOR
@@ -147,7 +148,8 @@ class Project:
     project file does. roles: role → key. config_name: of the file that `{config}` stands for; its
     suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
     itself. cadence: None as the run is asked for. python: the interpreter, an
-    absolute path or a name; None for the one of `tracks`. by_files: as in `Program`.
+    absolute path or a name; None for the one of `tracks`. by_files: as in `Program`. schedule: None
+    where only people start runs.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Project:
     by_files: bool = False
     evals: tuple[OwnEval, ...] = ()
     promotion: PromotionRule | None = None
+    schedule: Schedule | None = None
 
 
 def program_of_project(project: Project) -> Program:

@@ -92,6 +92,14 @@ KEYS: Mapping[str, _Key] = {
         ),
         example=".venv/bin/python",
     ),
+    "schedule": _Key(
+        comment=(
+            "When it is trained again by itself, after `tracks projects add`: a cron in UTC, or in a",
+            "timezone: of yours; on: new snapshot; or both. With only_if: snapshot differs a tick of",
+            "the cron is skipped while the dataset has no newer snapshot.",
+        ),
+        example={"cron": "0 3 * * 1", "only_if": "snapshot differs"},
+    ),
 }
 _LINE_EACH = frozenset({"config", "keys"})  # the others stand in one line
 

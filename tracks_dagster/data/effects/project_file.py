@@ -13,6 +13,8 @@
       quality: evaluate.py              # its function evaluate(checkpoint_folder, data_folder)
       speed: {run: "./speed.sh {checkpoint}", every: 3, required: true}
     promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01}
+    dataset: corpus
+    schedule: {cron: "0 3 * * 1", timezone: Europe/Berlin, only_if: snapshot differs}
 
 A config file may be nested: its keys are joined with dots, `model.layers`. The ranks find
 it in its place with the run's own values, nested as it was; `{config}` in the entry is its path.
@@ -26,6 +28,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 from pydantic import BeforeValidator, Field, PlainValidator, ValidationError
 
@@ -46,6 +49,7 @@ from tracks_dagster.data.project import (
     script_of,
     unknown_placeholders,
 )
+from tracks_dagster.data.schedule import Schedule, check_cron
 from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule, RetentionRule
 from tracks_dagster.track.effects.settings_file import (
     LEFT_OUT,
@@ -110,6 +114,7 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         python=_python(found.python, folder, file),
         evals=_evals(found, folder, file),
         promotion=_promotion(found, file),
+        schedule=_schedule(found.schedule, found.dataset, file),
     )
     entry = project.entry
     for words in (*_entry_problems(entry, folder), *unknown_placeholders(project, entry)):
@@ -300,6 +305,17 @@ def _python(
     return str(path)
 
 
+def _schedule(given: _Schedule | None, dataset: str | None, file: SettingsFile) -> Schedule | None:
+    if given is None:
+        return None
+    schedule = Schedule(**given.given())
+    if schedule.cron is None and not schedule.on_new_snapshot:
+        file.refuse(("schedule",), "it never comes; write cron:, on: new snapshot, or both.")
+    if dataset is None and (schedule.on_new_snapshot or schedule.only_if_snapshot_differs):
+        file.refuse(("schedule",), "it asks for snapshots; name their dataset, dataset: NAME.")
+    return schedule
+
+
 def _entry_problems(entry: Sequence[str], folder: Path) -> Iterator[str]:
     """Yield why an entry cannot be started: its file is not there."""
     script, module = script_of(entry), module_of(entry)
@@ -384,6 +400,22 @@ def _checkpoint(value: object) -> object:
     return {"kind": FOLDER} if value == FOLDER else value
 
 
+def _cron(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{shown(value)} is no cron; write five fields in quotes.")
+    return check_cron(value)
+
+
+def _timezone(value: object) -> str:
+    name = units.name(value)
+    try:
+        return ZoneInfo(name).key
+    except (KeyError, ValueError, OSError) as error:  # OSError: a folder of zones, such as Europe
+        raise ValueError(
+            f"{shown(value)} is no time zone; write for example Europe/Berlin."
+        ) from error
+
+
 _Count = Annotated[int, PlainValidator(units.count)]
 _Seconds = Annotated[float, PlainValidator(units.duration_s)]
 _Word = Annotated[str, PlainValidator(units.name)]
@@ -452,6 +484,18 @@ def _short_eval(value: object) -> object:
     return {"run": value} if isinstance(value, str | list) else value
 
 
+class _Schedule(FileModel):
+    example = 'cron: "0 3 * * 1" and only_if: snapshot differs'
+    cron: Annotated[str, PlainValidator(_cron)] = LEFT_OUT
+    timezone: Annotated[str, PlainValidator(_timezone)] = LEFT_OUT
+    on_new_snapshot: Annotated[
+        bool, PlainValidator(units.one_of("event", {"new snapshot": True}))
+    ] = Field(LEFT_OUT, alias="on")
+    only_if_snapshot_differs: Annotated[
+        bool, PlainValidator(units.one_of("condition", {"snapshot differs": True}))
+    ] = Field(LEFT_OUT, alias="only_if")
+
+
 class _ProjectFile(FileModel):
     example = "name: my-model and entry: train.py"
     version: Annotated[int, PlainValidator(_version)] = VERSION
@@ -473,3 +517,4 @@ class _ProjectFile(FileModel):
         Annotated[str, _name("an eval")], Annotated[_Eval, BeforeValidator(_short_eval)]
     ] = {}
     promotion: _Promotion | None = None
+    schedule: _Schedule | None = None

@@ -38,6 +38,7 @@ GROUPS: Mapping[str, Mapping[str, str]] = {
         "up": "Serve the UI and keep the daemon running.",
         "run": "Declare a training run and follow it to its end.",
         "drill": "Play faults, and score what came of each.",
+        "projects": "Projects in Dagster: their schedules, and the launchpad.",
     },
     "Woken at night": {
         "status": "Runs: state, attempt, step, and what they wait for.",

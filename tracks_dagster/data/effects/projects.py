@@ -1,0 +1,171 @@
+"""The projects of a home, which Dagster's schedules and launchpad know by name.
+
+`TRACKS_HOME/projects/NAME` is a link to the project's folder. To make one is atomic and fails where
+the name is there, so two commands at once need no lock. What the folder's file says is read anew each
+time. The families that ship are always there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracks_dagster.data import families
+from tracks_dagster.data.effects.project_file import FILE, NAME, read_project
+from tracks_dagster.data.project import ConfigKey, Project
+from tracks_dagster.data.schedule import Schedule
+from tracks_dagster.track.errors import InvalidInput, SettingsError
+from tracks_dagster.track.samples import SKIP_WINDOWS
+from tracks_dagster.track.text.nearest import unknown
+
+FOLDER = "projects"  # of a home
+WEEKLY = Schedule(cron="0 3 * * 1", only_if_snapshot_differs=True)  # of the families that ship
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """A project by its name. folder: None of a family that ships.
+
+    project: None where it cannot be read; problem: why, in words.
+    """
+
+    name: str
+    folder: Path | None = None
+    project: Project | None = None
+    problem: str = ""
+
+    def read(self) -> Project:
+        """Return the project; raises InvalidInput where it cannot be read."""
+        if self.project is None:
+            raise InvalidInput(self.problem)
+        return self.project
+
+
+def load_projects(home: Path) -> tuple[Registered, ...]:
+    """Return the shipped families and the projects of `home`, by name; writes nothing.
+
+    A project that cannot be read is among them, with its problem. Raises nothing of theirs: they must
+    not keep the others from being loaded.
+    """
+    return (*SHIPPED, *(_read_link(home, name) for name in _names(home)))
+
+
+def find_registered(home: Path, name: str) -> Registered:
+    """Return that project as its folder is now, and look at no other's.
+
+    Raises InvalidInput naming those that exist.
+    """
+    shipped = {each.name: each for each in SHIPPED}
+    names = [*shipped, *_names(home)]
+    if name not in names:
+        raise InvalidInput(f"{unknown('project', name, names)} {_HOW}")
+    return shipped.get(name) or _read_link(home, name)
+
+
+def read_to_add(folder: Path) -> Project:
+    """Return the project of `folder` if a home can have it; writes nothing.
+
+    Raises SettingsError for a folder without a valid project file, InvalidInput for the name of one
+    that ships.
+    """
+    if not (folder / FILE).is_file():
+        raise InvalidInput(f"{folder} holds no project: there is no {FILE} in it.")
+    project = read_project(folder)
+    if project.name in families.FAMILIES:
+        raise InvalidInput(
+            f"{project.name} is a project that ships; give yours another name, in {folder / FILE}."
+        )
+    return project
+
+
+def add_project(home: Path, name: str, folder: Path) -> None:
+    """Add a project that `read_to_add` returned to a home; the same one again changes nothing.
+
+    Raises InvalidInput where another project has its name.
+    """
+    folder, link = folder.absolute(), home / FOLDER / name
+    try:
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to(folder, target_is_directory=True)
+    except FileExistsError as error:
+        if not link.is_symlink():
+            raise SettingsError(f"{link} is no link of a project; take it away.") from error
+        if (there := link.readlink()).resolve() == folder.resolve():
+            return
+        gone = "" if there.is_dir() else ", which does not exist any more"
+        raise InvalidInput(
+            f"Another project is called {name}: the one of {there}{gone}. Take it away with "
+            f"`tracks projects remove {name}`, or change the name in {folder / FILE}."
+        ) from error
+    except OSError as error:
+        raise SettingsError(f"{link} cannot be written ({error.strerror}).") from error
+
+
+def remove_project(home: Path, name: str) -> Path:
+    """Take a project away and return its folder, which stays as it is; its runs stay too.
+
+    Raises InvalidInput for one that is not there or that ships.
+    """
+    own = _names(home)
+    if name in families.FAMILIES:
+        raise InvalidInput(
+            f"{name} ships and is always there; its schedule has a switch in the UI."
+        )
+    if name not in own:
+        raise InvalidInput(f"{unknown('project', name, own)} {_HOW}")
+    link = home / FOLDER / name
+    folder = link.readlink()
+    link.unlink(missing_ok=True)
+    return folder
+
+
+_HOW = "`tracks projects add DIR` adds one, `tracks projects list` shows them."
+
+
+def _names(home: Path) -> list[str]:
+    """Return the names of the links in that home; what is no link of ours is passed over."""
+    try:
+        links = [each.name for each in (home / FOLDER).iterdir() if each.is_symlink()]
+    except OSError:  # there is no home yet, or nobody may look
+        return []
+    return sorted(filter(NAME.fullmatch, links))
+
+
+def _read_link(home: Path, name: str) -> Registered:
+    link = home / FOLDER / name
+    try:
+        return _read(name, link.readlink())
+    except (InvalidInput, OSError) as error:
+        return Registered(
+            name=name, folder=link, problem=f"The project {name} cannot be read: {error}"
+        )
+
+
+def _read(name: str, folder: Path) -> Registered:
+    hint = f"Put it back, or `tracks projects remove {name}`."
+    if not folder.is_dir():
+        raise InvalidInput(f"its folder {folder} does not exist any more. {hint}")
+    project = read_project(folder)
+    if project.name != name:
+        raise InvalidInput(
+            f"{folder / FILE} calls it {project.name} now. `tracks projects remove {name}`, then "
+            f"`tracks projects add {folder}`."
+        )
+    return Registered(name=name, folder=folder, project=project)
+
+
+def _shipped(family: families.Family) -> Registered:
+    keys = {
+        name: ConfigKey(
+            default=key.default, meaning=key.meaning, choices=getattr(key, "choices", ())
+        )
+        for name, key in family.keys.items()
+        if name != SKIP_WINDOWS
+    }
+    project = Project(
+        name=family.name, entry=(), keys=keys, dataset=family.dataset, schedule=WEEKLY
+    )
+    return Registered(name=family.name, project=project)
+
+
+SHIPPED = tuple(map(_shipped, families.FAMILIES.values()))

@@ -1,39 +1,44 @@
-"""Start training runs from Dagster: a job for people, and a weekly one for the newest data.
+"""Start training runs from Dagster: the job that people launch, and that schedules of projects request.
 
-Both only declare the run and open its first attempt, as `tracks run` does; the sensors do the rest.
+It only declares the run and opens its first attempt, as `tracks run` does; the sensors do the rest.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import fields, replace
 from typing import Any
 
+import dagster
 from dagster import (
     Config,
-    DefaultScheduleStatus,
     Failure,
+    JobDefinition,
     OpExecutionContext,
+    Permissive,
     ResourceParam,
-    RunConfig,
-    RunRequest,
-    ScheduleEvaluationContext,
+    Selector,
     job,
     op,
-    schedule,
 )
 from pydantic import Field
 
 from tracks_dagster.attempts.effects.branches import find_origin
 from tracks_dagster.attempts.effects.local.checkout import read_code_diff, read_code_version
-from tracks_dagster.attempts.effects.runs import RunRequest as TrainingRunRequest
-from tracks_dagster.attempts.effects.runs import declare, new_run_id
-from tracks_dagster.clean_errors import without_secrets
+from tracks_dagster.attempts.effects.local.project_code import FoundCode, read_project_code
+from tracks_dagster.attempts.effects.runs import RunRequest, declare, defaults_of, new_run_id
+from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.data.effects.projects import Registered, find_registered
+from tracks_dagster.data.project import Project
 from tracks_dagster.kubernetes.effects.preflight import gang_check
 from tracks_dagster.settings import load_cluster
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
 from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.wiring import App
 
-EVERY_MONDAY = "0 3 * * 1"  # UTC; data of the week before is in, and nobody waits for the machines
+DEFAULT_PROJECT = "gpt"  # where neither project nor branch_from names one
+CADENCE = frozenset({"checkpoint_every_steps", "checkpoint_every_s"})
+_TYPES = {bool: bool, int: int, float: float, str: str, list: list}
 
 
 class RetentionConfig(Config):
@@ -86,24 +91,27 @@ class TrainingRunConfig(Config):
         default=None,
         description=(
             "Start from a checkpoint of another run: RUN@STEP, for example my-run@40. What is left "
-            "out here is as that run had it, except intent, owner and drills; the code is today's."
+            "out here is as that run had it, except intent, owner and drills. With `project` the code "
+            "is that of its folder now; without, as that run stored it, and a family's today's."
         ),
     )
     branch_from_attempt: int | None = Field(
         default=None,
         description="Whose checkpoint of that step. Left out: the newest attempt's that has one.",
     )
-    family: str = Field(default="gpt", description="The model family: gpt or tabular.")
     intent: str = Field(
         description="What the run is for, in a sentence; it is recorded.",
     )
     run_id: str | None = Field(
         default=None,
-        description="1 to 40 of a-z, 0-9 and '-'. Left out: one is made from family and day.",
+        description="1 to 40 of a-z, 0-9 and '-'. Left out: one is made from project and day.",
     )
     config: dict[str, Any] = Field(
         default={},
-        description="Overrides of the family's config, for example {steps: 40, seed: 7, lr: 0.003}.",
+        description=(
+            "Overrides by key, for example {steps: 40, lr: 0.003}, where `project` is left out, as for "
+            "a branch."
+        ),
     )
     snapshot_id: str | None = Field(
         default=None,
@@ -140,27 +148,90 @@ class TrainingRunConfig(Config):
     )
 
 
-@op(description="Records the run and opens its first attempt; bad values are refused in words.")
-@without_secrets
-def declare_run(
-    context: OpExecutionContext, config: TrainingRunConfig, app: ResourceParam[App]
-) -> str:
-    """Declare the run; return its id. Declaring the same id again changes nothing."""
-    try:
-        request = _request(app, config, given=_given(context))
-        check = gang_check(lambda: load_cluster(app.settings))
-        declared = declare(app.tracks, request, check_gang=check)
-    except InvalidInput as error:
-        raise Failure(str(error), allow_retries=False) from error
-    run_id = request.run_id
-    context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
-    snapshot = declared.snapshot
-    data = f"snapshot {snapshot.snapshot_id}" if snapshot is not None else "no snapshot"
-    context.log.info(
-        f"Declared {run_id} on {data}. launch_attempts requests "
-        f"its first attempt; `tracks status` shows its state."
+def declaring(projects: Iterable[Registered]) -> JobDefinition:
+    """Return the job; these projects, with their keys, are what its launchpad offers."""
+
+    @op(
+        name=names.DECLARE_RUN,
+        config_schema={**TrainingRunConfig.to_fields_dict(), "project": _project_field(projects)},
+        description="Records the run and opens its first attempt; bad values are refused in words.",
     )
-    return run_id
+    @without_secrets
+    def declare_run(context: OpExecutionContext, app: ResourceParam[App]) -> str:
+        """Declare the run; return its id. Declaring the same id again changes nothing."""
+        given = dict(context.op_config)
+        chosen = given.pop("project", None)
+        try:
+            config = TrainingRunConfig(**given)
+            request = _request(app, config, chosen, given=_given(context))
+            check = gang_check(lambda: load_cluster(app.settings))
+            declared = declare(app.tracks, request, check_gang=check)
+        except InvalidInput as error:
+            raise Failure(str(error), allow_retries=False) from error
+        run_id = request.run_id
+        context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
+        snapshot = declared.snapshot
+        data = f"snapshot {snapshot.snapshot_id}" if snapshot is not None else "no snapshot"
+        context.log.info(
+            f"Declared {run_id} on {data}. launch_attempts requests "
+            f"its first attempt; `tracks status` shows its state."
+        )
+        return run_id
+
+    @job(
+        name=names.DECLARE_TRAINING_RUN_JOB,
+        description=(
+            "Starts a training run. Fill in the launchpad (only `intent` is needed; every field "
+            "explains itself), then launch: the run is recorded, and within seconds its first attempt "
+            "appears as a partition of training_attempts, started and retried by the sensors. Nothing "
+            "is materialized by hand, but the snapshot that it trains on, once."
+        ),
+    )
+    def declare_training_run() -> None:
+        """Declare one training run."""
+        declare_run()
+
+    return declare_training_run
+
+
+def _project_field(projects: Iterable[Registered]) -> dagster.Field:
+    """Return the field that chooses one project and overrides its keys.
+
+    No key has a default here: what nobody gave is the project's to say when the run is declared.
+    """
+    offered = {
+        each.name: dagster.Field(
+            _keys_field(each.project, is_own=each.folder is not None),
+            is_required=False,
+            description="Overrides of its config; {} for none.",
+        )
+        for each in projects
+        if each.project is not None
+    }
+    return dagster.Field(
+        Selector(offered),  # type: ignore[no-untyped-call]
+        is_required=False,
+        description=(
+            f"The project, and overrides of its config: {{{DEFAULT_PROJECT}: {{steps: 40}}}}. Left "
+            f"out: {DEFAULT_PROJECT}, or for a branch the project of its source. `tracks projects add "
+            "DIR` and a reload of the code location add yours."
+        ),
+    )
+
+
+def _keys_field(project: Project, *, is_own: bool) -> Permissive:
+    """Return the types of its keys; others are the project's to refuse when the run is declared.
+
+    is_own: its words are a person's. Dagster stores them with the job, so they hold no secret.
+    """
+    keys = {}
+    for name, key in project.keys.items():
+        kind = _TYPES.get(type(key.default), dagster.Any)
+        words = f"{key.default!r}{f': {key.meaning}' if key.meaning else ''}"
+        if is_own:
+            words = redact_json({name: words}, clean_text)[name]
+        keys[name] = dagster.Field(kind, is_required=False, description=words)
+    return Permissive(keys)  # type: ignore[no-untyped-call]
 
 
 def _given(context: OpExecutionContext) -> set[str]:
@@ -169,12 +240,21 @@ def _given(context: OpExecutionContext) -> set[str]:
     They are in the run's own config: in `TrainingRunConfig` a value may be a default.
     """
     run_config: Mapping[str, Any] = context.run_config
-    filled = run_config.get("ops", {}).get(declare_run.name, {}).get("config", {})
+    filled = run_config.get("ops", {}).get(names.DECLARE_RUN, {}).get("config", {})
     return {*filled, *filled.get("retention", {}), *filled.get("cluster", {})}
 
 
-def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> TrainingRunRequest:
-    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput."""
+def _request(
+    app: App,
+    config: TrainingRunConfig,
+    chosen: Mapping[str, Any] | None,
+    *,
+    given: Collection[str],
+) -> RunRequest:
+    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput.
+
+    chosen: the one project with its overrides.
+    """
     origin = None
     if config.branch_from is not None:
         origin = find_origin(
@@ -187,75 +267,67 @@ def _request(app: App, config: TrainingRunConfig, *, given: Collection[str]) -> 
         raise InvalidInput(
             "branch_from_attempt names whose checkpoint branch_from means; give both."
         )
-    family = origin.family if origin is not None and "family" not in given else config.family
-    cluster = config.cluster.model_dump()
-    request = TrainingRunRequest(
+    if chosen is not None and config.config:
+        raise InvalidInput("project and config both give overrides; write them below project.")
+    name, overrides = next(iter((chosen or {}).items()), (None, config.config))
+    found = None
+    if name is not None or origin is None:
+        found = _code_of(app, name or DEFAULT_PROJECT, config.launcher)
+    name = name or (DEFAULT_PROJECT if origin is None else origin.family)
+    request = RunRequest(
         run_id=config.run_id
-        or new_run_id(family, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid),
-        family=family,
+        or new_run_id(name, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid),
+        family=name,
         intent=config.intent,
-        code=read_code_version(app.settings.root),
-        code_diff=read_code_diff(app.settings.root, app.redact),
-        config=config.config,
+        config=overrides,
         snapshot_id=config.snapshot_id,
-        ranks=config.ranks,
-        device_class=config.device_class,
-        checkpoint_every_steps=config.checkpoint_every_steps,
-        checkpoint_every_s=config.checkpoint_every_s,
         checkpoints_may_be_off=app.usable_policy()[0].checkpoints_may_be_off,
-        retention=RetentionRule(**config.retention.model_dump()),
         owner=config.owner,
         team=config.team,
         stage=config.stage,
         drills=tuple(config.drills),
         launcher=config.launcher,
         pool=config.pool,
-        **{**cluster, "tolerations": tuple(config.cluster.tolerations)},
+        **_code(app, found),
+        **_as_filled_in(config, None if found is None else found.project, given),
     )
     return request if origin is None else origin.inherited_by(request, given=given)
 
 
-@job(
-    name=names.DECLARE_TRAINING_RUN_JOB,
-    description=(
-        "Starts a training run. Fill in the launchpad (only `intent` is needed; every field explains "
-        "itself), then launch: the run is recorded, and within seconds its first attempt appears as "
-        "a partition of training_attempts, started and retried by the sensors. Nothing is materialized "
-        "by hand, but the snapshot that it trains on, once."
-    ),
-)
-def declare_training_run() -> None:
-    """Declare one training run."""
-    declare_run()
-
-
-@job(
-    name=names.RETRAINING_JOB,
-    description="Declares a training run on the newest snapshot that passed its checks.",
-)
-def retrain_on_newest_snapshot() -> None:
-    """Declare one training run, as the schedule asks."""
-    declare_run()
-
-
-@schedule(
-    name="weekly_retraining",
-    job=retrain_on_newest_snapshot,
-    cron_schedule=EVERY_MONDAY,
-    execution_timezone="UTC",
-    default_status=DefaultScheduleStatus.STOPPED,
-    description=(
-        "Every Monday a run of the gpt family on the newest snapshot that is not quarantined. Off "
-        "until somebody who pays for the machines switches it on."
-    ),
-)
-def weekly_retraining(context: ScheduleEvaluationContext) -> RunRequest:
-    """Request the week's run; its id comes from the date, so that a repeated tick declares nothing."""
-    day = context.scheduled_execution_time.strftime("%Y%m%d")
-    config = TrainingRunConfig(
-        run_id=f"weekly-gpt-{day}",
-        intent=f"The weekly retraining of {day}, on the newest snapshot that passed.",
-        owner="schedule",
-        stage="full",
+def _code_of(app: App, name: str, launcher: str) -> FoundCode | None:
+    """Return the project's code as it is now; None for a family that ships. Raises InvalidInput."""
+    registered = find_registered(app.settings.home, name)
+    registered.read()
+    if registered.folder is None:
+        return None
+    return read_project_code(
+        registered.folder, store_url=app.store.url, clean=app.redact, launcher=launcher
     )
-    return RunRequest(run_key=day, run_config=RunConfig(ops={declare_run.name: config}))
+
+
+def _code(app: App, found: FoundCode | None) -> dict[str, Any]:
+    if found is None:
+        root = app.settings.root
+        return {"code": read_code_version(root), "code_diff": read_code_diff(root, app.redact)}
+    return {each.name: getattr(found, each.name) for each in fields(found)}
+
+
+def _as_filled_in(
+    config: TrainingRunConfig, project: Project | None, given: Collection[str]
+) -> dict[str, Any]:
+    """Return fields of the request: as filled in, else as the project's file says, else defaults."""
+    cluster = {**config.cluster.model_dump(), "tolerations": tuple(config.cluster.tolerations)}
+    asked = {
+        "ranks": config.ranks,
+        "device_class": config.device_class,
+        "checkpoint_every_steps": config.checkpoint_every_steps,
+        "checkpoint_every_s": config.checkpoint_every_s,
+        "retention": RetentionRule(**config.retention.model_dump()),
+        **cluster,
+    }
+    if project is None:
+        return asked
+    rule = {name: value for name, value in config.retention.model_dump().items() if name in given}
+    left = {*given, *(CADENCE if CADENCE & set(given) else ())}
+    said = {name: value for name, value in defaults_of(project).items() if name not in left}
+    return {**asked, **said, "retention": replace(project.retention, **rule)}

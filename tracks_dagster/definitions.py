@@ -1,7 +1,8 @@
 """The Dagster code location: what Dagster loads, put together in one place.
 
 The only module that imports assets, resources and sensors. It loads neither torch nor the cluster's
-client, and touches no store: what it names is built when it is first used.
+client, and touches no store: what it names is built when it is first used. It reads the files of this
+home's projects, for their schedules and the launchpad: another one is there after a reload.
 """
 
 from dagster import Definitions
@@ -13,11 +14,7 @@ from assets.checkpoints import (
     collect_checkpoints_every_15_minutes,
 )
 from assets.datasets import datasets
-from assets.declarations import (
-    declare_training_run,
-    retrain_on_newest_snapshot,
-    weekly_retraining,
-)
+from assets.declarations import declaring
 from assets.evals import evals, evaluate_checkpoint, promotions
 from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
@@ -29,9 +26,13 @@ from sensors.deciders import (
     retry_preempted,
 )
 from sensors.launch_attempts import launch_attempts
+from sensors.retraining import retraining_schedules, retraining_sensors
 from sensors.run_evals import run_evals
 from sensors.show_datasets import show_datasets
 from sensors.watch_attempts import watch_attempts
+from tracks_dagster.settings import usable_projects
+
+PROJECTS = usable_projects()
 
 defs = Definitions(
     assets=[
@@ -46,12 +47,15 @@ defs = Definitions(
     jobs=[
         train_attempt,
         evaluate_checkpoint,
-        declare_training_run,
-        retrain_on_newest_snapshot,
+        declaring(PROJECTS),
         collect_checkpoints,
         review_incidents,
     ],
-    schedules=[weekly_retraining, collect_checkpoints_every_15_minutes, review_every_day],
+    schedules=[
+        *retraining_schedules(PROJECTS),
+        collect_checkpoints_every_15_minutes,
+        review_every_day,
+    ],
     sensors=[
         launch_attempts,
         retry_infrastructure,
@@ -61,6 +65,7 @@ defs = Definitions(
         run_evals,
         show_datasets,
         watch_attempts,
+        *retraining_sensors(PROJECTS),
     ],
     resources=RESOURCES,
 )

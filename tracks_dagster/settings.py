@@ -17,6 +17,7 @@ from tracks_dagster.track.errors import InvalidInput, SettingsError
 from tracks_dagster.track.text.redact import secrets_of
 
 if TYPE_CHECKING:
+    from tracks_dagster.data.effects.projects import Registered
     from tracks_dagster.kubernetes.settings import ClusterSettings
     from tracks_dagster.ledger.prices import Prices
     from tracks_dagster.reasons.user_rules import UserRules
@@ -226,6 +227,16 @@ def usable_prices(settings: Settings) -> tuple[Prices | None, str | None]:
         return load_prices(settings), None
     except InvalidInput as error:
         return None, str(error)
+
+
+def usable_projects() -> tuple[Registered, ...]:
+    """Return the projects of the environment's home; those that ship where it names no usable one."""
+    from tracks_dagster.data.effects.projects import SHIPPED, load_projects
+
+    try:
+        return load_projects(Settings.from_environment().home)
+    except SettingsError:  # whatever uses the application says what is wrong
+        return SHIPPED
 
 
 def find_ui_url(settings: Settings) -> str:

@@ -54,7 +54,6 @@ def test_every_job_sensor_and_partition_set_has_its_agreed_name() -> None:
         names.TRAIN_ATTEMPT_JOB,
         names.EVALUATE_CHECKPOINT_JOB,
         names.DECLARE_TRAINING_RUN_JOB,
-        names.RETRAINING_JOB,
         names.COLLECT_CHECKPOINTS_JOB,
         names.REVIEW_JOB,
     } <= set(repository.job_names)
@@ -88,9 +87,7 @@ def test_every_asset_tells_operators_what_it_is_and_whose() -> None:
         assert node.group_name != "default", node.key
 
 
-def test_sensors_collector_and_review_run_unless_switched_off_and_the_weekly_schedule_does_not() -> (
-    None
-):
+def test_sensors_collector_and_review_run_unless_switched_off_and_shipped_projects_do_not() -> None:
     repository = defs.get_repository_def()
     for sensor in repository.sensor_defs:
         assert sensor.default_status is dagster.DefaultSensorStatus.RUNNING
@@ -98,7 +95,8 @@ def test_sensors_collector_and_review_run_unless_switched_off_and_the_weekly_sch
         assert sensor.description
     schedules = {schedule.name: schedule.default_status for schedule in repository.schedule_defs}
     assert schedules == {
-        "weekly_retraining": dagster.DefaultScheduleStatus.STOPPED,
+        "retrain_gpt": dagster.DefaultScheduleStatus.STOPPED,
+        "retrain_tabular": dagster.DefaultScheduleStatus.STOPPED,
         names.COLLECT_CHECKPOINTS: dagster.DefaultScheduleStatus.RUNNING,
         names.REVIEW_DAILY: dagster.DefaultScheduleStatus.RUNNING,
     }

@@ -11,9 +11,10 @@ from dagster import (
     ExecuteInProcessResult,
 )
 
-from assets.declarations import declare_training_run
+from assets.declarations import declaring
 from tests.code_location.test_training import write
 from tests.histories import DatasetHistory, History
+from tracks_dagster.data.effects.projects import SHIPPED
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
@@ -22,6 +23,8 @@ from tracks_dagster.track.bodies import (
     SnapshotRef,
 )
 from tracks_dagster.wiring import App
+
+declare_training_run = declaring(SHIPPED)
 
 
 def test_the_launchpad_declares_nothing_without_an_intent(
@@ -40,8 +43,8 @@ def test_the_launchpad_declares_nothing_without_an_intent(
 def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
     app: App, instance: DagsterInstance
 ) -> None:
-    config = {"run_id": "from-ui", "config": {"steps": 5}, "intent": "See the launchpad work."}
-    result = declare(app, instance, config)
+    config = {"project": {"gpt": {"steps": 5}}, "intent": "See the launchpad work."}
+    result = declare(app, instance, {"run_id": "from-ui", **config})
     assert result.success
     state = app.tracks.run("from-ui")
     assert state.declared.config["steps"] == 5
@@ -52,8 +55,10 @@ def test_the_job_of_the_launchpad_declares_a_run_and_opens_its_first_attempt(
 def test_a_wrong_value_in_the_launchpad_is_refused_in_words_and_nothing_is_written(
     app: App, instance: DagsterInstance
 ) -> None:
-    result = declare(app, instance, {"run_id": "from-ui", "family": "resnet"})
-    assert "gpt, tabular" in description(result)
+    result = declare(app, instance, {"run_id": "from-ui", "project": {"gpt": {"leyers": 2}}})
+    assert "no config key 'leyers'" in description(result)
+    given = {"run_id": "from-ui", "project": {"gpt": {"layers": 2}}, "config": {"lr": 0.1}}
+    assert "write them below project" in description(declare(app, instance, given))
     result = declare(app, instance, {"run_id": "from-ui", "checkpoint_every_steps": None})
     assert "checkpoints_may_be_off" in description(result)
     assert app.tracks.find_run("from-ui") is None
@@ -111,7 +116,7 @@ def test_a_branch_from_the_launchpad_takes_over_what_is_left_out(
         ({"branch_from_attempt": 1}, "give both"),
         ({"branch_from": "r-0@11"}, "it has: 20 (attempt 1)"),
         ({"branch_from": "nobody@20"}, "no training run 'nobody'"),
-        ({"branch_from": "r-0@20", "family": "tabular"}, "leave --family out"),
+        ({"branch_from": "r-0@20", "project": {"tabular": {}}}, "leave --family out"),
     ],
 )
 def test_a_branch_that_cannot_be_is_refused_in_words(

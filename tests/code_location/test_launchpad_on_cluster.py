@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult
 
-from assets.declarations import declare_training_run
+from assets.declarations import declaring
 from tests.histories import DatasetHistory
 from tests.kubernetes.double.furniture import kubeconfig
+from tracks_dagster.data.effects.projects import SHIPPED
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.wiring import App
 
+declare_training_run = declaring(SHIPPED)
 CLUSTER = {
     "ranks_per_node": 2,
     "memory_bytes": 1024,

@@ -27,7 +27,7 @@ EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
 # Where its launchpad is in the UI; the location's name is workspace.yaml's.
 LAUNCHPAD = "/locations/tracks_dagster/jobs/declare_training_run/playground"
 DECLARE_TRAINING_RUN_JOB = "declare_training_run"
-RETRAINING_JOB = "retrain_on_newest_snapshot"
+DECLARE_RUN = "declare_run"  # its one op
 COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
 REVIEW_JOB = "review_incidents"
 
@@ -35,7 +35,11 @@ REVIEW_JOB = "review_incidents"
 COLLECT_CHECKPOINTS = "collect_checkpoints_every_15_minutes"
 REVIEW_DAILY = "review_every_day"
 
+RETRAIN = "retrain_{}"  # of a project with a cron
+SCHEDULE_OWNER = "schedule"  # of the runs that a project's schedule declares
+
 # Dagster sensors
+RETRAIN_ON_SNAPSHOT = "new_snapshot_retrains_{}"  # of a project that asks for new snapshots
 RETRY_PREEMPTED = "retry_preempted"
 RETRY_OOM = "retry_oom"
 RETRY_NUMERICS = "retry_numerics"
@@ -183,9 +187,14 @@ def checkpoint_key(run_id: str, attempt_id: int, step: int) -> str:
     return f"{attempt_key(run_id, attempt_id)}/step-{step}"
 
 
+def dagster_name(project: str) -> str:
+    """Return a project's name as a part of one in Dagster, which takes no "-"."""
+    return project.replace("-", "_")
+
+
 def snapshot_asset(dataset: str) -> str:
     """Return the asset that makes the snapshots of a dataset; Dagster takes no "-" in its name."""
-    return dataset.replace("-", "_")
+    return dagster_name(dataset)
 
 
 def eval_key(run_id: str, eval_id: str) -> str:

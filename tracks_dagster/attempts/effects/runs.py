@@ -1,7 +1,7 @@
 """Declare a training run: from a person's request to the first two records of its track.
 
-Everything is checked before anything is written. The command line, the launchpad job and the weekly
-schedule all come through `declare`; launching the attempt that it opens is
+Everything is checked before anything is written. The command line, the launchpad job and the
+schedules of projects all come through `declare`; launching the attempt that it opens is
 `attempts.launch`'s work. `FirstAttempts` is the decider that opens the first attempt of a run without
 one.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tracks_dagster.attempts.drills import fit_drill, parse_drill
 from tracks_dagster.attempts.ports import SCRIPT, GangSpec, RankCommand
@@ -129,6 +130,18 @@ class RunRequest:
     def compute(self) -> ComputeRequest:
         """What its first attempt asks the launcher for."""
         return ComputeRequest(**{name: getattr(self, name) for name in COMPUTE_FIELDS})
+
+
+def defaults_of(project: Project) -> dict[str, Any]:
+    """Return fields of a `RunRequest` as the project's file has them, its retention apart.
+
+    Its cadence is whole: who asks for one half of it asks for another cadence.
+    """
+    found: dict[str, Any] = {"ranks": project.ranks, "device_class": project.device_class}
+    if project.cadence is not None:
+        found["checkpoint_every_steps"] = project.cadence.every_steps
+        found["checkpoint_every_s"] = project.cadence.every_s
+    return found
 
 
 def declare(

@@ -1,0 +1,124 @@
+"""The schedules of projects: each has its own name, switch and description in Dagster.
+
+A tick looks at the project anew and asks for one Dagster run of the job that the launchpad uses, so
+that a run of a schedule is declared as any other. Nothing is read from the network to define them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import UTC
+
+from dagster import (
+    DefaultScheduleStatus,
+    DefaultSensorStatus,
+    ResourceParam,
+    RunRequest,
+    ScheduleDefinition,
+    ScheduleEvaluationContext,
+    SensorDefinition,
+    SensorEvaluationContext,
+    SkipReason,
+    schedule,
+    sensor,
+)
+
+from tracks_dagster.attempts.effects.retraining import look_at_snapshot, look_at_tick
+from tracks_dagster.clean_errors import clean_text, without_secrets
+from tracks_dagster.data.effects.projects import Registered, find_registered
+from tracks_dagster.data.schedule import Retrain, Schedule
+from tracks_dagster.track import names
+from tracks_dagster.wiring import App
+
+LOOK_EVERY_S = 30
+NEVER_READ = Schedule(cron="0 0 * * *")  # of a project that cannot be read: its tick says why
+_SAYS = "Each tick declares a run, or says why it is skipped. "
+_SHIPPED = "Off until somebody who pays for the machines switches it on."
+
+
+def retraining_schedules(projects: Iterable[Registered]) -> list[ScheduleDefinition]:
+    """Return a schedule for each project with a cron, and for each that cannot be read."""
+    return [_schedule(each) for each in projects if _schedule_of(each).cron is not None]
+
+
+def retraining_sensors(projects: Iterable[Registered]) -> list[SensorDefinition]:
+    """Return a sensor for each project that asks for new snapshots."""
+    return [_sensor(each) for each in projects if _schedule_of(each).on_new_snapshot]
+
+
+def _schedule_of(each: Registered) -> Schedule:
+    if each.project is None:
+        return NEVER_READ
+    return each.project.schedule or Schedule()
+
+
+def _schedule(each: Registered) -> ScheduleDefinition:
+    asked, is_on = _schedule_of(each), each.folder is not None and each.project is not None
+
+    @schedule(
+        name=names.RETRAIN.format(names.dagster_name(each.name)),
+        job_name=names.DECLARE_TRAINING_RUN_JOB,
+        cron_schedule=asked.cron or "",
+        execution_timezone=asked.timezone,
+        default_status=DefaultScheduleStatus.RUNNING if is_on else DefaultScheduleStatus.STOPPED,
+        description=clean_text(each.problem)
+        if each.problem
+        else _description(each, replace(asked, on_new_snapshot=False)),
+    )
+    @without_secrets
+    def retrain(
+        context: ScheduleEvaluationContext, app: ResourceParam[App]
+    ) -> RunRequest | SkipReason:
+        project = find_registered(app.settings.home, each.name).read()
+        at = context.scheduled_execution_time.astimezone(UTC)
+        answer = look_at_tick(app.tracks, app.ledger, project, at)
+        return _requested(app, each.name, answer)
+
+    return retrain
+
+
+def _sensor(each: Registered) -> SensorDefinition:
+    is_on = each.folder is not None
+
+    @sensor(
+        name=names.RETRAIN_ON_SNAPSHOT.format(names.dagster_name(each.name)),
+        job_name=names.DECLARE_TRAINING_RUN_JOB,
+        minimum_interval_seconds=LOOK_EVERY_S,
+        default_status=DefaultSensorStatus.RUNNING if is_on else DefaultSensorStatus.STOPPED,
+        description=_description(each, Schedule(on_new_snapshot=True)),
+    )
+    @without_secrets
+    def retrain(
+        context: SensorEvaluationContext, app: ResourceParam[App]
+    ) -> RunRequest | SkipReason:
+        project = find_registered(app.settings.home, each.name).read()
+        answer, seen = look_at_snapshot(app.tracks, app.ledger, project, context.cursor)
+        context.update_cursor(seen)
+        return _requested(app, each.name, answer)
+
+    return retrain
+
+
+def _description(each: Registered, asked: Schedule) -> str:
+    dataset = None if each.project is None else each.project.dataset
+    data = "" if dataset is None else f"Dataset: {dataset}. "
+    where = _SHIPPED if each.folder is None else f"The code is that of {each.folder} at the tick."
+    return f"Retrains {each.name} {asked.words}. {_SAYS}{data}{where}"
+
+
+def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipReason:
+    """Ask for the run; its key is the training run's id, so that a repeated tick asks for nothing."""
+    if isinstance(answer, str):
+        return SkipReason(app.redact(answer))
+    config = {
+        "project": {name: {}},
+        "run_id": answer.run_id,
+        "intent": answer.intent,
+        "owner": names.SCHEDULE_OWNER,
+        "stage": "full",
+        **({} if answer.snapshot_id is None else {"snapshot_id": answer.snapshot_id}),
+    }
+    return RunRequest(
+        run_key=answer.run_id,
+        run_config={"ops": {names.DECLARE_RUN: {"config": config}}},
+        tags={names.TAG_TRAINING_RUN: answer.run_id},
+    )

@@ -1,0 +1,252 @@
+"""A project of one's own in Dagster: its schedule, its sensor, and the launchpad's choice of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from dagster import (
+    DagsterInstance,
+    DagsterInvalidConfigError,
+    DefaultScheduleStatus,
+    JobDefinition,
+    RunRequest,
+    SkipReason,
+    build_schedule_context,
+    build_sensor_context,
+)
+
+from assets.declarations import declaring
+from sensors.retraining import retraining_schedules, retraining_sensors
+from tests.bodies import ended
+from tests.code_location.test_launchpad import description
+from tests.histories import DatasetHistory
+from tracks_dagster.data.effects.projects import add_project, load_projects
+from tracks_dagster.track.bodies import CheckpointCadence, RunFinished
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.records import Kind
+from tracks_dagster.track.states.run_state import code_of
+from tracks_dagster.wiring import App
+
+ROOT = Path(__file__).resolve().parents[2]
+MONDAY, NEXT = (datetime(2026, 2, day, 3, tzinfo=UTC) for day in (2, 9))
+TRACKS_YAML = """
+name: my-model
+entry: train.py --lr={lr}
+config: {lr: 0.1, layers: 2, words: [a], model.tied: false}
+dataset: corpus
+ranks: 2
+checkpoint: {every: 1min}
+retention: {keep_last: 2}
+schedule: {cron: "0 3 * * 1", on: new snapshot, only_if: snapshot differs}
+"""
+
+
+@pytest.fixture
+def folder(app: App, tmp_path: Path) -> Path:
+    """A project of that home."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "train.py").write_text("import model\n")
+    (folder / "tracks.yaml").write_text(TRACKS_YAML)
+    add_project(app.settings.home, "my-model", folder)
+    return folder
+
+
+@pytest.fixture
+def corpus(app: App) -> DatasetHistory:
+    """Its dataset, with one snapshot."""
+    return committed(app, DatasetHistory("corpus").declare())
+
+
+def committed(app: App, history: DatasetHistory) -> DatasetHistory:
+    """Commit another snapshot of it."""
+    history.commit().write_to(app.store)
+    return history
+
+
+def tick(app: App, instance: DagsterInstance, at: datetime = MONDAY) -> RunRequest | SkipReason:
+    [*_, schedule] = retraining_schedules(load_projects(app.settings.home))
+    assert schedule.name == "retrain_my_model"
+    with build_schedule_context(
+        instance=instance, resources={"app": app}, scheduled_execution_time=at
+    ) as context:
+        answer = schedule(context)
+    assert isinstance(answer, RunRequest | SkipReason)
+    return answer
+
+
+def job(app: App) -> JobDefinition:
+    return declaring(load_projects(app.settings.home))
+
+
+def launch(app: App, instance: DagsterInstance, asked: RunRequest | SkipReason) -> str:
+    """Execute what a tick asked for; return the training run's id."""
+    assert isinstance(asked, RunRequest)
+    done = job(app).execute_in_process(
+        instance=instance, resources={"app": app}, run_config=asked.run_config
+    )
+    run_id = done.output_for_node("declare_run")
+    assert asked.run_key == run_id
+    return str(run_id)
+
+
+def end(app: App, run_id: str) -> None:
+    """Finish the run, as a person asked."""
+    finished = RunFinished(stop_cause="user", why="enough", decided_by="ann", final=None)
+    bodies = {
+        Kind.ATTEMPT_ENDED: ended("user_cancelled", last_step=None),
+        Kind.RUN_FINISHED: finished,
+    }
+    for kind, body in bodies.items():
+        attempt_id = 1 if kind is Kind.ATTEMPT_ENDED else None
+        draft = app.tracks.draft(kind, body, attempt_id=attempt_id)
+        app.tracks.decide_run(run_id, lambda _, draft=draft: draft)
+
+
+def test_a_tick_declares_a_run_of_the_folder_as_it_is_then(
+    app: App, instance: DagsterInstance, folder: Path, corpus: DatasetHistory
+) -> None:
+    (folder / "model.py").write_text("a = 1\n")
+    run_id = launch(app, instance, tick(app, instance))
+    state = app.tracks.run(run_id)
+    declared = state.declared
+    assert run_id == "my-model-20260202-0300"
+    assert (declared.model_family, declared.owner, declared.stage) == (
+        "my-model",
+        "schedule",
+        "full",
+    )
+    assert declared.snapshot is not None
+    assert declared.snapshot.snapshot_id == corpus.state.snapshots[0].body.snapshot_id
+    assert declared.config == {"lr": 0.1, "layers": 2, "words": ["a"], "model.tied": False}
+    assert declared.cadence == CheckpointCadence(every_s=60.0)
+    assert (declared.compute.ranks, declared.retention.keep_last) == (2, 2)
+    assert code_of(state, state.attempts[0]).git_commit is None  # the folder's, which has none
+    assert b"a = 1" in (app.store.get(declared.trainer or "") or b"")
+    again = tick(app, instance)
+    assert isinstance(again, SkipReason)
+    assert "is not finished" in (again.skip_message or "")
+
+
+def test_a_tick_is_skipped_in_words_until_the_snapshot_differs(
+    app: App, instance: DagsterInstance, folder: Path
+) -> None:
+    none = tick(app, instance)
+    assert isinstance(none, SkipReason)
+    assert "no snapshot of dataset 'corpus'" in (none.skip_message or "")
+    history = committed(app, DatasetHistory("corpus").declare())
+    end(app, launch(app, instance, tick(app, instance)))
+    skipped = tick(app, instance, NEXT)
+    assert isinstance(skipped, SkipReason)
+    assert "skipped: the snapshot did not change" in (skipped.skip_message or "")
+    committed(app, history)
+    assert launch(app, instance, tick(app, instance, NEXT)) == "my-model-20260209-0300"
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_new_snapshot_declares_one_run_and_what_was_there_before_none(
+    app: App, instance: DagsterInstance, corpus: DatasetHistory
+) -> None:
+    [sensor] = retraining_sensors(load_projects(app.settings.home))
+    assert sensor.name == "new_snapshot_retrains_my_model"
+    with build_sensor_context(instance=instance, resources={"app": app}) as context:
+        assert isinstance(sensor(context), SkipReason)
+        committed(app, corpus)
+        run_id = launch(app, instance, sensor(context))  # type: ignore[arg-type]
+        assert run_id == f"my-model-{corpus.state.snapshots[1].body.snapshot_id[:12]}"
+        assert isinstance(sensor(context), SkipReason)
+
+
+@pytest.mark.usefixtures("corpus")
+def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_nothing_else(
+    app: App, instance: DagsterInstance, folder: Path
+) -> None:
+    asked = tick(app, instance)
+    assert isinstance(asked, RunRequest)
+    before = job(app)
+    shutil.rmtree(folder)
+    refused = before.execute_in_process(
+        instance=instance,
+        resources={"app": app},
+        run_config=asked.run_config,
+        raise_on_error=False,
+    )
+    assert "does not exist any more" in description(refused)
+    with pytest.raises(InvalidInput, match="does not exist any more"):
+        tick(app, instance)
+    schedules = retraining_schedules(load_projects(app.settings.home))
+    assert [each.name for each in schedules] == [
+        "retrain_gpt",
+        "retrain_tabular",
+        "retrain_my_model",
+    ]
+    assert "does not exist any more" in (schedules[2].description or "")
+    assert schedules[2].default_status is DefaultScheduleStatus.STOPPED
+
+
+@pytest.mark.usefixtures("folder", "corpus")
+def test_the_launchpad_knows_the_projects_keys_and_their_types(
+    app: App, instance: DagsterInstance
+) -> None:
+    def declared(**config: object) -> str | None:
+        done = job(app).execute_in_process(
+            instance=instance,
+            resources={"app": app},
+            run_config={"ops": {"declare_run": {"config": {"intent": "Try it.", **config}}}},
+            raise_on_error=False,
+        )
+        return None if done.success else description(done)
+
+    asked = {"project": {"my-model": {"lr": 1, "words": ["b"]}}, "ranks": 1}
+    assert (
+        declared(run_id="r-1", checkpoint_every_steps=5, retention={"keep_best": 0}, **asked)
+        is None
+    )
+    found = app.tracks.run("r-1").declared
+    assert found.config == {"lr": 1.0, "layers": 2, "words": ["b"], "model.tied": False}
+    assert found.cadence == CheckpointCadence(every_steps=5)
+    assert (found.compute.ranks, found.retention.keep_last, found.retention.keep_best) == (1, 2, 0)
+    with pytest.raises(DagsterInvalidConfigError, match="layers"):
+        declared(project={"my-model": {"layers": "two"}})
+    with pytest.raises(DagsterInvalidConfigError, match="my-modle"):
+        declared(project={"my-modle": {}})
+    assert "did you mean lr?" in (declared(project={"my-model": {"lrr": 1}}) or "")
+
+
+def test_the_launchpad_shows_no_default_that_looks_like_a_secret(app: App, folder: Path) -> None:
+    text = TRACKS_YAML.replace(
+        "lr: 0.1", "lr: 0.1, api_token: {default: hunter2, meaning: of ours}"
+    )
+    (folder / "tracks.yaml").write_text(text)
+    shown = repr(job(app).get_config_schema_snapshot())
+    assert "api_token" in shown
+    assert "hunter2" not in shown
+
+
+def test_the_code_location_loads_a_homes_projects_with_their_switches_on(
+    app: App, folder: Path
+) -> None:
+    script = (
+        "from tracks_dagster.definitions import defs\n"
+        "found = defs.get_repository_def()\n"
+        "each = found.get_schedule_def('retrain_my_model')\n"
+        "print(each.default_status.value, each.cron_schedule, each.description)\n"
+        "print(found.get_sensor_def('new_snapshot_retrains_my_model').default_status.value)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env=os.environ | {"TRACKS_HOME": str(app.settings.home)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    shown, sensor = done.stdout.splitlines()
+    assert (shown.split(" Retrains ")[0], sensor) == ("RUNNING 0 3 * * 1", "RUNNING")
+    assert f"The code is that of {folder} at the tick." in shown

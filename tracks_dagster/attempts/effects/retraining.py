@@ -1,0 +1,91 @@
+"""What a tick of a project's schedule looks at: the newest snapshot, and the schedule's last run.
+
+`data.schedule` decides on it; the run is declared as any other, by `runs.declare`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tracks_dagster.data.effects.snapshots import find_snapshot
+from tracks_dagster.data.project import Project
+from tracks_dagster.data.schedule import (
+    LastRun,
+    Retrain,
+    decide_snapshot,
+    decide_tick,
+    run_of_snapshot,
+)
+from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.errors import InvalidInput
+from tracks_dagster.track.names import SCHEDULE_OWNER
+from tracks_dagster.track.states.lifecycle import run_status
+
+_LAST = """
+    select run_id from training_runs where model_family = :name and owner = :owner
+    order by declared_at desc, run_id desc limit 1
+"""
+
+
+def look_at_tick(tracks: Tracks, ledger: Ledger, project: Project, at: datetime) -> Retrain | str:
+    """Return the run that the cron's tick of `at` (UTC) declares, or why it is skipped.
+
+    Raises InvalidInput for a project whose file has no cron any more.
+    """
+    schedule = project.schedule
+    if schedule is None or schedule.cron is None:
+        raise InvalidInput(f"The file of {project.name} has no cron any more; {_RELOAD}.")
+    newest = None
+    if project.dataset is not None:
+        try:
+            newest = find_snapshot(tracks, project.dataset)
+        except InvalidInput as error:
+            return f"skipped: {error}"
+    last = _last_run(tracks, ledger, project.name)
+    return decide_tick(project.name, schedule, at=at, newest=newest, last=last)
+
+
+def look_at_snapshot(
+    tracks: Tracks, ledger: Ledger, project: Project, seen: str | None
+) -> tuple[Retrain | str, str]:
+    """Return the run that a new snapshot declares, or why it is skipped; and what is seen from now on.
+
+    seen: as the look before returned it, None of the first: what is there then is not new. Raises
+    InvalidInput for a project that asks for no snapshots any more.
+    """
+    schedule = project.schedule
+    if schedule is None or not schedule.on_new_snapshot or project.dataset is None:
+        raise InvalidInput(f"The file of {project.name} names no snapshots any more; {_RELOAD}.")
+    try:
+        newest = find_snapshot(tracks, project.dataset)
+    except InvalidInput as error:
+        return f"skipped: {error}", seen or _NOTHING
+    if seen is None:
+        seen = newest.snapshot_id
+    answer = decide_snapshot(
+        project.name,
+        newest=newest,
+        seen=seen,
+        last=_last_run(tracks, ledger, project.name),
+        is_declared=tracks.find_run(run_of_snapshot(project.name, newest)) is not None,
+    )
+    return answer, seen
+
+
+_NOTHING = "none"  # so that the first snapshot of all is a new one
+_RELOAD = "reload the code location"
+
+
+def _last_run(tracks: Tracks, ledger: Ledger, name: str) -> LastRun | None:
+    """Return the newest run that the schedule declared: named by the ledger, read from its track."""
+    rows = ledger.query(_LAST, {"name": name, "owner": SCHEDULE_OWNER})
+    state = tracks.find_run(rows[0]["run_id"]) if rows else None
+    if state is None:
+        return None
+    snapshot = state.declared.snapshot
+    return LastRun(
+        run_id=state.run_id,
+        state=run_status(state).state,
+        snapshot_id=None if snapshot is None else snapshot.snapshot_id,
+    )

@@ -12,7 +12,7 @@ from tracks_dagster.data.project_text import KEYS, render_project
 from tracks_dagster.data.script_config import read_script_config
 from tracks_dagster.track.bodies import CheckpointCadence
 from tracks_dagster.track.records import Json
-from tracks_dagster.training import __path__ as training
+from tracks_dagster.training.projects import __path__ as projects
 
 LEAST: dict[str, Json] = {"version": 1, "name": "tiny", "entry": "train.py"}
 ODD = ["3e-4", "yes", "no", "1", "null", "# no comment", "a: b", "it's", 'a "b"', "ü", "10min", ""]
@@ -134,7 +134,7 @@ def test_the_config_that_join_gets_is_the_projects(source: str) -> None:
 
 
 def test_the_config_of_the_starter_is_read_too() -> None:
-    source = (Path(next(iter(training))) / "starter.py").read_text()
+    source = (Path(next(iter(projects))) / "starter.py").read_text()
     (config,) = [
         ast.literal_eval(statement.value)
         for statement in ast.parse(source).body

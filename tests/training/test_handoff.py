@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.fakes import FakeObjectStore
+from tests.training.gangs import TrainingRun
 from tests.training.test_export import DTYPES, bits, random_bytes, saved
 from tracks_dagster.track.errors import CheckpointCorrupt
 from tracks_dagster.training.saves.handoff import WEIGHTS, write_checkpoint
@@ -76,3 +77,25 @@ def test_a_damaged_chunk_is_not_handed_over(store: FakeObjectStore, tmp_path: Pa
     store.put(key, bytes(data))
     with pytest.raises(CheckpointCorrupt, match=key):
         write_checkpoint(store, ref, tmp_path / "c", config={})
+
+
+def test_a_folder_that_a_script_wrote_is_handed_over_as_it_was_committed(
+    store: FakeObjectStore, tmp_path: Path
+) -> None:
+    own = {"config.json": b"mine", "empty": b"", "deep/weights.bin": bytes(range(256)) * 40_000}
+    for name, data in own.items():
+        (tmp_path / "checkpoint-1" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint-1" / name).write_bytes(data)
+    run = TrainingRun(tmp_path, store=store)
+    with run.joined() as a:
+        a.folder()
+        a.ends(1)
+        a.commit_folder(1, tmp_path / "checkpoint-1")
+    digest = write_checkpoint(store, run.final(), tmp_path / "c", config={"lr": 0.1})
+    files = {path for path in (tmp_path / "c").rglob("*") if path.is_file()}
+    found = {path.relative_to(tmp_path / "c").as_posix(): path.read_bytes() for path in files}
+    assert json.loads(found.pop("config.json")) == {"lr": 0.1}
+    origin = json.loads(found.pop("checkpoint.json"))
+    assert found == {f"files/{name}": data for name, data in own.items()}
+    assert (origin["folder"], origin["weights_sha256"]) == ("checkpoint-1", digest)
+    assert digest == weights_sha256(store, run.final())

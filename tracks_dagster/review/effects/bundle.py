@@ -1,6 +1,7 @@
 """A checkpoint to hand over: one folder with all that is needed to use it, and where it comes from.
 
     weights.pt, config.json, checkpoint.json    as an eval gets them (`training.saves.handoff`)
+    files/                                      in weights.pt's place, of a folder that a script wrote
     code/                                       the files that the run was declared with
     packages.txt                                name==version of the interpreter that trained it
     evals.json, evals/SUITE/NUMBER/…            every eval of it, and the files that these left
@@ -40,6 +41,7 @@ from tracks_dagster.training.projects.code import CODE, lay_out
 from tracks_dagster.training.saves.handoff import write_checkpoint, write_json
 
 SUMS = "SHA256SUMS"
+BACKSLASH = "\\"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,13 +193,19 @@ def _lineage(
 def _seal(folder: Path) -> list[Path]:
     """Write the sums of all files, make them durable, and return the files."""
     files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-    lines = (f"{_digest(path)}  {path.relative_to(folder).as_posix()}\n" for path in files)
+    lines = (_sum_line(_digest(path), path.relative_to(folder).as_posix()) for path in files)
     (folder / SUMS).write_text("".join(lines), encoding="utf-8")
     files.append(folder / SUMS)
     for path in files:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     return files
+
+
+def _sum_line(digest: str, name: str) -> str:
+    """Return a line as `sha256sum` writes it: one with escapes in the name begins with a backslash."""
+    escaped = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return f"{'' if escaped == name else BACKSLASH}{digest}  {escaped}\n"
 
 
 def _digest(path: Path) -> str:

@@ -1,9 +1,11 @@
-"""A checkpoint as a folder that any program with torch can read, without this package.
+"""A checkpoint as a folder that is read without this package: by torch, or by what wrote its files.
 
-`torch.load("weights.pt", weights_only=True)` gives the model's state, name → tensor. The file is
-written here: torch's own writer wants all of it in memory, and torch, which no command loads. It is a
-zip without compression: `data.pkl`, a pickle of the names with types and shapes, and each tensor's
-bytes in `data/<number>`, aligned to 64 bytes as torch does it, so that a reader may map them.
+Of tensors, `torch.load("weights.pt", weights_only=True)` gives the model's state, name → tensor. The
+file is written here: torch's own writer wants all of it in memory, and torch, which no command loads.
+It is a zip without compression: `data.pkl`, a pickle of the names with types and shapes, and each
+tensor's bytes in `data/<number>`, aligned to 64 bytes as torch does it, so that a reader may map them.
+
+Of a folder that a script wrote itself, `files/` has every file as it was committed.
 """
 
 from __future__ import annotations
@@ -17,15 +19,22 @@ from tracks_dagster.track.errors import CheckpointMismatch
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.checkpoints import CheckpointRef
+from tracks_dagster.training.saves.folder_files import read_folder, write_files
 from tracks_dagster.training.saves.manifest import (
+    FILES,
+    FOLDER,
+    Manifest,
     TensorEntry,
+    digest_parts,
     digest_weights,
     read_manifest,
     read_tensors,
 )
 
 WEIGHTS, CONFIG, CHECKPOINT = "weights.pt", "config.json", "checkpoint.json"
+OWN_FILES = "files"  # below it the files of a checkpoint that is a folder: their names are free
 ALIGNMENT_BYTES = 64
+BLOCK_BYTES = 8 * 1024 * 1024  # of a file, while its digest is taken
 _ZIP_HEADER_BYTES = 30  # of an entry, before its name
 _INT_END = 1 << 31
 
@@ -33,22 +42,16 @@ _INT_END = 1 << 31
 def write_checkpoint(
     store: ObjectStore, ref: CheckpointRef, folder: Path, *, config: Mapping[str, Json]
 ) -> str:
-    """Make `folder` with the weights, config and origin of `ref`; return the weights' digest.
+    """Make `folder` with what `ref` holds, its config and origin; return the digest of the weights, or
+    of the files.
 
     Every chunk is verified as it is read; one tensor is in memory at a time. Raises CheckpointCorrupt,
     and CheckpointMismatch for a checkpoint without a model's tensors.
     """
     manifest = read_manifest(store, ref)
-    model = manifest.members.get("model")
-    entries = () if model is None else model.tensors
-    if not entries:
-        raise CheckpointMismatch(
-            f"Step {ref.step} of run {ref.run_id} holds no tensor of a model: nothing to hand over."
-        )
     folder.mkdir(parents=True)
-    digest = digest_weights(
-        _write_weights(folder / WEIGHTS, entries, read_tensors(store, manifest, "model"))
-    )
+    write = _write_files if manifest.kind == FILES else _write_model
+    digest, name = write(store, ref, manifest, folder)
     origin = {
         "run_id": ref.run_id,
         "attempt_id": ref.attempt_id,
@@ -56,6 +59,7 @@ def write_checkpoint(
         "manifest_sha256": ref.manifest_sha256,
         "weights_sha256": digest,
         "metrics": dict(manifest.metrics),
+        "folder": name,
     }
     write_json(folder / CONFIG, dict(config))
     write_json(folder / CHECKPOINT, origin)
@@ -65,6 +69,35 @@ def write_checkpoint(
 def write_json(path: Path, value: Json) -> None:
     """Write a value for people to read too."""
     path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _write_model(
+    store: ObjectStore, ref: CheckpointRef, manifest: Manifest, folder: Path
+) -> tuple[str, None]:
+    model = manifest.members.get("model")
+    entries = () if model is None else model.tensors
+    if not entries:
+        raise CheckpointMismatch(
+            f"Step {ref.step} of run {ref.run_id} holds no tensor of a model: nothing to hand over."
+        )
+    tensors = read_tensors(store, manifest, "model")
+    return digest_weights(_write_weights(folder / WEIGHTS, entries, tensors)), None
+
+
+def _write_files(
+    store: ObjectStore, ref: CheckpointRef, manifest: Manifest, folder: Path
+) -> tuple[str, str]:
+    """Write the files; return their digest, as `weights_sha256` takes it, and the folder's name."""
+    _, name = read_folder(store, ref)
+    write_files(store, manifest, folder / OWN_FILES)
+    files = manifest.members[FOLDER].tensors
+    return digest_parts((each, _blocks(folder / OWN_FILES / each.name)) for each in files), name
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            yield block
 
 
 def _write_weights(

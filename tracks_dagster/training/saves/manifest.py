@@ -18,6 +18,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import chain
 
 import numpy as np
 from blake3 import blake3
@@ -313,30 +314,32 @@ def weights_sha256(store: ObjectStore, ref: CheckpointRef) -> str:
     manifest = read_manifest(store, ref)
     if manifest.kind == TENSORS:
         return digest_weights(read_tensors(store, manifest, "model"))
-    chunks, digest = _ChunkCache(store, manifest), hashlib.sha256()
-    for entry in manifest.members[FOLDER].tensors:  # as digest_weights, but files are large
-        digest.update(_heading(entry))
-        for shard in entry.shards:
-            for part in chunks.parts(shard):
-                digest.update(part)
-    return digest.hexdigest()
+    chunks = _ChunkCache(store, manifest)
+    return digest_parts(
+        (entry, chain.from_iterable(map(chunks.parts, entry.shards)))
+        for entry in manifest.members[FOLDER].tensors
+    )
 
 
 def digest_weights(tensors: Iterable[tuple[TensorEntry, bytes]]) -> str:
-    """Return the digest of a model's tensors, given in name order as `read_tensors` yields them.
+    """Return the digest of a model's tensors, given in name order as `read_tensors` yields them."""
+    return digest_parts((entry, (data,)) for entry, data in tensors)
 
-    sha256 over the tensors, each as canonical JSON of [name, dtype, shape], a newline and its raw
+
+def digest_parts(
+    entries: Iterable[tuple[TensorEntry, Iterable[bytes | memoryview]]],
+) -> str:
+    """Return the digest of tensors or files in name order, each with its bytes in parts.
+
+    sha256 over all of them, each as canonical JSON of [name, dtype, shape], a newline and its raw
     bytes. It does not depend on ranks, chunks, attempt or store, so two runs compare.
     """
     digest = hashlib.sha256()
-    for entry, data in tensors:
-        digest.update(_heading(entry))
-        digest.update(data)
+    for entry, parts in entries:
+        digest.update(canonical_json([entry.name, entry.dtype, list(entry.shape)]) + b"\n")
+        for part in parts:
+            digest.update(part)
     return digest.hexdigest()
-
-
-def _heading(entry: TensorEntry) -> bytes:
-    return canonical_json([entry.name, entry.dtype, list(entry.shape)]) + b"\n"
 
 
 class _ChunkCache:

@@ -1,4 +1,4 @@
-"""`a.data()`: the files of the run's snapshot, verified, as a local folder."""
+"""`a.data()`, and what an eval gets: the files of a snapshot, verified, as a local folder."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyarrow import parquet
 
 from tests.training.gangs import TrainingRun
 from tracks_dagster.data.effects.freezing import freeze, list_files
@@ -15,6 +16,7 @@ from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import DataRejected, InvalidInput
 from tracks_dagster.track.records import sha256_hex
 from tracks_dagster.track.states.dataset_state import manifest_key
+from tracks_dagster.training.data import data_folder, load_snapshot
 
 
 @pytest.fixture
@@ -62,3 +64,30 @@ def test_a_run_without_files_says_so(run: TrainingRun) -> None:
     run.declared = replace(run.declared, snapshot=None)
     with run.joined() as a, pytest.raises(InvalidInput, match="No snapshot was named"):
         a.data()
+
+
+def test_an_eval_gets_the_rows_of_a_snapshot_as_files(run: TrainingRun, tmp_path: Path) -> None:
+    snapshot = run.declared.snapshot
+    assert snapshot is not None
+    folder = data_folder(run.store, snapshot, cache=tmp_path / "cache", folder=tmp_path / "data")
+    assert folder == tmp_path / "data"
+    assert [path.name for path in folder.iterdir()] == ["part-00000.parquet"]
+    found = parquet.read_table(folder)  # type: ignore[no-untyped-call]
+    assert found.equals(load_snapshot(run.store, snapshot))
+    shard = next(key for key in run.store.list("datasets/") if key.endswith(".parquet"))
+    run.store.put(shard, b"poison")
+    with pytest.raises(DataRejected, match=shard):
+        data_folder(run.store, snapshot, cache=tmp_path / "cache", folder=tmp_path / "again")
+
+
+def test_an_eval_gets_the_machines_copy_of_a_snapshot_of_files(
+    run: TrainingRun, tmp_path: Path
+) -> None:
+    freeze_for(run, tmp_path / "in", in_place=False)
+    assert run.declared.snapshot is not None
+    cache = tmp_path / "cache"
+    folder = data_folder(
+        run.store, run.declared.snapshot, cache=cache, folder=tmp_path / "never made"
+    )
+    assert folder.is_relative_to(cache)
+    assert (folder / "train.bin").read_bytes() == b"tokens"

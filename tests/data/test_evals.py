@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.bodies import EVAL_RESULT
+from tests.bodies import EVAL_RESULT, declared
 from tests.deciders import opened_evals
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore, Fault, SequentialUids
 from tests.histories import History
@@ -32,8 +33,11 @@ from tracks_dagster.track.states.run_state import find_at
 @pytest.fixture(autouse=True)
 def trained(store: FakeObjectStore) -> History:
     """r-1 has all its steps; its micro-batch was changed on the way."""
-    history = History().declare().open().place().restore().commit(20).end("gpu_oom", last_step=23)
-    history.open(config={"steps": 40, "micro_batch": 2}).place().restore().commit(40)
+    heldout = replace(declared().evals[0], timeout_s=90.0)
+    history = History().declare(evals=(heldout,)).open().place().restore().commit(20)
+    history.end("gpu_oom", last_step=23).open(
+        config={"steps": 40, "micro_batch": 2}
+    ).place().restore().commit(40)
     history.end("completed", last_step=40).write_to(store)
     return history
 
@@ -111,6 +115,7 @@ def test_the_result_is_recorded_with_everything_that_it_rests_on(
     assert spec.checkpoint == opened.checkpoint
     assert spec.config == {"steps": 40, "micro_batch": 2}  # of the attempt that wrote it
     assert (spec.suite, spec.suite_version, spec.seed) == ("heldout-loss", "1", 7)
+    assert spec.timeout_s == 90.0
     assert spec.result_key == "runs/r-1/evals/heldout-loss@40/1/result.json"
     assert evals_settled(tracks.run("r-1"))
 

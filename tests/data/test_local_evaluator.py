@@ -70,9 +70,12 @@ def test_a_signal_and_a_time_limit_are_no_exit_codes(plays: partial[None], tmp_p
     outcome = LocalEvaluator(tmp_path / "work").run(SPEC)
     assert (outcome.exit_code, outcome.message) == (None, "ended by signal 9")
     plays("import time; time.sleep(600)")
-    outcome = LocalEvaluator(tmp_path / "work", time_limit_s=0.5).run(SPEC)
+    spec = replace(SPEC, timeout_s=0.5, program=Program(entry=("evaluate.py",)))
+    outcome = LocalEvaluator(tmp_path / "work").run(spec)
     assert outcome.exit_code is None
-    assert outcome.message == "ended after its time limit of 0.5 s"
+    assert outcome.message == (
+        "ended after its time limit of 0.5 s; timeout: of the eval in tracks.yaml sets it"
+    )
 
 
 def test_an_evaluator_gets_no_database_and_no_dagster(

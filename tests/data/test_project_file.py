@@ -85,7 +85,8 @@ def test_a_file_declares_evals_and_what_a_promotion_asks(folder: Path) -> None:
 dataset: my-text
 evals:
   quality: evaluate.py
-  speed: {run: "./train.py {checkpoint} {data}", dataset: other, every: 3, required: true}
+  speed:
+    {run: "./train.py {checkpoint} {data}", dataset: other, every: 3, required: true, timeout: 2h}
 promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01, alias: best}
 """
     project = read_project(write(folder, LEAST + text))
@@ -95,6 +96,7 @@ promotion: {eval: quality, metric: accuracy, at_least: 0.9, better_by: 0.01, ali
     assert speed.entry == ("./train.py", "{checkpoint}", "{data}")
     asked = [requirement_of(project, each, None, seed=0) for each in project.evals]
     assert [each.is_required for each in asked] == [True, True]  # the promotion rests on the first
+    assert [each.timeout_s for each in asked] == [None, 7200.0]
     assert project.promotion == PromotionRule(
         alias="best",
         suite="quality",
@@ -171,6 +173,7 @@ retries: 3
         (LEAST + "evals: {q: {every: 3}}\n", "run is missing: write what measures"),
         (LEAST + "evals: {q: {run: train.py, every: 0}}\n", "evals.q.every"),
         (LEAST + "evals: {q: {run: train.py, required: often}}\n", "neither true nor false"),
+        (LEAST + "evals: {q: {run: train.py, timeout: 25h}}\n", "no limit of an eval; write 1s to"),
         (LEAST + "evals: {q: {run: train.py, python: a/b}}\n", "evals.q.python: there is no int"),
         (LEAST + PROMOTES + "{metric: f1, at_least: 1}\n", "it names no eval; write one of evals:"),
         (LEAST + PROMOTES + "{eval: s, metric: f1, at_least: 1}\n", "'s' is no eval"),

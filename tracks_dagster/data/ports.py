@@ -38,7 +38,7 @@ class EvalSpec:
     """One attempt at one eval; the evaluator leaves what it measured as JSON at `result_key`.
 
     program: of a project's own eval, which runs from the stored code `code_key`; files: name → text,
-    laid over it.
+    laid over it. timeout_s: None for the evaluator's own limit.
     """
 
     store_url: str
@@ -54,6 +54,7 @@ class EvalSpec:
     program: Program | None = None
     code_key: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,7 +128,7 @@ class OwnEval:
     """An eval of a project. entry: one file, whose function `evaluate` measures, or a command.
 
     version: digest of its entry and its own file. dataset: None where it reads no data of ours.
-    every, is_required: as of `EvalRequirement`. python: None for the project's.
+    every, is_required, timeout_s: as of `EvalRequirement`. python: None for the project's.
     """
 
     name: str
@@ -138,6 +138,7 @@ class OwnEval:
     every: int | None = None
     is_required: bool = False
     python: str | None = None
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +198,7 @@ def requirement_of(
         ),
         every=each.every,
         is_required=each.is_required or (rule is not None and rule.suite == each.name),
+        timeout_s=each.timeout_s,
     )
 
 

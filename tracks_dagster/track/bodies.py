@@ -132,7 +132,8 @@ class EvalRequirement:
     is_required: it must be done, or waived in words, before the run is over; one that is not is tried
     once. program: what measures, from the stored code: a file with a function `evaluate`, or a command
     that prints metrics; None: the suite of a family that ships. snapshot: None where it reads no data
-    of ours. every: also of each so many commits while training goes on; None: of none.
+    of ours. every: also of each so many commits while training goes on; None: of none. timeout_s: how
+    long one try may take; None: as long as the evaluator allows.
     """
 
     suite: str
@@ -142,6 +143,7 @@ class EvalRequirement:
     program: Program | None = None
     every: int | None = None
     is_required: bool = True
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -265,8 +265,8 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
     """Return what to evaluate, with the config of the attempt that wrote the checkpoint."""
     attempt = state.attempt(opened.checkpoint.attempt_id)
     config = attempt.opened.config if attempt is not None else state.declared.config
-    declared = (each for each in state.declared.evals if each.suite == opened.suite)
-    program = next((each.program for each in declared), None)
+    declared = next((each for each in state.declared.evals if each.suite == opened.suite), None)
+    program = None if declared is None else declared.program
     name = None if program is None else program.config_name
     return EvalSpec(
         store_url=tracks.store.url,
@@ -282,6 +282,7 @@ def _spec(tracks: Tracks, state: RunState, opened: EvalOpened) -> EvalSpec:
         program=program,
         code_key=_code_of(state, attempt) if program is not None else None,
         files={} if name is None else {name: render_config(config, name)},
+        timeout_s=None if declared is None else declared.timeout_s,
     )
 
 

@@ -70,6 +70,7 @@ FOLDER = "folder"  # the kind of checkpoint of a trainer that speaks by files an
 NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,24}[a-z0-9])?")  # a run's id adds a day and 4 digits
 KEYS_MAX = 256  # of a config: it is part of a record
 EVALS_MAX = 8  # of a project: each is a requirement in the record of a run
+EVAL_S_LIMIT = 24 * 3600.0  # of one try at an eval: it takes one of the daemon's few places
 ALIAS = "candidate"  # that a promotion gives, where the file names none
 
 
@@ -248,6 +249,7 @@ def _evals(found: _ProjectFile, folder: Path, file: SettingsFile) -> tuple[OwnEv
             every=each.every,
             is_required=each.required,
             python=_python(each.python, folder, file, at=("evals", name, "python")),
+            timeout_s=each.timeout_s,
         )
         for name, each in found.evals.items()
     )
@@ -429,6 +431,13 @@ def _positive(value: object) -> int:
     return units.count(value)
 
 
+def _eval_s(value: object) -> float:
+    seconds = units.duration_s(value)
+    if not 1 <= seconds <= EVAL_S_LIMIT:
+        raise ValueError(f"{shown(value)} is no limit of an eval; write 1s to 24h.")
+    return seconds
+
+
 class _KeyFile(FileModel):
     example = "{default: 8, low: 1, high: 512}"
     default: Any = Field(description="the value where nobody gives another")
@@ -467,6 +476,7 @@ class _Eval(FileModel):
     every: Annotated[int, PlainValidator(_positive)] | None = None
     required: Annotated[bool, PlainValidator(_truth)] = False
     python: _Word | None = None
+    timeout_s: Annotated[float, PlainValidator(_eval_s)] | None = None
 
 
 class _Promotion(FileModel):

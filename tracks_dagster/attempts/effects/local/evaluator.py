@@ -27,7 +27,7 @@ from tracks_dagster.track.names import ENV_CACHE
 from tracks_dagster.track.text.redact import Redact, redact
 
 EVALUATOR = "tracks_dagster.training.evaluate"
-EVAL_S_MAX = 3600.0
+EVAL_S_MAX = 3600.0  # of an eval that names no limit of its own
 MESSAGE_LINES_MAX = 20
 TAIL_BYTES_MAX = 64 * 1024  # of what it wrote to stderr
 
@@ -35,10 +35,9 @@ TAIL_BYTES_MAX = 64 * 1024  # of what it wrote to stderr
 class LocalEvaluator:
     """Implements `ports.Evaluator`. work: where the spec's file lies while the process runs."""
 
-    def __init__(self, work: Path, *, clean: Redact = redact, time_limit_s: float = EVAL_S_MAX):
+    def __init__(self, work: Path, *, clean: Redact = redact):
         self._work = work
         self._clean = clean
-        self._time_limit_s = time_limit_s
 
     def run(self, spec: EvalSpec) -> EvalOutcome:
         """Evaluate within the time limit. Raises GangError when no process can be started."""
@@ -48,7 +47,7 @@ class LocalEvaluator:
             with tempfile.TemporaryDirectory(prefix="eval-", dir=self._work) as folder:
                 path = Path(folder) / "spec.json"
                 write_json(path, to_json(spec))
-                exit_code, text = self._run(path, _interpreter(spec))
+                exit_code, text = self._run(path, spec)
         except OSError as error:
             raise GangError(f"Cannot start an evaluator below {self._work}: {error}.") from error
         lines = self._clean(text).strip().splitlines()
@@ -59,11 +58,12 @@ class LocalEvaluator:
             finished_at=now_text(),
         )
 
-    def _run(self, spec: Path, python: str) -> tuple[int | None, str]:
+    def _run(self, path: Path, spec: EvalSpec) -> tuple[int | None, str]:
         """Return (exit code or None, what it wrote to stderr). Whatever it started ends with it."""
-        with (spec.parent / "stderr").open("w+b") as written:
+        limit_s = EVAL_S_MAX if spec.timeout_s is None else spec.timeout_s
+        with (path.parent / "stderr").open("w+b") as written:
             child = subprocess.Popen(
-                [python, "-m", EVALUATOR, str(spec)],
+                [_interpreter(spec), "-m", EVALUATOR, str(path)],
                 env={**worker_environment(), ENV_CACHE: str(self._work.parent / "cache")},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -72,9 +72,10 @@ class LocalEvaluator:
             )
             how = ""
             try:
-                code = child.wait(self._time_limit_s)
+                code = child.wait(limit_s)
             except subprocess.TimeoutExpired:
-                code, how = None, f"\nended after its time limit of {self._time_limit_s:g} s"
+                where = "; timeout: of the eval in tracks.yaml sets it" if spec.program else ""
+                code, how = None, f"\nended after its time limit of {limit_s:g} s{where}"
             finally:
                 _end_group(child)
             written.seek(max(0, written.seek(0, os.SEEK_END) - TAIL_BYTES_MAX))

@@ -51,7 +51,7 @@ config:
 keys: {micro_batch: batch_size, steps: max_iters}
 dataset: my-text
 ranks: 2
-checkpoint: {every_steps: 100, every: 10min}
+checkpoint: {every_steps: 100, every: 10min, replay: 1}
 retention: {keep_last: 2}
 schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if: snapshot differs}
 """
@@ -62,6 +62,7 @@ schedule: {cron: 0 3 * * MON, timezone: Europe/Berlin, on: new snapshot, only_if
     assert project.keys["batch_size"].high == 512
     assert project.roles == {"micro_batch": "batch_size", "steps": "max_iters", "lr": "lr"}
     assert (project.ranks, project.cadence) == (2, CheckpointCadence(every_steps=100, every_s=600))
+    assert program_of_project(project).replay_steps == 1
     assert project.retention.keep_last == 2
     assert project.schedule == Schedule(
         cron="0 3 * * mon",
@@ -167,6 +168,8 @@ retries: 3
         (LEAST + "retention: {keep_last: 0}\n", "retention"),
         (LEAST + "checkpoint: {kind: file}\n", "no kind of checkpoint"),
         (LEAST + "checkpoint: {kind: folder, every_steps: 9}\n", "saves when it likes"),
+        (LEAST + "checkpoint: {kind: folder, replay: 1}\n", "saves when it likes"),
+        (LEAST + "checkpoint: {replay: -1}\n", "checkpoint.replay: -1 is no count"),
         (LEAST + "evals: {q: no.py}\n", "evals.q: there is no no.py"),
         (LEAST + "evals: {q: [./train.py, '{x}']}\n", "{x}: 'x' is no config key"),
         (LEAST + "evals: {Q_1: train.py}\n", "cannot name an eval"),

@@ -41,6 +41,7 @@ from tracks_dagster.track.bodies import (
     CodeVersion,
     ComputeRequest,
     Drill,
+    Program,
     RetentionRule,
     RunDeclared,
     SnapshotRef,
@@ -142,6 +143,7 @@ class TrainingRun:
         branched_from: CheckpointRef | None = None,
         sample_order: SampleOrder = SampleOrder.FEISTEL,
         roles: Mapping[str, str] | None = None,
+        program: Program | None = None,
         **config: Json,
     ) -> None:
         self.folder = folder
@@ -173,6 +175,7 @@ class TrainingRun:
             branched_from=branched_from,
             sample_order=sample_order.value,
             roles=self.roles,
+            program=program,
         )
         self._decide(Kind.RUN_DECLARED, self.declared)
 
@@ -288,8 +291,12 @@ class TrainingRun:
         )
 
     @contextmanager
-    def joined(self, attempt_id: int | None = None) -> Iterator[Attempt]:
+    def joined(
+        self, attempt_id: int | None = None, *, stop: StopSignal | None = None
+    ) -> Iterator[Attempt]:
         """Join an attempt, by default a new one, as its only rank, in this process.
+
+        stop: what its SIGTERM sets, for a test that sets it.
 
         Its journal is shipped by saves and at the end only: the store is called as the test foresees,
         however long it takes.
@@ -301,7 +308,7 @@ class TrainingRun:
             launch = place(
                 self.store, where, ranks, image=None, on_launch_id=lambda launch_id: None
             )
-            attempt = Attempt(launch, StopSignal(), Farewell())
+            attempt = Attempt(launch, stop or StopSignal(), Farewell())
             try:
                 with attempt.saves_settled():
                     yield attempt

@@ -149,7 +149,8 @@ class Project:
     project file does. roles: role → key. config_name: of the file that `{config}` stands for; its
     suffix is its format; None where nothing reads one. dataset: None where a run reads its data by
     itself. cadence: None as the run is asked for. python: the interpreter, an
-    absolute path or a name; None for the one of `tracks`. by_files: as in `Program`. schedule: None
+    absolute path or a name; None for the one of `tracks`. by_files,
+    replay_steps: as in `Program`. schedule: None
     where only people start runs.
     """
 
@@ -166,6 +167,7 @@ class Project:
     retention: RetentionRule = field(default_factory=RetentionRule)
     python: str | None = None
     by_files: bool = False
+    replay_steps: int = 0
     evals: tuple[OwnEval, ...] = ()
     promotion: PromotionRule | None = None
     schedule: Schedule | None = None
@@ -178,6 +180,7 @@ def program_of_project(project: Project) -> Program:
         config_name=project.config_name,
         python=project.python,
         by_files=project.by_files,
+        replay_steps=project.replay_steps,
     )
 
 

@@ -66,12 +66,15 @@ class Program:
     value and `{config}` for `config_name`, a file that is made with all of them (None: none is).
     python: the interpreter; None for the one of `tracks`. by_files: it knows nothing of attempts and
     speaks by files and exit codes, to a parent of ours (`training.projects.command`).
+    replay_steps: how many steps it trains on after the checkpoint of a SIGTERM, before it ends; the
+    next attempt runs them again, so that their losses can be compared.
     """
 
     entry: tuple[str, ...]
     config_name: str | None = None
     python: str | None = None
     by_files: bool = False
+    replay_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,9 +38,11 @@ SIGTERM = "sigterm"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """What all ranks do after a step. save: write a folder and commit it; stop: and then end.
+    """What all ranks do after a step. save: write a folder and commit it; stop: SIGTERM came.
 
-    trigger: why to save, as in `CheckpointCommitted`; None: no need to.
+    What is committed after `stop` is the last one. The attempt ends by itself: then, or where steps
+    are replayed at the end of the last of them. trigger: why to save, as in `CheckpointCommitted`;
+    None: no need to.
     """
 
     save: bool
@@ -97,6 +99,7 @@ class FolderSteps:
         self._reported = self._written = 0  # newest steps with a loss, and without
         self._wish: str | None = None  # why a folder is due that was not committed yet
         self._is_stopping = False
+        self._drains_after: int | None = None  # the last step to run, once its folder is committed
         self._saving = ExitStack()  # open from a wish to its commit: what the framework writes, too
         self._stager = FolderStager(launch, known)
         self.saver = Saver(
@@ -129,8 +132,12 @@ class FolderSteps:
         if not self._is_parent:
             trigger = self._triggers.choose(step, wishes, is_last=last, since=self._ended)
             self._is_stopping = bool(wishes[0]) and not last
+        if self._drains_after is not None and not last:
+            trigger = None  # what is replayed must not be saved
         self._ended = self._farewell.step = step
         self._wish = trigger or self._wish
+        if self._is_stopping and self._drains_after is not None and step >= self._drains_after:
+            self.drain()
         if self._wish is None:
             self._begin_next()
         else:
@@ -171,7 +178,9 @@ class FolderSteps:
             self._save(step, trigger or self._wish or "demand", folder)
         is_committed = self.saver.saved_step == step
         if self._is_stopping:
-            self.drain()
+            self._drains_after = self._drains_after or step + self._launch.replay_steps
+            if self._ended >= self._drains_after:
+                self.drain()
         if self._wish is not None:
             self._wish = None
             self._saving.close()

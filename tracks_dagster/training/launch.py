@@ -79,6 +79,12 @@ class Launch:
             raise SettingsError("Only rank 0 writes to a run's track.")
         return self.track
 
+    @property
+    def replay_steps(self) -> int:
+        """How many steps it trains on after the checkpoint of a SIGTERM: as of `Program`."""
+        program = self.opened.program or self.declared.program
+        return 0 if program is None else program.replay_steps
+
     def whole_track(self) -> Track:
         """Return the run's track from its first record on, for notes and alerts."""
         return Track(self.store, run_track(self.place.run_id), now=utc_now)

@@ -60,6 +60,7 @@ class Steps:
         self._pulse = pulse
         self._log = log
         self._feed = feed
+        self._drains_after: int | None = None  # the last step to run, once SIGTERM came
         cadence = launch.opened.cadence or launch.declared.cadence
         self._triggers = Triggers(cadence, stop, is_clock=launch.ranks.is_first)
 
@@ -110,13 +111,20 @@ class Steps:
         self._take(step, loss_sum / self._launch.ranks.world_size, value, metrics)
         self._done = self._farewell.step = step
         trigger = self._triggers.choose(step, wishes, is_last=step == self._until)
+        if self._drains_after is not None and trigger != "final":
+            trigger = None  # what is replayed next must not be saved
         if trigger is not None:
             self._save(trigger)
         is_preempted = False
         if self._drills.is_due_after(step):
             self._settle()  # what a drill shows does not depend on a disk's speed
             is_preempted = self._drills.play_after(step, self._stop)
-        if (is_preempted or trigger == "sigterm") and step < self._until:
+        if step == self._until:
+            return
+        if (is_preempted or trigger == "sigterm") and self._drains_after is None:
+            self._drains_after = step + self._launch.replay_steps
+            self._save_to_stop()
+        if step == self._drains_after:
             self._drain()
 
     def save_soon(self) -> None:
@@ -164,10 +172,15 @@ class Steps:
         with self._log.time.saving():
             self.saver.settle()
 
-    def _drain(self) -> None:
+    def _save_to_stop(self) -> None:
+        """Save this step as SIGTERM asks; before any is replayed, for the grace may end in that."""
         self._settle()
         if self.saver.saved_step != self._done:
             self._save("sigterm")
+        if self._drains_after != self._done:
+            self._settle()
+
+    def _drain(self) -> None:
         self._log.write_spent()
         self._launch.ranks.close()
         self.drained = Drained()

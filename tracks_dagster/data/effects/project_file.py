@@ -100,6 +100,7 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
     config_name = found.config if isinstance(found.config, str) else None
     if config_name is None and names_config(found.entry):
         config_name = CONFIG_NAME
+    saves = {} if found.checkpoint is None else found.checkpoint.given()
     project = Project(
         name=found.name,
         entry=found.entry,
@@ -109,8 +110,9 @@ def parse_project(file: SettingsFile, folder: Path) -> Project | None:
         dataset=found.dataset,
         ranks=found.ranks,
         device_class=found.device,
-        cadence=_cadence(found.checkpoint, file),
-        by_files=found.checkpoint is not None and "kind" in found.checkpoint.given(),
+        cadence=_cadence(saves, file),
+        by_files="kind" in saves,
+        replay_steps=saves.get("replay", 0),
         retention=_retention(found.retention, file),
         python=_python(found.python, folder, file),
         evals=_evals(found, folder, file),
@@ -217,14 +219,14 @@ def _roles(
     return roles_of(given, keys)
 
 
-def _cadence(given: _Checkpoint | None, file: SettingsFile) -> CheckpointCadence | None:
+def _cadence(saves: Mapping[str, Any], file: SettingsFile) -> CheckpointCadence | None:
     """Return when a run saves: never by our wish where the trainer publishes folders by itself."""
-    found = {} if given is None else given.given()
-    if found.pop("kind", None) is not None:
-        if found:
+    if "kind" in saves:
+        if len(saves) > 1:
             words = "a trainer that publishes folders saves when it likes: leave the rest out."
             file.refuse(("checkpoint",), words)
         return CheckpointCadence()
+    found = {name: value for name, value in saves.items() if name != "replay"}
     return CheckpointCadence(**found) if found else None
 
 
@@ -454,6 +456,7 @@ class _Checkpoint(FileModel):
     kind: Annotated[str, PlainValidator(units.one_of("kind of checkpoint", {FOLDER: FOLDER}))] = (
         LEFT_OUT
     )
+    replay: _Count = LEFT_OUT
 
 
 class _Retention(FileModel):

@@ -133,6 +133,10 @@ def _entry(program: Program | None) -> str | None:
     return None if program is None else " ".join(program.entry)
 
 
+def _replay_steps(program: Program | None) -> int:
+    return 0 if program is None else program.replay_steps
+
+
 def _interpreter(program: Program | None) -> str | None:
     return None if program is None else program.python
 
@@ -213,6 +217,8 @@ RUN: tuple[Fact[RunView], ...] = (
          "what each rank starts, with the config's keys in braces", absent=(NO_PROGRAM,)),
     Fact("interpreter", TEXT, lambda v: _interpreter(v.state.declared.program),
          "the project's own Python, as declared", absent=(OWN_INTERPRETER,)),
+    Fact("replay_steps", INTEGER, lambda v: _replay_steps(v.state.declared.program),
+         "steps it trains on after the checkpoint of a SIGTERM, for the resume to be compared with"),
     Fact("evaluates_commits", TRUTH, lambda v: evaluates_commits(v.state),
          "whether evals of its commits run while it trains"),
     Fact("estimated_device_s", REAL, lambda v: v.state.declared.estimated_device_s,

@@ -56,10 +56,10 @@ from tracks_dagster.track.states.run_state import AttemptState, RunState
 from tracks_dagster.track.track import run_track
 from tracks_dagster.wiring import App
 
-# The first words of each asset of the group: "Materialize all" is what Dagster's graph offers.
+# The first words of the assets after it in the group, which offer "Materialize" too.
 HOW_TO_START = (
-    f"**To start training, launch the job [{names.DECLARE_TRAINING_RUN_JOB}]({names.LAUNCHPAD})**, not "
-    '"Materialize": partitions appear by themselves, one for each attempt of a run.'
+    f"**To start training, materialize [{names.TRAINING_RUNS}]({names.TRAINING_RUNS_PAGE})**, not "
+    "this: partitions appear by themselves, one for each attempt of a run."
 )
 SUCCEEDED = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
 CANCELLED_BY = "dagster ui"
@@ -105,7 +105,11 @@ def _ended_as_meant() -> AssetCheckSpec:
 @asset(
     name=names.ATTEMPT_PARTITIONS,
     partitions_def=ATTEMPTS,
-    deps=[names.snapshot_asset(family.dataset) for family in FAMILIES.values()],
+    deps=[
+        names.TRAINING_RUNS,
+        names.DATASET_PARTITIONS,
+        *(names.snapshot_asset(family.dataset) for family in FAMILIES.values()),
+    ],
     check_specs=[_ended_as_meant()],
     group_name="training",
     kinds={"python", "pytorch"},

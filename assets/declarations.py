@@ -1,23 +1,26 @@
-"""Start training runs from Dagster: the job that people launch, and that schedules of projects request.
+"""Start training runs from Dagster: the asset that people materialize, and schedules of projects too.
 
 It only declares the run and opens its first attempt, as `tracks run` does; the sensors do the rest.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 import dagster
 from dagster import (
+    AssetExecutionContext,
+    AssetsDefinition,
     Config,
     Failure,
-    JobDefinition,
-    OpExecutionContext,
+    MaterializeResult,
+    Noneable,
     Permissive,
     ResourceParam,
     Selector,
-    job,
-    op,
+    asset,
+    define_asset_job,
+    in_process_executor,
 )
 from pydantic import Field
 
@@ -29,6 +32,7 @@ from tracks_dagster.clean_errors import clean_text, without_secrets
 from tracks_dagster.data.effects.projects import Registered, find_registered
 from tracks_dagster.data.project import Project
 from tracks_dagster.kubernetes.effects.preflight import gang_check
+from tracks_dagster.review.effects.metadata import run_metadata
 from tracks_dagster.settings import load_cluster
 from tracks_dagster.track import names
 from tracks_dagster.track.bodies import RetentionRule
@@ -36,44 +40,56 @@ from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.text.redact import redact_json
 from tracks_dagster.wiring import App
 
+OWNER = "dagster"  # of runs that nobody else answers for
 DEFAULT_PROJECT = "gpt"  # where neither project nor branch_from names one
-CADENCE = frozenset({"checkpoint_every_steps", "checkpoint_every_s"})
+NO_STEPS = "checkpoint_every_steps"  # null: it saves by seconds alone
+CADENCE = frozenset({NO_STEPS, "checkpoint_every_s"})
+PARTS = frozenset({"retention", "cluster"})
+RULE = frozenset(each.name for each in fields(RetentionRule))
+REQUEST = frozenset(each.name for each in fields(RunRequest)) - {"config", "project"}
 _TYPES = {bool: bool, int: int, float: float, str: str, list: list}
 
 
 class RetentionConfig(Config):
     """Which checkpoints are kept when nobody holds them; the others go, once the newest was read."""
 
-    keep_last: int = Field(default=3, description="The newest so many, 1 or more.")
-    keep_best: int = Field(
-        default=1, description="And so many of the best by the metric, 0 or more."
+    keep_last: int | None = Field(default=None, description="The newest so many, 1 or more (3).")
+    keep_best: int | None = Field(
+        default=None, description="And so many of the best by the metric, 0 or more (1)."
     )
-    metric: str = Field(
-        default="loss", description="What makes one the best: loss, or a name the script reports."
+    metric: str | None = Field(
+        default=None,
+        description="What makes one the best: loss, or a name the script reports (loss).",
     )
-    direction: str = Field(default="min", description="Whether the least is best, or the max.")
+    direction: str | None = Field(
+        default=None, description="Whether the least is best, or the max (min)."
+    )
     milestone_every_steps: int | None = Field(
-        default=None, description="And every one whose step this divides; null for none."
+        default=None, description="And every one whose step this divides (none)."
     )
-    delete_after_s: float = Field(
-        default=3600.0,
-        description="Seconds from the decision that one may go until its bytes are removed.",
+    delete_after_s: float | None = Field(
+        default=None,
+        description="Seconds from the decision that one may go until its bytes are removed (3600).",
     )
 
 
 class ClusterConfig(Config):
     """What a gang asks of a cluster; what is left out is as in the cluster's settings."""
 
-    ranks_per_node: int = Field(default=1, description="Processes of each pod; divides ranks.")
+    ranks_per_node: int | None = Field(
+        default=None, description="Processes of each pod; divides ranks (1)."
+    )
     memory_bytes: int | None = Field(default=None, description="Memory of each pod, in bytes.")
     cpus: float | None = Field(
         default=None, description="CPUs of each pod: its share, and no limit."
     )
     queue: str | None = Field(default=None, description="Kueue's local queue.")
     priority_class: str | None = Field(default=None, description="Of the pods.")
-    node_selector: dict[str, str] = Field(default={}, description="Labels that nodes must have.")
-    tolerations: list[dict[str, Any]] = Field(
-        default=[],
+    node_selector: dict[str, str] | None = Field(
+        default=None, description="Labels that nodes must have."
+    )
+    tolerations: list[dict[str, Any]] | None = Field(
+        default=None,
         description="Taints that pods tolerate: [{key: gpu, operator: Exists}].",
     )
     topology_key: str | None = Field(
@@ -82,9 +98,11 @@ class ClusterConfig(Config):
 
 
 class TrainingRunConfig(Config):
-    """What a training run is to be. Every field has a default; leave out what does not matter.
+    """What a training run is to be. Only `intent` is needed.
 
-    For a branch, what is left out is taken over from the run that it branches from.
+    What is left out is as the project's file says, else as in parentheses; of a branch as the run has
+    it that it branches from. So only what is never taken over has a value here: Dagster writes it into
+    the launchpad, where it counts as chosen.
     """
 
     branch_from: str | None = Field(
@@ -97,17 +115,17 @@ class TrainingRunConfig(Config):
     )
     branch_from_attempt: int | None = Field(
         default=None,
-        description="Whose checkpoint of that step. Left out: the newest attempt's that has one.",
+        description="Whose checkpoint of that step (the newest attempt's that has one).",
     )
     intent: str = Field(
         description="What the run is for, in a sentence; it is recorded.",
     )
     run_id: str | None = Field(
         default=None,
-        description="1 to 40 of a-z, 0-9 and '-'. Left out: one is made from project and day.",
+        description="1 to 40 of a-z, 0-9 and '-' (made from project and day).",
     )
-    config: dict[str, Any] = Field(
-        default={},
+    config: dict[str, Any] | None = Field(
+        default=None,
         description=(
             "Overrides by key, for example {steps: 40, lr: 0.003}, where `project` is left out, as for "
             "a branch."
@@ -115,83 +133,86 @@ class TrainingRunConfig(Config):
     )
     snapshot_id: str | None = Field(
         default=None,
-        description="The data snapshot to train on. Left out: the newest that is not quarantined.",
+        description="The data snapshot to train on (the newest that is not quarantined).",
     )
-    ranks: int = Field(default=1, description="Processes, one device each.")
-    device_class: str = Field(
-        default="cpu",
-        description="What each rank runs on: cpu, or a device class of the cluster's settings.",
+    ranks: int | None = Field(default=None, description="Processes, one device each (1).")
+    device_class: str | None = Field(
+        default=None,
+        description="What each rank runs on: cpu, or a device class of the cluster's settings (cpu).",
     )
-    launcher: str = Field(
-        default=names.LOCAL, description="Where the gang runs: local or kubernetes."
+    launcher: str | None = Field(
+        default=None, description="Where the gang runs: local or kubernetes (local)."
     )
-    cluster: ClusterConfig = Field(
-        default=ClusterConfig(), description="What is asked of a cluster; for kubernetes only."
+    cluster: ClusterConfig | None = Field(
+        default=None, description="What is asked of a cluster; for kubernetes only."
     )
     pool: str | None = Field(
         default=None, description="The compute pool that the run is counted to."
     )
     checkpoint_every_steps: int | None = Field(
-        default=10, description="Save after that many steps; null for by seconds alone."
+        default=None, description="Save after that many steps; null for by seconds alone (10)."
     )
     checkpoint_every_s: float | None = Field(
-        default=None, description="Save after that many seconds, whichever comes first."
+        default=None, description="Save after that many seconds, whichever comes first (none)."
     )
-    retention: RetentionConfig = Field(
-        default=RetentionConfig(), description="Which checkpoints are kept, and for how long."
+    retention: RetentionConfig | None = Field(
+        default=None, description="Which checkpoints are kept, and for how long."
     )
-    owner: str = Field(default="dagster", description="Who answers for the run.")
-    team: str = Field(default="unknown", description="Whose budget it is.")
-    stage: str = Field(default="smoke", description="smoke, canary or full.")
-    drills: list[str] = Field(
-        default=[], description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
+    owner: str = Field(default=OWNER, description="Who answers for the run.")
+    team: str | None = Field(default=None, description="Whose budget it is (unknown).")
+    stage: str | None = Field(default=None, description="smoke, canary or full (smoke).")
+    drills: list[str] | None = Field(
+        default=None, description="Faults to play: preempt@23, preempt@23,grace=0, gpu_oom@31."
     )
 
 
-def declaring(projects: Iterable[Registered]) -> JobDefinition:
-    """Return the job; these projects, with their keys, are what its launchpad offers."""
+def training_runs_of(projects: Iterable[Registered]) -> AssetsDefinition:
+    """Return the asset; these projects, with their keys, are what its launchpad offers."""
 
-    @op(
-        name=names.DECLARE_RUN,
+    @asset(
+        name=names.TRAINING_RUNS,
         config_schema={**TrainingRunConfig.to_fields_dict(), "project": _project_field(projects)},
-        description="Records the run and opens its first attempt; bad values are refused in words.",
+        group_name="training",
+        kinds={"python"},
+        owners=["team:training"],
     )
     @without_secrets
-    def declare_run(context: OpExecutionContext, app: ResourceParam[App]) -> str:
-        """Declare the run; return its id. Declaring the same id again changes nothing."""
-        given = dict(context.op_config)
-        chosen = given.pop("project", None)
+    def training_runs(
+        context: AssetExecutionContext, app: ResourceParam[App]
+    ) -> MaterializeResult[None]:
+        """**To start training, materialize this asset**: its launchpad opens; only `intent` is needed.
+
+        Each materialization is one run that was declared in Dagster: by a person, here or by the job
+        declare_training_run, or by a project's schedule. Runs of the command `tracks run` are not among
+        them. Within seconds the first attempt of the run appears as a partition of training_attempts,
+        started and retried by the sensors. When it is red nothing was recorded, and the error names the
+        value that is wrong. A run needs a snapshot of its dataset first; nothing else is to be
+        materialized by hand. `project` chooses what is trained: `tracks projects add DIR` and a reload
+        of the code location add yours.
+        """
+        filled = _filled_in(context)
         try:
-            config = TrainingRunConfig(**given)
-            request = _request(app, config, chosen, given=_given(context))
+            request = _request(app, filled)
             check = gang_check(lambda: load_cluster(app.settings))
             declared = declare(app.tracks, request, check_gang=check)
         except InvalidInput as error:
             raise Failure(str(error), allow_retries=False) from error
-        run_id = request.run_id
-        context.instance.add_run_tags(context.run.run_id, {names.TAG_TRAINING_RUN: run_id})
-        snapshot = declared.snapshot
-        data = f"snapshot {snapshot.snapshot_id}" if snapshot is not None else "no snapshot"
-        context.log.info(
-            f"Declared {run_id} on {data}. launch_attempts requests "
-            f"its first attempt; `tracks status` shows its state."
-        )
-        return run_id
+        tags = {names.TAG_TRAINING_RUN: declared.run_id}
+        context.instance.add_run_tags(context.run.run_id, tags)
+        return MaterializeResult(metadata=run_metadata(declared))
 
-    @job(
-        name=names.DECLARE_TRAINING_RUN_JOB,
-        description=(
-            "Starts a training run. Fill in the launchpad (only `intent` is needed; every field "
-            "explains itself), then launch: the run is recorded, and within seconds its first attempt "
-            "appears as a partition of training_attempts, started and retried by the sensors. Nothing "
-            "is materialized by hand, but the snapshot that it trains on, once."
-        ),
-    )
-    def declare_training_run() -> None:
-        """Declare one training run."""
-        declare_run()
+    return training_runs
 
-    return declare_training_run
+
+declare_training_run = define_asset_job(
+    names.DECLARE_TRAINING_RUN_JOB,
+    selection=[names.TRAINING_RUNS],
+    executor_def=in_process_executor,  # one step of a second
+    description=(
+        "Starts a training run, as the asset training_runs does. Fill in the launchpad (only `intent` "
+        "is needed; every field explains itself), then launch."
+    ),
+)
 
 
 def _project_field(projects: Iterable[Registered]) -> dagster.Field:
@@ -209,7 +230,8 @@ def _project_field(projects: Iterable[Registered]) -> dagster.Field:
         if each.project is not None
     }
     return dagster.Field(
-        Selector(offered),  # type: ignore[no-untyped-call]
+        # Noneable: of a plain Selector Dagster writes every choice into the launchpad.
+        Noneable(Selector(offered)),  # type: ignore[no-untyped-call]
         is_required=False,
         description=(
             f"The project, and overrides of its config: {{{DEFAULT_PROJECT}: {{steps: 40}}}}. Left "
@@ -234,64 +256,58 @@ def _keys_field(project: Project, *, is_own: bool) -> Permissive:
     return Permissive(keys)  # type: ignore[no-untyped-call]
 
 
-def _given(context: OpExecutionContext) -> set[str]:
-    """Return the fields that were filled in, those of `retention` and `cluster` too.
+def _filled_in(context: AssetExecutionContext) -> dict[str, Any]:
+    """Return the fields that were filled in, those of `retention` and `cluster` beside the others.
 
-    They are in the run's own config: in `TrainingRunConfig` a value may be a default.
+    Which: by the run's own config, since Dagster gives the op null for all others. A null that was
+    filled in is left out too, but where it has a meaning.
     """
-    run_config: Mapping[str, Any] = context.run_config
-    filled = run_config.get("ops", {}).get(names.DECLARE_RUN, {}).get("config", {})
-    return {*filled, *filled.get("retention", {}), *filled.get("cluster", {})}
+    read: Mapping[str, Any] = context.op_execution_context.op_config
+    run_config: Mapping[str, Any] = context.run.run_config
+    asked = run_config["ops"][names.TRAINING_RUNS]["config"]
+    return {
+        name: value
+        for values, keys in ((read, asked), *((read[part], asked.get(part)) for part in PARTS))
+        for name, value in (values or {}).items()
+        if name in (keys or {}) and name not in PARTS and (value is not None or name == NO_STEPS)
+    }
 
 
-def _request(
-    app: App,
-    config: TrainingRunConfig,
-    chosen: Mapping[str, Any] | None,
-    *,
-    given: Collection[str],
-) -> RunRequest:
-    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput.
-
-    chosen: the one project with its overrides.
-    """
+def _request(app: App, filled: Mapping[str, Any]) -> RunRequest:
+    """Return what the launchpad asks for; of a branch with what it takes over. Raises InvalidInput."""
     origin = None
-    if config.branch_from is not None:
+    if (branch_from := filled.get("branch_from")) is not None:
         origin = find_origin(
             app.tracks,
-            config.branch_from,
-            run_id=config.run_id,
-            attempt_id=config.branch_from_attempt,
+            branch_from,
+            run_id=filled.get("run_id"),
+            attempt_id=filled.get("branch_from_attempt"),
         )
-    elif config.branch_from_attempt is not None:
+    elif "branch_from_attempt" in filled:
         raise InvalidInput(
             "branch_from_attempt names whose checkpoint branch_from means; give both."
         )
-    if chosen is not None and config.config:
+    if "project" in filled and filled.get("config"):
         raise InvalidInput("project and config both give overrides; write them below project.")
-    name, overrides = next(iter((chosen or {}).items()), (None, config.config))
+    chosen = filled.get("project", {None: filled.get("config")})
+    [(name, overrides)] = chosen.items()
     found = None
     if name is not None or origin is None:
-        found = _code_of(app, name or DEFAULT_PROJECT, config.launcher)
+        found = _code_of(app, name or DEFAULT_PROJECT, filled.get("launcher", names.LOCAL))
     name = name or (DEFAULT_PROJECT if origin is None else origin.family)
+    day = app.now().strftime("%Y%m%d")
     request = RunRequest(
-        run_id=config.run_id
-        or new_run_id(name, day=app.now().strftime("%Y%m%d"), new_uid=app.new_uid),
         family=name,
-        intent=config.intent,
-        config=overrides,
-        snapshot_id=config.snapshot_id,
+        config=overrides or {},
         checkpoints_may_be_off=app.usable_policy()[0].checkpoints_may_be_off,
-        owner=config.owner,
-        team=config.team,
-        stage=config.stage,
-        drills=tuple(config.drills),
-        launcher=config.launcher,
-        pool=config.pool,
-        **_code(app, found),
-        **_as_filled_in(config, None if found is None else found.project, given),
+        **{
+            "run_id": new_run_id(name, day=day, new_uid=app.new_uid),
+            "owner": OWNER,
+            **_code(app, found),
+            **_said(filled, None if found is None else found.project),
+        },
     )
-    return request if origin is None else origin.inherited_by(request, given=given)
+    return request if origin is None else origin.inherited_by(request, given=set(filled))
 
 
 def _code_of(app: App, name: str, launcher: str) -> FoundCode | None:
@@ -312,22 +328,15 @@ def _code(app: App, found: FoundCode | None) -> dict[str, Any]:
     return {each.name: getattr(found, each.name) for each in fields(found)}
 
 
-def _as_filled_in(
-    config: TrainingRunConfig, project: Project | None, given: Collection[str]
-) -> dict[str, Any]:
-    """Return fields of the request: as filled in, else as the project's file says, else defaults."""
-    cluster = {**config.cluster.model_dump(), "tolerations": tuple(config.cluster.tolerations)}
-    asked = {
-        "ranks": config.ranks,
-        "device_class": config.device_class,
-        "checkpoint_every_steps": config.checkpoint_every_steps,
-        "checkpoint_every_s": config.checkpoint_every_s,
-        "retention": RetentionRule(**config.retention.model_dump()),
-        **cluster,
-    }
+def _said(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any]:
+    """Return fields of the request as they are filled in, else as the project's file has them."""
+    rule = {name: value for name, value in filled.items() if name in RULE}
+    known = {name: value for name, value in filled.items() if name in REQUEST}
+    for name in ("tolerations", "drills"):
+        if name in known:
+            known[name] = tuple(known[name])
     if project is None:
-        return asked
-    rule = {name: value for name, value in config.retention.model_dump().items() if name in given}
-    left = {*given, *(CADENCE if CADENCE & set(given) else ())}
+        return {**known, "retention": RetentionRule(**rule)}
+    left = CADENCE if CADENCE & set(known) else frozenset()
     said = {name: value for name, value in defaults_of(project).items() if name not in left}
-    return {**asked, **said, "retention": replace(project.retention, **rule)}
+    return {**said, **known, "retention": replace(project.retention, **rule)}

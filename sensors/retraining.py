@@ -119,6 +119,6 @@ def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipR
     }
     return RunRequest(
         run_key=answer.run_id,
-        run_config={"ops": {names.DECLARE_RUN: {"config": config}}},
+        run_config={"ops": {names.TRAINING_RUNS: {"config": config}}},
         tags={names.TAG_TRAINING_RUN: answer.run_id},
     )

@@ -14,7 +14,7 @@ from assets.checkpoints import (
     collect_checkpoints_every_15_minutes,
 )
 from assets.datasets import datasets
-from assets.declarations import declaring
+from assets.declarations import declare_training_run, training_runs_of
 from assets.evals import evals, evaluate_checkpoint, promotions
 from assets.review import incident_review, review_every_day, review_incidents
 from assets.snapshots import SNAPSHOTS
@@ -38,6 +38,7 @@ defs = Definitions(
     assets=[
         *SNAPSHOTS,
         datasets,
+        training_runs_of(PROJECTS),
         training_attempts,
         checkpoints,
         evals,
@@ -47,7 +48,7 @@ defs = Definitions(
     jobs=[
         train_attempt,
         evaluate_checkpoint,
-        declaring(PROJECTS),
+        declare_training_run,
         collect_checkpoints,
         review_incidents,
     ],

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pytest
 from dagster import (
     DagsterInstance,
     DagsterInvalidConfigError,
     ExecuteInProcessResult,
+    materialize,
 )
 
-from assets.declarations import declaring
+from assets.declarations import training_runs_of
 from tests.code_location.test_training import write
 from tests.histories import DatasetHistory, History
-from tracks_dagster.data.effects.projects import SHIPPED
+from tracks_dagster.data.effects.projects import SHIPPED, Registered
 from tracks_dagster.data.families import FAMILIES, resolve_config
 from tracks_dagster.track.bodies import (
     CheckpointCadence,
@@ -24,17 +25,17 @@ from tracks_dagster.track.bodies import (
 )
 from tracks_dagster.wiring import App
 
-declare_training_run = declaring(SHIPPED)
-
 
 def test_the_launchpad_declares_nothing_without_an_intent(
     app: App, instance: DagsterInstance
 ) -> None:
+    filled = {"ops": {"training_runs": {"config": {"run_id": "from-ui"}}}}
     with pytest.raises(DagsterInvalidConfigError, match='Missing required config entry "intent"'):
-        declare_training_run.execute_in_process(
+        materialize(
+            [training_runs_of(SHIPPED)],
             instance=instance,
             resources={"app": app},
-            run_config={"ops": {"declare_run": {"config": {"run_id": "from-ui"}}}},
+            run_config=filled,
         )
     assert app.tracks.find_run("from-ui") is None
 
@@ -135,19 +136,25 @@ def snapshots(app: App) -> None:
 
 
 def declare(
-    app: App, instance: DagsterInstance, config: Mapping[str, object]
+    app: App,
+    instance: DagsterInstance,
+    config: Mapping[str, object],
+    *,
+    projects: Iterable[Registered] = SHIPPED,
 ) -> ExecuteInProcessResult:
-    return declare_training_run.execute_in_process(
+    """Materialize the asset as it is filled in."""
+    return materialize(
+        [training_runs_of(projects)],
         instance=instance,
         resources={"app": app},
-        run_config={"ops": {"declare_run": {"config": {"intent": "Try it.", **config}}}},
+        run_config={"ops": {"training_runs": {"config": {"intent": "Try it.", **config}}}},
         raise_on_error=False,
     )
 
 
 def description(refused: ExecuteInProcessResult) -> str:
     """Return the words with which the job failed."""
-    failure = refused.failure_data_for_node("declare_run")
+    failure = refused.failure_data_for_node("training_runs")
     assert failure is not None
     assert failure.user_failure_data is not None
     return failure.user_failure_data.description or ""

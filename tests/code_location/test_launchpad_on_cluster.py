@@ -10,15 +10,13 @@ from typing import Any
 import pytest
 from dagster import DagsterInstance, ExecuteInProcessResult
 
-from assets.declarations import declaring
+from tests.code_location.test_launchpad import declare, description
 from tests.histories import DatasetHistory
 from tests.kubernetes.double.furniture import kubeconfig
-from tracks_dagster.data.effects.projects import SHIPPED
 from tracks_dagster.track.bodies import ComputeRequest
 from tracks_dagster.track.names import KUBERNETES
 from tracks_dagster.wiring import App
 
-declare_training_run = declaring(SHIPPED)
 CLUSTER = {
     "ranks_per_node": 2,
     "memory_bytes": 1024,
@@ -43,20 +41,7 @@ def on_cluster(app: App, tmp_path: Path) -> App:
 
 
 def declared(app: App, instance: DagsterInstance, **config: Any) -> ExecuteInProcessResult:
-    asked = {"run_id": "from-ui", "intent": "Try the cluster.", **config}
-    return declare_training_run.execute_in_process(
-        run_config={"ops": {"declare_run": {"config": asked}}},
-        resources={"app": app},
-        instance=instance,
-        raise_on_error=False,
-    )
-
-
-def refusal(result: ExecuteInProcessResult) -> str:
-    failure = result.failure_data_for_node("declare_run")
-    assert failure is not None
-    assert failure.user_failure_data is not None
-    return failure.user_failure_data.description or ""
+    return declare(app, instance, {"run_id": "from-ui", "intent": "Try the cluster.", **config})
 
 
 @pytest.fixture(autouse=True)
@@ -94,11 +79,11 @@ def test_the_launchpad_asks_a_cluster(on_cluster: App, instance: DagsterInstance
 def test_what_cannot_be_started_is_refused_in_words(
     config: dict[str, Any], words: str, on_cluster: App, instance: DagsterInstance
 ) -> None:
-    assert words in refusal(declared(on_cluster, instance, **config))
+    assert words in description(declared(on_cluster, instance, **config))
     assert on_cluster.tracks.find_run("from-ui") is None
 
 
 def test_without_a_clusters_settings_it_is_told_where_they_would_lie(
     app: App, instance: DagsterInstance
 ) -> None:
-    assert "kubernetes.yaml" in refusal(declared(app, instance, launcher=KUBERNETES))
+    assert "kubernetes.yaml" in description(declared(app, instance, launcher=KUBERNETES))

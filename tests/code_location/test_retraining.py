@@ -6,25 +6,28 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import yaml
 from dagster import (
     DagsterInstance,
     DagsterInvalidConfigError,
     DefaultScheduleStatus,
-    JobDefinition,
+    Definitions,
     RunRequest,
     SkipReason,
     build_schedule_context,
     build_sensor_context,
 )
+from dagster._core.snap.snap_to_yaml import default_values_yaml_from_type_snap
 
-from assets.declarations import declaring
+from assets.declarations import declare_training_run, training_runs_of
 from sensors.retraining import retraining_schedules, retraining_sensors
 from tests.bodies import ended
-from tests.code_location.test_launchpad import description
+from tests.code_location.test_launchpad import declare, description
 from tests.histories import DatasetHistory
 from tracks_dagster.data.effects.projects import add_project, load_projects
 from tracks_dagster.track.bodies import CheckpointCadence, RunFinished
@@ -81,19 +84,21 @@ def tick(app: App, instance: DagsterInstance, at: datetime = MONDAY) -> RunReque
     return answer
 
 
-def job(app: App) -> JobDefinition:
-    return declaring(load_projects(app.settings.home))
-
-
 def launch(app: App, instance: DagsterInstance, asked: RunRequest | SkipReason) -> str:
     """Execute what a tick asked for; return the training run's id."""
+    projects = load_projects(app.settings.home)
+    done = declare(app, instance, config_of(asked), projects=projects)
+    [shown] = done.asset_materializations_for_node("training_runs")
+    run_id = shown.metadata["run_id"].value
     assert isinstance(asked, RunRequest)
-    done = job(app).execute_in_process(
-        instance=instance, resources={"app": app}, run_config=asked.run_config
-    )
-    run_id = done.output_for_node("declare_run")
     assert asked.run_key == run_id
     return str(run_id)
+
+
+def config_of(asked: RunRequest | SkipReason) -> Mapping[str, object]:
+    """Return what a tick fills in."""
+    assert isinstance(asked, RunRequest)
+    return asked.run_config["ops"]["training_runs"]["config"]  # type: ignore[no-any-return]
 
 
 def end(app: App, run_id: str) -> None:
@@ -116,7 +121,7 @@ def test_a_tick_declares_a_run_of_the_folder_as_it_is_then(
     run_id = launch(app, instance, tick(app, instance))
     state = app.tracks.run(run_id)
     declared = state.declared
-    assert run_id == "my-model-20260202-0300"
+    assert run_id == f"my-model-{corpus.state.snapshots[0].body.snapshot_id[:12]}"
     assert (declared.model_family, declared.owner, declared.stage) == (
         "my-model",
         "schedule",
@@ -146,7 +151,8 @@ def test_a_tick_is_skipped_in_words_until_the_snapshot_differs(
     assert isinstance(skipped, SkipReason)
     assert "skipped: the snapshot did not change" in (skipped.skip_message or "")
     committed(app, history)
-    assert launch(app, instance, tick(app, instance, NEXT)) == "my-model-20260209-0300"
+    newest = history.state.snapshots[-1].body.snapshot_id
+    assert launch(app, instance, tick(app, instance, NEXT)) == f"my-model-{newest[:12]}"
 
 
 @pytest.mark.usefixtures("folder")
@@ -167,16 +173,10 @@ def test_a_new_snapshot_declares_one_run_and_what_was_there_before_none(
 def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_nothing_else(
     app: App, instance: DagsterInstance, folder: Path
 ) -> None:
-    asked = tick(app, instance)
-    assert isinstance(asked, RunRequest)
-    before = job(app)
+    asked = config_of(tick(app, instance))
+    before = load_projects(app.settings.home)
     shutil.rmtree(folder)
-    refused = before.execute_in_process(
-        instance=instance,
-        resources={"app": app},
-        run_config=asked.run_config,
-        raise_on_error=False,
-    )
+    refused = declare(app, instance, asked, projects=before)
     assert "does not exist any more" in description(refused)
     with pytest.raises(InvalidInput, match="does not exist any more"):
         tick(app, instance)
@@ -195,12 +195,7 @@ def test_the_launchpad_knows_the_projects_keys_and_their_types(
     app: App, instance: DagsterInstance
 ) -> None:
     def declared(**config: object) -> str | None:
-        done = job(app).execute_in_process(
-            instance=instance,
-            resources={"app": app},
-            run_config={"ops": {"declare_run": {"config": {"intent": "Try it.", **config}}}},
-            raise_on_error=False,
-        )
+        done = declare(app, instance, config, projects=load_projects(app.settings.home))
         return None if done.success else description(done)
 
     asked = {"project": {"my-model": {"lr": 1, "words": ["b"]}}, "ranks": 1}
@@ -219,14 +214,25 @@ def test_the_launchpad_knows_the_projects_keys_and_their_types(
     assert "did you mean lr?" in (declared(project={"my-model": {"lrr": 1}}) or "")
 
 
-def test_the_launchpad_shows_no_default_that_looks_like_a_secret(app: App, folder: Path) -> None:
+def test_the_launchpad_opens_with_nothing_that_would_overrule_a_file_and_with_no_secret(
+    app: App, folder: Path
+) -> None:
     text = TRACKS_YAML.replace(
         "lr: 0.1", "lr: 0.1, api_token: {default: hunter2, meaning: of ours}"
     )
     (folder / "tracks.yaml").write_text(text)
-    shown = repr(job(app).get_config_schema_snapshot())
-    assert "api_token" in shown
-    assert "hunter2" not in shown
+    made = Definitions(
+        assets=[training_runs_of(load_projects(app.settings.home))],
+        jobs=[declare_training_run],
+        resources={"app": app},
+    )
+    job = made.resolve_job_def("declare_training_run")
+    schema = job.get_config_schema_snapshot()
+    root = schema.get_config_snap(job.run_config_schema.run_config_schema_type.key)
+    opened = default_values_yaml_from_type_snap(schema, root)
+    assert yaml.safe_load(opened) == {"ops": {"training_runs": {"config": {"owner": "dagster"}}}}
+    assert "api_token" in repr(schema)
+    assert "hunter2" not in repr(schema)
 
 
 def test_the_code_location_loads_a_homes_projects_with_their_switches_on(

@@ -19,6 +19,8 @@ from tracks_dagster.track.bodies import SnapshotRef
 AT = datetime(2026, 1, 31, 3, 0, tzinfo=UTC)
 OLD, NEW = (SnapshotRef(dataset="corpus", snapshot_id=letter * 64) for letter in "ab")
 WEEKLY = Schedule(cron="0 3 * * 1")
+AT_3 = "tiny-20260131-0300"
+SAME = "skipped: the snapshot did not change"
 IF_NEW = Schedule(cron="0 3 * * 1", only_if_snapshot_differs=True)
 
 
@@ -28,60 +30,62 @@ def last(state: str, snapshot: SnapshotRef | None = OLD) -> LastRun:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "newest", "before", "expected"),
+    ("schedule", "newest", "before", "is_declared", "expected"),
     [
-        (WEEKLY, None, None, None),
-        (WEEKLY, OLD, last("succeeded"), OLD),
-        (IF_NEW, OLD, None, OLD),
-        (IF_NEW, NEW, last("succeeded"), NEW),
-        (IF_NEW, OLD, last("succeeded"), "skipped: the snapshot did not change: aaaaaaaaaaaa"),
-        (IF_NEW, OLD, last("refused"), "is the one of tiny-1 (refused)"),
-        (IF_NEW, None, last("succeeded", None), None),
-        (IF_NEW, NEW, last("running"), "tiny-1, the schedule's last run, is not finished"),
-        (WEEKLY, OLD, last("waiting"), "not finished (waiting)"),
+        (WEEKLY, None, None, False, AT_3),
+        (WEEKLY, OLD, last("succeeded"), True, AT_3),
+        (WEEKLY, OLD, last("waiting"), False, "not finished (waiting)"),
+        (IF_NEW, OLD, None, False, "tiny-aaaaaaaaaaaa"),
+        (IF_NEW, NEW, last("succeeded"), False, "tiny-bbbbbbbbbbbb"),
+        (IF_NEW, OLD, last("succeeded"), False, f"{SAME}: aaaaaaaaaaaa of corpus"),
+        (IF_NEW, OLD, last("refused"), False, "is that of tiny-1 (refused)"),
+        (IF_NEW, OLD, last("succeeded", NEW), True, "is that of tiny-aaaaaaaaaaaa"),
+        (IF_NEW, None, last("succeeded", None), False, AT_3),
+        (IF_NEW, NEW, last("running"), False, "tiny-1, the schedule's last run, is not finished"),
     ],
 )
 def test_a_tick_declares_a_run_or_says_why_not(
     schedule: Schedule,
     newest: SnapshotRef | None,
     before: LastRun | None,
-    expected: SnapshotRef | str | None,
+    is_declared: bool,
+    expected: str,
 ) -> None:
-    answer = decide_tick("tiny", schedule, at=AT, newest=newest, last=before)
-    if isinstance(expected, str):
-        assert isinstance(answer, str)
+    answer = decide_tick(
+        "tiny", schedule, at=AT, newest=newest, last=before, is_declared=is_declared
+    )
+    if isinstance(answer, str):
+        assert answer.startswith("skipped: ")
         assert expected in answer
         return
-    assert isinstance(answer, Retrain)
-    assert answer.run_id == "tiny-20260131-0300"
-    assert answer.snapshot_id == (None if expected is None else expected.snapshot_id)
+    assert answer.run_id == expected
+    assert answer.snapshot_id == (None if newest is None else newest.snapshot_id)
 
 
 @pytest.mark.parametrize(
-    ("seen", "before", "is_declared", "words"),
+    ("seen", "before", "is_declared", "expected"),
     [
-        ("none", None, False, None),
-        (OLD.snapshot_id, last("succeeded"), False, None),
+        ("none", None, False, "tiny-bbbbbbbbbbbb"),
+        (OLD.snapshot_id, last("succeeded"), False, "tiny-bbbbbbbbbbbb"),
         (NEW.snapshot_id, None, False, "is no new snapshot"),
-        ("none", last("succeeded", NEW), True, "is no new snapshot"),
+        ("none", last("succeeded", NEW), False, f"{SAME}: bbbbbbbbbbbb of corpus"),
+        ("none", last("succeeded"), True, f"{SAME}: bbbbbbbbbbbb of corpus"),
         ("none", last("running"), False, "is not finished"),
     ],
 )
-def test_a_new_snapshot_declares_one_run(
-    seen: str, before: LastRun | None, is_declared: bool, words: str | None
+def test_a_new_snapshot_declares_one_run_whoever_sees_it_first(
+    seen: str, before: LastRun | None, is_declared: bool, expected: str
 ) -> None:
     answer = decide_snapshot("tiny", newest=NEW, seen=seen, last=before, is_declared=is_declared)
-    if words is not None:
-        assert isinstance(answer, str)
-        assert words in answer
+    if isinstance(answer, str):
+        assert expected in answer
         return
-    assert isinstance(answer, Retrain)
-    assert (answer.run_id, answer.snapshot_id) == ("tiny-bbbbbbbbbbbb", NEW.snapshot_id)
+    assert (answer.run_id, answer.snapshot_id) == (expected, NEW.snapshot_id)
 
 
 def test_ids_of_the_longest_name_are_ids_of_runs() -> None:
     name = "n" * 26  # the longest that a project may have; a run's id has 40
-    tick = decide_tick(name, WEEKLY, at=AT, newest=None, last=None)
+    tick = decide_tick(name, WEEKLY, at=AT, newest=None, last=None, is_declared=False)
     data = decide_snapshot(name, newest=NEW, seen="none", last=None, is_declared=False)
     assert isinstance(tick, Retrain)
     assert isinstance(data, Retrain)

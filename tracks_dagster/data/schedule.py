@@ -29,7 +29,7 @@ class Schedule:
 
     cron: five fields, in `timezone`; None for none. on_new_snapshot: once for each new snapshot of its
     dataset. only_if_snapshot_differs: a tick of the cron declares nothing while the newest usable
-    snapshot is the one that the schedule's last run was declared with.
+    snapshot is one that the schedule declared a run with.
     """
 
     cron: str | None = None
@@ -60,7 +60,7 @@ class LastRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retrain:
-    """The run that a tick declares. The same tick names the same run."""
+    """The run that a tick declares; the same tick names the same run."""
 
     run_id: str
     snapshot_id: str | None
@@ -74,20 +74,18 @@ def decide_tick(
     at: datetime,
     newest: SnapshotRef | None,
     last: LastRun | None,
+    is_declared: bool,
 ) -> Retrain | str:
     """Return the run of project `name` that the cron's tick of `at` declares, or why it is skipped.
 
-    newest: the usable snapshot of its dataset; None of a project without one.
+    newest: the usable snapshot of its dataset; None of a project without one. is_declared: whether the
+    run of this snapshot exists.
     """
     if (busy := _busy(last)) is not None:
         return busy
-    before = last if schedule.only_if_snapshot_differs else None
-    if before is not None and newest is not None and before.snapshot_id == newest.snapshot_id:
-        return (
-            f"skipped: the snapshot did not change: {_short(newest)}, the newest usable one of "
-            f"{newest.dataset}, is the one of {before.run_id} ({before.state})"
-        )
-    data = "" if newest is None else f", on snapshot {_short(newest)} of {newest.dataset}"
+    if newest is not None and schedule.only_if_snapshot_differs:
+        return _once(name, newest, last, is_declared)
+    data = "" if newest is None else f", on snapshot {_describe(newest)}"
     return Retrain(
         run_id=f"{name}-{at:%Y%m%d-%H%M}",
         snapshot_id=None if newest is None else newest.snapshot_id,
@@ -100,17 +98,32 @@ def decide_snapshot(
 ) -> Retrain | str:
     """Return the run of project `name` that a new snapshot declares, or why it is skipped.
 
-    seen: the newest one when the switch was first on; it is not new. is_declared: whether the run of
-    this snapshot exists.
+    seen: the newest one when the switch was first on; it is not new. is_declared: as in `decide_tick`.
     """
-    if newest.snapshot_id == seen or is_declared:
-        return f"skipped: {_short(newest)} of {newest.dataset} is no new snapshot"
-    if (busy := _busy(last)) is not None:
-        return busy
-    return Retrain(
-        run_id=run_of_snapshot(name, newest),
-        snapshot_id=newest.snapshot_id,
-        intent=f"Retraining of {name} on the new snapshot {_short(newest)} of {newest.dataset}.",
+    if newest.snapshot_id == seen:
+        return f"skipped: {_describe(newest)} is no new snapshot"
+    return _busy(last) or _once(name, newest, last, is_declared)
+
+
+def _once(name: str, newest: SnapshotRef, last: LastRun | None, is_declared: bool) -> Retrain | str:
+    """Return the run of this snapshot unless there is one.
+
+    A cron and a sensor that see it at the same time name the same run.
+    """
+    run_id = run_of_snapshot(name, newest)
+    if last is not None and last.snapshot_id == newest.snapshot_id:
+        what = f"{last.run_id} ({last.state})"
+    elif is_declared:
+        what = run_id
+    else:
+        return Retrain(
+            run_id=run_id,
+            snapshot_id=newest.snapshot_id,
+            intent=f"Retraining of {name} on the new snapshot {_describe(newest)}.",
+        )
+    return (
+        f"skipped: the snapshot did not change: {_describe(newest)}, the newest usable one, is that "
+        f"of {what}"
     )
 
 
@@ -125,8 +138,12 @@ def _busy(last: LastRun | None) -> str | None:
     return f"skipped: {last.run_id}, the schedule's last run, is not finished ({last.state})"
 
 
-def _short(snapshot: SnapshotRef | None) -> str:
-    return "" if snapshot is None else snapshot.snapshot_id[:ID_CHARACTERS]
+def _short(snapshot: SnapshotRef) -> str:
+    return snapshot.snapshot_id[:ID_CHARACTERS]
+
+
+def _describe(snapshot: SnapshotRef) -> str:
+    return f"{_short(snapshot)} of {snapshot.dataset}"
 
 
 # --- cron -----------------------------------------------------------------------------------------

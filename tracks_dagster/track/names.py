@@ -24,10 +24,7 @@ KUBERNETES = "kubernetes"
 # Dagster jobs
 TRAIN_ATTEMPT_JOB = "train_attempt"
 EVALUATE_CHECKPOINT_JOB = "evaluate_checkpoint"
-# Where its launchpad is in the UI; the location's name is workspace.yaml's.
-LAUNCHPAD = "/locations/tracks_dagster/jobs/declare_training_run/playground"
 DECLARE_TRAINING_RUN_JOB = "declare_training_run"
-DECLARE_RUN = "declare_run"  # its one op
 COLLECT_CHECKPOINTS_JOB = "collect_checkpoints"
 REVIEW_JOB = "review_incidents"
 
@@ -59,6 +56,8 @@ ALERT_FIRST_ATTEMPT_HELD = "first_attempt_held"
 ALERT_NO_NODE_LEFT = "no_node_left"
 
 # Dagster partition sets (dynamic)
+TRAINING_RUNS = "training_runs"  # whose materialization declares a run
+TRAINING_RUNS_PAGE = f"/assets/{TRAINING_RUNS}"  # of the UI
 ATTEMPT_PARTITIONS = "training_attempts"  # keys: <run_id>/a<NN>
 CHECKPOINT_PARTITIONS = "checkpoints"  # keys: <run_id>/a<NN>/step-<step>
 EVAL_PARTITIONS = "evals"  # keys: <run_id>/<eval_id>

@@ -18,6 +18,7 @@ from tracks_dagster.data.schedule import (
 )
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.ledger.ports import Ledger
+from tracks_dagster.track.bodies import SnapshotRef
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import SCHEDULE_OWNER
 from tracks_dagster.track.states.lifecycle import run_status
@@ -42,8 +43,14 @@ def look_at_tick(tracks: Tracks, ledger: Ledger, project: Project, at: datetime)
             newest = find_snapshot(tracks, project.dataset)
         except InvalidInput as error:
             return f"skipped: {error}"
-    last = _last_run(tracks, ledger, project.name)
-    return decide_tick(project.name, schedule, at=at, newest=newest, last=last)
+    return decide_tick(
+        project.name,
+        schedule,
+        at=at,
+        newest=newest,
+        last=_last_run(tracks, ledger, project.name),
+        is_declared=_is_declared(tracks, project.name, newest),
+    )
 
 
 def look_at_snapshot(
@@ -68,13 +75,17 @@ def look_at_snapshot(
         newest=newest,
         seen=seen,
         last=_last_run(tracks, ledger, project.name),
-        is_declared=tracks.find_run(run_of_snapshot(project.name, newest)) is not None,
+        is_declared=_is_declared(tracks, project.name, newest),
     )
     return answer, seen
 
 
 _NOTHING = "none"  # so that the first snapshot of all is a new one
 _RELOAD = "reload the code location"
+
+
+def _is_declared(tracks: Tracks, name: str, newest: SnapshotRef | None) -> bool:
+    return newest is not None and tracks.find_run(run_of_snapshot(name, newest)) is not None
 
 
 def _last_run(tracks: Tracks, ledger: Ledger, name: str) -> LastRun | None:

@@ -20,7 +20,13 @@ from tracks_dagster.ledger.facts.run import PROMOTION, PromotionView
 from tracks_dagster.reasons.endings import Ending, ending_of
 from tracks_dagster.review.effects.receipts import Receipt, receipts_of
 from tracks_dagster.track import names
-from tracks_dagster.track.bodies import EvalEnded, EvalOpened, PromotionDecided, SnapshotCommitted
+from tracks_dagster.track.bodies import (
+    EvalEnded,
+    EvalOpened,
+    PromotionDecided,
+    RunDeclared,
+    SnapshotCommitted,
+)
 from tracks_dagster.track.errors import StoreError, TrackBroken, TrackError, TracksError, UnknownRun
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.reasons import TerminationReason
@@ -257,6 +263,24 @@ def _short(value: Any) -> str:
     """Return a value as text; of a digest its beginning: a long word makes the whole page too wide."""
     text = str(value)
     return f"{text[:DIGEST_CHARACTERS]}…" if _DIGEST.fullmatch(text) else text
+
+
+def run_metadata(declared: RunDeclared) -> dict[str, Json]:
+    """Return what Dagster's UI shows of a run that was declared; what is not known is left out."""
+    snapshot = declared.snapshot
+    found = {
+        "run_id": declared.run_id,
+        "project": declared.model_family,
+        "intent": declared.intent,
+        "owner": declared.owner,
+        "stage": declared.stage,
+        "dataset": "no snapshot was named" if snapshot is None else snapshot.dataset,
+        "snapshot_id": None if snapshot is None else snapshot.snapshot_id,
+        "git_commit": declared.code.git_commit,
+        "config": dict(declared.config),
+        "look_up/what_became_of_it": f"tracks explain {declared.run_id}",
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def eval_metadata(opened: EvalOpened, ended: EvalEnded) -> dict[str, Json]:

@@ -83,6 +83,7 @@ def test_an_application_is_built_on_an_empty_home_and_again_on_the_same(tmp_path
         assert app.tracks.find_run("r-1") is None
         assert app.ledger.query("select run_id from training_runs") == []
     assert json.loads((tmp_path / "home" / "format.json").read_text()) == {"format": 1}
+    assert settings.home.stat().st_mode & 0o077 == 0  # though the store in it was made first
 
 
 def test_building_loads_neither_dagster_nor_torch(tmp_path: Path) -> None:

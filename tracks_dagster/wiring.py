@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tracks_dagster.attempts.machine import ProcessId
@@ -169,18 +170,25 @@ def _open_store_and_ledger(
     settings: Settings, *, when_outdated: Callable[[Ledger], object]
 ) -> tuple[Store, Ledger]:
     from tracks_dagster.ledger.effects.database import open_ledger
-    from tracks_dagster.stores import open_store
 
     check_home(settings.home)
     if settings.postgres_url is not None:
         ledger = open_ledger(settings.ledger_url, when_outdated=when_outdated)
-        store = open_store(settings.store_url)
+        store = _open_store(settings)
         prepare_home(settings.home)
     else:
-        store = open_store(settings.store_url)
+        store = _open_store(settings)
         prepare_home(settings.home)
         ledger = open_ledger(settings.ledger_url, when_outdated=when_outdated)
     return store, ledger
+
+
+def _open_store(settings: Settings) -> Store:
+    from tracks_dagster.stores import open_store
+
+    if Path(settings.store_url).is_relative_to(settings.home):
+        prepare_home(settings.home)  # a store makes the folders above it for everybody to read
+    return open_store(settings.store_url)
 
 
 def _project_anew(settings: Settings, ledger: Ledger) -> None:

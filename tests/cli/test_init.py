@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from tests.cli.conftest import Call
 from tracks_dagster.cli import main
 from tracks_dagster.data.effects.project_file import read_project
-from tracks_dagster.track.bodies import CheckpointCadence
+from tracks_dagster.track.bodies import CheckpointCadence, PromotionRule
 
 ARGPARSE = """
 import argparse
@@ -43,6 +43,12 @@ def test_an_empty_folder_becomes_a_project_that_can_be_run(
     project = read_project(folder)
     assert (project.name, project.entry) == ("my-model-2", ("train.py",))
     assert project.cadence == CheckpointCadence(every_steps=100, every_s=600.0)
+    assert ([each.entry for each in project.evals], project.promotion) == (
+        [("train.py",)],
+        PromotionRule(
+            alias="candidate", suite="quality", metric="loss", direction="min", threshold=4.0
+        ),
+    )
     assert (folder / "train.py").read_text().startswith('"""An example to replace')
     assert not home.exists()
 

@@ -21,6 +21,8 @@ from tracks_dagster.track.roles import ROLES
 from tracks_dagster.track.text.nearest import unknown
 
 SCRIPT = "train.py"
+# nats per byte: a model that knows nothing has ln 256 = 5.5, the starter after its 300 steps 1 to 2.
+STARTER_PROMOTION: Mapping[str, Json] = {"eval": "quality", "metric": "loss", "at_most": 4.0}
 STARTER = Path(__file__).parents[2] / "training" / "projects" / "starter.py"
 CODE = (
     "*.py",
@@ -120,6 +122,8 @@ def init_command(
         "ranks": 1 if ranks is None else ranks,
         "device": device or "cpu",
         "checkpoint": _cadence(every_steps, every_s),
+        "evals": {"quality": SCRIPT} if is_starter else None,
+        "promotion": STARTER_PROMOTION if is_starter else None,
         "python": python,
     }
     _write(folder, render_project(values), is_starter=is_starter)

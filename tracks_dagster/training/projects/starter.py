@@ -1,7 +1,7 @@
 """An example to replace by your own training: a small model that learns to continue some text.
 
 `tracks init` writes it as train.py into a folder without code. It needs no download: it learns from
-the code beside it.
+the files of the run's dataset, or where none is named from the code beside it.
 """
 
 from pathlib import Path
@@ -12,9 +12,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
+from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.training import attempt
+from tracks_dagster.training.attempt import Attempt
 
 CONTEXT = 32  # bytes that the model sees before the one that it predicts
+WINDOWS_MEASURED = 4096  # of one evaluation, about
 CONFIG = {"steps": 300, "lr": 0.003, "global_batch": 64, "micro_batch": 64, "seed": 7}
 
 
@@ -22,7 +25,7 @@ def main() -> None:
     """Train the attempt that `tracks` started, or one of your own with `python train.py`."""
     with attempt.join(config=CONFIG) as a:
         torch.manual_seed(a.config["seed"])
-        windows = read_text().unfold(0, CONTEXT + 1, 1)  # (N, CONTEXT + 1): every run of bytes
+        windows = read_windows(data_of(a))
         model = build().to(a.device)
         wrapped = DistributedDataParallel(model) if a.world_size > 1 else model
         optimizer = torch.optim.AdamW(wrapped.parameters(), lr=a.config["lr"])
@@ -33,6 +36,7 @@ def main() -> None:
             optimizer.zero_grad()
             total = torch.zeros((), device=a.device)
             for (micro,) in a.split(batch):  # a remedy may halve the micro-batch
+                micro = micro.long()
                 loss = F.cross_entropy(wrapped(micro[:, :-1]), micro[:, -1])
                 part = loss * len(micro) / len(batch[0])
                 part.backward()
@@ -41,10 +45,33 @@ def main() -> None:
             a.report(step, loss=total)
 
 
-def read_text() -> torch.Tensor:
-    """Return the bytes of the code beside this file, (N,) int64."""
-    files = sorted(Path(__file__).parent.glob("*.py"))
-    return torch.tensor(list(b"".join(file.read_bytes() for file in files)))
+def evaluate(checkpoint_folder: Path, data_folder: Path | None) -> dict[str, float]:
+    """Measure a checkpoint; `tracks` calls it, and tracks.yaml says how good is good enough."""
+    model = build()
+    model.load_state_dict(torch.load(checkpoint_folder / "weights.pt", weights_only=True))
+    windows = read_windows(data_folder)
+    some = windows[:: max(1, len(windows) // WINDOWS_MEASURED)].long()
+    with torch.no_grad():
+        loss = F.cross_entropy(model(some[:, :-1]), some[:, -1])  # nats per byte
+    return {"loss": loss.item(), "samples": len(some)}
+
+
+def data_of(a: Attempt) -> Path | None:
+    """Return the folder with the run's data; None where tracks.yaml names no dataset."""
+    try:
+        return a.data()
+    except InvalidInput:
+        return None
+
+
+def read_windows(folder: Path | None) -> torch.Tensor:
+    """Return every run of bytes in a folder's files, (N, CONTEXT + 1) uint8; None: in this code."""
+    if folder is None:
+        files = sorted(Path(__file__).parent.glob("*.py"))
+    else:
+        files = sorted(path for path in folder.rglob("*") if path.is_file())
+    text = b"\n".join(file.read_bytes() for file in files)
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8).unfold(0, CONTEXT + 1, 1)
 
 
 def build() -> nn.Module:

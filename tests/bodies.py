@@ -25,6 +25,7 @@ BEGIN = datetime(2026, 1, 31, 2, 0, tzinfo=UTC)
 CONFIG: Mapping[str, Any] = {"steps": 40, "seed": 7, "micro_batch": 4, "accumulation": 6}
 HELDOUT = SnapshotRef(dataset="aws-docs-heldout", snapshot_id=sha256_hex(b"heldout"))
 TRAIN = SnapshotRef(dataset="aws-docs", snapshot_id=sha256_hex(b"train"))
+PACKAGES = b"torch==2.13.0\n"  # of an interpreter
 
 # What a retry costs where no test cares: a retry without a debit is no record of ours.
 FREE = Debit(reason="unknown", amount=0.0, fingerprint=None, why="free in tests")
@@ -76,7 +77,7 @@ def placed(launch_id: str, *, world_size: int = 2, **changes: Any) -> AttemptPla
         "image": None,
         "environment": {"python": "3.11"},
         "environment_sha256": sha256_hex(b"environment"),
-        "packages_sha256": sha256_hex(b"torch==2.13.0\n"),
+        "packages_sha256": sha256_hex(PACKAGES),
     }
     return AttemptPlaced(**fields | changes)
 

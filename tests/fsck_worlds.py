@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import sqlalchemy as sa
+from blake3 import blake3
 
-from tests.bodies import BEGIN
+from tests.bodies import BEGIN, PACKAGES
 from tests.fakes import FakeObjectStore
-from tests.histories import History
+from tests.histories import DatasetHistory, History
 from tests.pools import PoolHistory
 from tests.stories import RUN_ID, Story
 from tracks_dagster.ledger.effects.database import open_ledger
@@ -18,17 +19,28 @@ from tracks_dagster.ledger.effects.projector import Projector
 from tracks_dagster.ledger.ports import Ledger
 from tracks_dagster.recovery.effects.fsck import fsck
 from tracks_dagster.recovery.effects.fsck_tracks import Finding
-from tracks_dagster.track.bodies import CheckpointDecision, SourceDecision
+from tracks_dagster.track.bodies import Artifact, CheckpointDecision, SourceDecision
 from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.records import Draft, Kind, seal, sha256_hex
-from tracks_dagster.track.states.evals import result_key
-from tracks_dagster.track.track import QUARANTINES_TRACK, log_key
+from tracks_dagster.track.states.dataset_state import checks_key, manifest_key
+from tracks_dagster.track.states.evals import artifact_key, result_key
+from tracks_dagster.track.states.files_manifest import (
+    FilesManifest,
+    FrozenFile,
+    Part,
+    files_shard_key,
+    shard_name,
+)
+from tracks_dagster.track.track import QUARANTINES_TRACK, code_diff_key, log_key, packages_key
 from tracks_dagster.training.saves.manifest import verify_checkpoint
 
 LARGE = "large"  # the run whose gang's places lie in an object of their own
 BRANCH = "b-1"
 PLACES = b"[]"
+DIFF = b"-a\n+b\n"
+OWN = "own"  # the dataset of files
+SHA_OF_1 = sha256_hex(b"1")
 _projected: list[bytes] = []  # the ledger of that store, made once
 
 
@@ -74,6 +86,10 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     story.whole()
     history = story.history
     first, last = (history.state.checkpoints[i].ref for i in (0, -1))
+    history.open_eval(last)
+    again = history.state.evals[-1].opened
+    history.end_eval(again, artifacts=(Artifact(name="a.csv", size_bytes=1, sha256=SHA_OF_1),))
+    store.put(artifact_key(result_key(RUN_ID, again.eval_id, again.number), "a.csv"), b"1")
     listed = f"runs/{RUN_ID}/deletions/20260131T020000Z/{sha256_hex(b'[]')}.json"
     store.put(listed, b"[]")
     gone = CheckpointDecision(
@@ -85,10 +101,14 @@ def make_world(story: Story, store: FakeObjectStore, ledger_file: Path) -> World
     store.put(key, b'{"metrics": {"loss": 3.25}}')
     data = {"snapshot": story.snapshot}
     branch = History(BRANCH).declare(branched_from=last, trainer=_script(store), **data)
-    large = History(LARGE).declare(**data).open().place(places_sha256=sha256_hex(PLACES))
+    code = replace(story.history.state.declared.code, diff_sha256=sha256_hex(DIFF))
+    store.put(code_diff_key(LARGE, sha256_hex(DIFF)), DIFF)
+    large = History(LARGE).declare(code=code, **data).open()
+    large.place(places_sha256=sha256_hex(PLACES))
     store.put(places_key(LARGE, 1, "launch-1", sha256_hex(PLACES)), PLACES)
+    store.put(packages_key(LARGE, sha256_hex(PACKAGES)), PACKAGES)
     pool = PoolHistory().strike("node-1")
-    for each in (history, branch, large, pool):
+    for each in (history, branch, large, pool, _own_files(store)):
         each.write_to(store)
     _quarantine(store)
     if not _projected:
@@ -106,6 +126,28 @@ def _script(store: FakeObjectStore) -> str:
     key = f"runs/{BRANCH}/trainer/{sha256_hex(b'pass')}.py"
     store.put(key, b"pass")
     return key
+
+
+def _own_files(store: FakeObjectStore) -> DatasetHistory:
+    """Return a dataset with a snapshot of files: one in a shard of its own, two in a pack."""
+    contents = {"large.bin": b"large", "small/a": b"a", "small/b": b"b"}
+    digests = {path: blake3(data).hexdigest() for path, data in contents.items()}
+    alone, pack = shard_name([digests["large.bin"]]), shard_name([digests["small/a"]])
+    places = {"large.bin": (alone, 0), "small/a": (pack, 0), "small/b": (pack, 1)}
+    files = tuple(
+        FrozenFile(path, (Part(*places[path], len(data), digests[path]),))
+        for path, data in contents.items()
+    )
+    manifest = FilesManifest(dataset=OWN, in_place=None, files=files).to_bytes()
+    store.put(files_shard_key(OWN, alone), b"large")
+    store.put(files_shard_key(OWN, pack), b"ab")
+    store.put(manifest_key(OWN, sha256_hex(manifest)), manifest)
+    store.put(checks_key(OWN, sha256_hex(b"pass")), b"pass")
+    return (
+        DatasetHistory(OWN)
+        .declare()
+        .commit(sha256_hex(manifest), checks_sha256=sha256_hex(b"pass"), row_count=None)
+    )
 
 
 def _quarantine(store: FakeObjectStore) -> None:

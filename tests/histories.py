@@ -337,8 +337,8 @@ class DatasetHistory(Grown):
         body = DatasetDeclared(dataset=self.dataset, description="English text.", kind="text")
         return self.add(Kind.DATASET_DECLARED, body)
 
-    def commit(self, snapshot_id: str | None = None) -> Self:
-        """`snapshot_committed`."""
+    def commit(self, snapshot_id: str | None = None, **changes: Any) -> Self:
+        """`snapshot_committed`; `changes` replace fields of the body."""
         known = snapshot_id or sha256_hex(f"{self.dataset} {len(self.records)}".encode())
         body = SnapshotCommitted(
             dataset=self.dataset,
@@ -351,7 +351,7 @@ class DatasetHistory(Grown):
             source="tests",
             checks=("no_nulls", "utf8"),
         )
-        return self.add(Kind.SNAPSHOT_COMMITTED, body)
+        return self.add(Kind.SNAPSHOT_COMMITTED, replace(body, **changes))
 
     def decide(self, kind: Kind, snapshot_id: str) -> Self:
         """`snapshot_quarantined` or `snapshot_released`."""

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from blake3 import blake3
 
-from tests.bodies import CONFIG
+from tests.bodies import CONFIG, PACKAGES
 from tests.histories import DatasetHistory, History
 from tracks_dagster.reasons.evidence import Evidence, LastWord, RankEnd
 from tracks_dagster.stores.journals import journal_prefix
@@ -29,6 +29,7 @@ from tracks_dagster.track.body_json import to_json
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, canonical_json, format_time, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key, object_prefix
+from tracks_dagster.track.track import packages_key
 from tracks_dagster.training.saves.manifest import (
     MEMBERS,
     Chunk,
@@ -106,6 +107,7 @@ class Story:
         """Open an attempt; place and restore it on one rank."""
         number = len(self.history.state.attempts) + 1
         self.history.open(**opened).supervise(f"dagster-{number}").place(world_size=1).restore()
+        self.store.put(packages_key(self.run_id, sha256_hex(PACKAGES)), PACKAGES)
 
     def ship(self, steps: Iterable[int]) -> None:
         """Store the newest attempt's journal in one segment."""

@@ -42,7 +42,13 @@ def _once_read(world: World, key: str, act: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("seq", [0, 1, 3])
 def test_records_that_the_ledger_takes_in_while_their_track_is_read(seq: int, world: World) -> None:
-    history = History("r-busy").declare(snapshot=world.story.snapshot).open().place().note("a note")
+    history = (
+        History("r-busy")
+        .declare(snapshot=world.story.snapshot)
+        .open()
+        .place(packages_sha256=None)
+        .note("a note")
+    )
     history.write_to(world.store)
     Projector(world.store, world.ledger).scan()
 

@@ -143,6 +143,26 @@ TAMPERED: dict[FindingKind, tuple[Tamper, str, str]] = {
         "The stored code of run b-1 has sha256",
         "the code of your own checkout",
     ),
+    K.CODE_DIFF_WRONG: (
+        lambda w: w.store.put(w.key("runs/large/code/"), b"+c"),
+        "What the checkout of run large had beside commit",
+        "stored whole beside it",
+    ),
+    K.PACKAGES_WRONG: (
+        lambda w: w.store.delete(w.key("/packages/")),
+        "The list of all packages that run gpt-story had from attempt 1 on is missing",
+        "nothing reads it to train",
+    ),
+    K.CHECKS_WRONG: (
+        lambda w: w.store.put(w.key("datasets/own/checks/"), b"import os"),
+        "of own passed has sha256",
+        "tracks snapshots add own PATH",
+    ),
+    K.EVAL_FILE_WRONG: (
+        lambda w: w.store.put(w.key("/artifacts/a.csv"), b"2"),
+        "a.csv, which eval heldout-loss@40, number 2, of run gpt-story left, has sha256",
+        "tracks eval gpt-story@40 --seed N",
+    ),
     K.SNAPSHOT_WRONG: (
         lambda w: w.store.put(w.key("datasets/aws-docs/shards/"), b"other rows"),
         "runs on that snapshot cannot load it",
@@ -234,6 +254,30 @@ def test_what_was_tampered_with_is_named_with_its_meaning_and_what_to_do(
         assert finding.to_do.endswith(".")
     if kind not in HARMS_MORE:
         assert {finding.kind for finding in found} == {kind}
+
+
+@pytest.mark.parametrize(
+    ("tamper", "meaning"),
+    [
+        (lambda w, key: w.store.delete(key), "is missing, of small/a, small/b;"),
+        (
+            lambda w, key: w.store.put(key, b"aB"),
+            "has other bytes than the manifest names, of small/b;",
+        ),
+        (
+            lambda w, key: w.store.put(key, b"a"),
+            "has other bytes than the manifest names, of small/b;",
+        ),
+    ],
+)
+def test_a_bad_shard_of_files_is_named_with_the_files_that_it_holds(
+    world: World, tamper: Callable[[World, str], None], meaning: str
+) -> None:
+    key = next(k for k, data in world.store.objects.items() if "own/shards/" in k and data == b"ab")
+    tamper(world, key)
+    [finding] = world.findings()
+    assert (finding.kind, finding.where) == (K.SNAPSHOT_WRONG, key)
+    assert meaning in finding.meaning
 
 
 @pytest.mark.parametrize(
@@ -410,7 +454,13 @@ def test_an_edited_kind_of_the_last_record_is_told_by_the_ledgers_memory(world: 
 
 
 def test_a_reason_of_a_newer_version_breaks_no_rule(world: World) -> None:
-    history = History("r-new").declare(snapshot=world.story.snapshot).open().place().end("unknown")
+    history = (
+        History("r-new")
+        .declare(snapshot=world.story.snapshot)
+        .open()
+        .place(packages_sha256=None)
+        .end("unknown")
+    )
     history.write_to(world.store)
     last = _last(history)
     world.edit(last, b'"reason":"unknown"', b'"reason":"bored"')

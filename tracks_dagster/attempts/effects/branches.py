@@ -96,12 +96,15 @@ class Origin:
         )
 
     def _code_by(self, package_version: str) -> CodeVersion:
-        """Return the checkout of the inherited code, for a run that this version declares."""
+        """Return the checkout of the inherited code, for a run that this version declares.
+
+        Its local changes are the branch's own object, where the source still has them.
+        """
         if self.code is None:
             return CodeVersion(
                 git_commit=None, branch=None, dirty=None, package_version=package_version
             )
-        return replace(self.code, package_version=package_version)
+        return replace(self.code, package_version=package_version, diff_sha256=None)
 
     def _snapshot_for(self, project: Project | None) -> str | None:
         """Return the source's snapshot, where the branch trains on the same dataset."""

@@ -25,6 +25,7 @@ from tracks_dagster.track.bodies import SnapshotCommitted
 from tracks_dagster.track.errors import BadRow, DataRejected, InvalidInput
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import sha256_hex
+from tracks_dagster.track.states.dataset_state import checks_key
 
 PREFIX = "check_"
 SCHEMAS = "SCHEMAS"
@@ -84,11 +85,6 @@ def stored_checks(store: ObjectStore, snapshot: SnapshotCommitted) -> OwnChecks 
     key = checks_key(snapshot.dataset, snapshot.checks_sha256)
     source = read_verified(store, key, snapshot.checks_sha256)
     return OwnChecks(path=Path(key).absolute(), source=source)
-
-
-def checks_key(dataset: str, sha256: str) -> str:
-    """Return the key of the file of checks that snapshots of a dataset passed."""
-    return f"datasets/{dataset}/checks/{sha256}.py"
 
 
 def run_checks(checks: OwnChecks, dataset: str, folder: Path) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tracks_dagster.data.effects.freezing import Frozen, Progress, freeze, list_files
-from tracks_dagster.data.effects.own_checks import OwnChecks, checks_key, run_checks
+from tracks_dagster.data.effects.own_checks import OwnChecks, run_checks
 from tracks_dagster.data.ports import Datasets
 from tracks_dagster.ledger.effects.tracks import Tracks
 from tracks_dagster.stores.hashes import Hashes
@@ -28,6 +28,7 @@ from tracks_dagster.track.states.dataset_state import (
     DatasetState,
     PreparedSnapshot,
     SnapshotState,
+    checks_key,
     find_by_prefix,
     manifest,
     manifest_key,

@@ -18,9 +18,11 @@ from tracks_dagster.recovery.effects.fsck_objects import (
     VerifyCheckpoint,
     check_checkpoints,
     check_deletions,
+    check_eval_files,
     check_eval_results,
     check_evidence,
     check_journals,
+    check_packages,
     check_places,
     check_snapshots,
     check_trainer,
@@ -87,7 +89,9 @@ def fsck(
             findings += check_evidence(store, state, is_absent)
             findings += check_places(store, state, is_absent)
             findings += check_trainer(store, state, is_absent)
+            findings += check_packages(store, state, is_absent)
             findings += check_eval_results(store, state)
+            findings += check_eval_files(store, state, is_absent)
             findings += check_journals(store, state)
             findings += sources.check(state)
         elif isinstance(state, DatasetState):

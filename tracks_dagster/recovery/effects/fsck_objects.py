@@ -1,36 +1,39 @@
-"""Check the bytes that records name: checkpoints, evidence, scripts, snapshots, journals."""
+"""Check the bytes that records name: checkpoints, evidence, code, packages, evals, data, journals."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from tracks_dagster.attempts.effects.evidence import read_journal_end
 from tracks_dagster.recovery.effects.fsck_tracks import Finding, FindingKind, fold_track, read_track
 from tracks_dagster.stores.hashes import digest
 from tracks_dagster.stores.journals import journal_prefix
-from tracks_dagster.track.errors import CheckpointError
+from tracks_dagster.track.bodies import SnapshotCommitted
+from tracks_dagster.track.errors import CheckpointError, DataRejected
 from tracks_dagster.track.placement import places_key
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Json, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef, manifest_key
-from tracks_dagster.track.states.dataset_state import DatasetState
-from tracks_dagster.track.states.evals import result_key
+from tracks_dagster.track.states.dataset_state import DatasetState, checks_key
+from tracks_dagster.track.states.evals import artifact_key, result_key
 from tracks_dagster.track.states.files_manifest import (
     FilesManifest,
+    Part,
     files_shard_key,
     is_files_manifest,
     parse_files_manifest,
 )
-from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
-from tracks_dagster.track.track import run_track
+from tracks_dagster.track.states.run_state import AttemptState, RunState, code_of, trainer_of
+from tracks_dagster.track.track import code_diff_key, packages_key, run_track
 
 VerifyCheckpoint = Callable[[ObjectStore, CheckpointRef], object]  # reads it all, or raises
 IsAbsent = Callable[[str], bool]  # whether an object is not there on purpose, by its key
 
 _OFFSET = re.compile(r"[0-9]{1,18}")
 RESTORE = "Restore the object from a backup or the bucket's versions if the steps matter"
+FILES_NAMED_MAX = 3  # of a dataset, whose bytes a bad shard holds
 
 
 def nothing_is_absent(key: str) -> bool:
@@ -146,10 +149,54 @@ def check_eval_results(store: ObjectStore, state: RunState) -> Iterator[Finding]
             )
 
 
+def check_eval_files(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check the files that evals left."""
+    for each in state.evals:
+        opened = each.opened
+        written_at = result_key(state.run_id, opened.eval_id, opened.number)
+        for artifact in () if each.ended is None else each.ended.artifacts:
+            key = artifact_key(written_at, artifact.name)
+            problem = None if is_absent(key) else _problem(store.get(key), artifact.sha256)
+            if problem is not None:
+                yield Finding(
+                    kind=FindingKind.EVAL_FILE_WRONG,
+                    where=key,
+                    meaning=f"{artifact.name}, which eval {opened.eval_id}, number {opened.number}, of "
+                    f"run {state.run_id} left, {problem}; its metrics are in the record.",
+                    to_do="Restore the object from a backup, or measure again with another seed: "
+                    f"`tracks eval {state.run_id}@{opened.checkpoint.step} --seed N`.",
+                )
+
+
+def check_packages(
+    store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
+) -> Iterator[Finding]:
+    """Check each list of packages that attempts ran with; mostly they share one."""
+    ran_with: dict[str, list[int]] = {}
+    for attempt in state.attempts:
+        if attempt.placed is not None and attempt.placed.packages_sha256 is not None:
+            ran_with.setdefault(attempt.placed.packages_sha256, []).append(attempt.attempt_id)
+    for sha256, attempt_ids in ran_with.items():
+        key = packages_key(state.run_id, sha256)
+        problem = None if is_absent(key) else _problem(store.get(key), sha256)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.PACKAGES_WRONG,
+                where=key,
+                meaning=f"The list of all packages that run {state.run_id} had from attempt "
+                f"{attempt_ids[0]} on {problem}; its records still name python, torch and numpy.",
+                to_do="Restore the object from a backup if the interpreter is to be built again; "
+                "nothing reads it to train.",
+            )
+
+
 def check_trainer(
     store: ObjectStore, state: RunState, is_absent: IsAbsent = nothing_is_absent
 ) -> Iterator[Finding]:
-    """Check the stored code of a run: what it was declared with, and what later attempts were given."""
+    """Check the stored code of a run, and the local changes of its checkout: what it was declared with,
+    and what later attempts were given."""
     for key in sorted({state.declared.trainer, *(trainer_of(state, a) for a in state.attempts)}):
         if key == "family" or is_absent(key):
             continue
@@ -161,6 +208,21 @@ def check_trainer(
                 meaning=f"The stored code of run {state.run_id} {problem}.",
                 to_do="Restore the object, or give the run the code of your own checkout: "
                 f'`tracks retry {state.run_id} --why "…" --code DIR`, or --trainer FILE.py.',
+            )
+    codes = (state.declared.code, *(code_of(state, each) for each in state.attempts))
+    for code in dict.fromkeys(codes):
+        if code.diff_sha256 is None:
+            continue
+        key = code_diff_key(state.run_id, code.diff_sha256)
+        problem = None if is_absent(key) else _problem(store.get(key), code.diff_sha256)
+        if problem is not None:
+            yield Finding(
+                kind=FindingKind.CODE_DIFF_WRONG,
+                where=key,
+                meaning=f"What the checkout of run {state.run_id} had beside commit "
+                f"{code.git_commit or 'unknown'} {problem}.",
+                to_do="Restore the object from a backup if the change is to be read; a project's files "
+                "are stored whole beside it.",
             )
 
 
@@ -243,9 +305,10 @@ def _is_whole(line: bytes) -> bool:
 def check_snapshots(
     store: ObjectStore, state: DatasetState, is_absent: IsAbsent = nothing_is_absent
 ) -> Iterator[Finding]:
-    """Check the manifest and every shard of each snapshot of a dataset."""
+    """Check the manifest, every shard and the own checks of each snapshot of a dataset."""
     for snapshot in state.snapshots:
         body = snapshot.body
+        yield from _check_checks(store, body, is_absent)
         for key, problem in _snapshot_problems(
             store, body.manifest_key, body.snapshot_id, is_absent
         ):
@@ -259,6 +322,23 @@ def check_snapshots(
             )
 
 
+def _check_checks(
+    store: ObjectStore, body: SnapshotCommitted, is_absent: IsAbsent
+) -> Iterator[Finding]:
+    sha256 = body.checks_sha256
+    key = "" if sha256 is None else checks_key(body.dataset, sha256)
+    problem = None if sha256 is None or is_absent(key) else _problem(store.get(key), sha256)
+    if problem is not None:
+        yield Finding(
+            kind=FindingKind.CHECKS_WRONG,
+            where=key,
+            meaning=f"The file of checks that snapshot {body.snapshot_id} of {body.dataset} passed "
+            f"{problem}; runs on the snapshot are not affected.",
+            to_do="Restore the object from a backup, or name the file again with the next snapshot: "
+            f"`tracks snapshots add {body.dataset} PATH --checks FILE.py`.",
+        )
+
+
 def _snapshot_problems(
     store: ObjectStore, manifest_key: str, snapshot_id: str, is_absent: IsAbsent
 ) -> Iterator[tuple[str, str]]:
@@ -268,7 +348,12 @@ def _snapshot_problems(
         yield manifest_key, problem or "is missing"
         return
     if is_files_manifest(manifest):
-        yield from _files_problems(store, parse_files_manifest(manifest), is_absent)
+        try:
+            files = parse_files_manifest(manifest)
+        except DataRejected:
+            yield manifest_key, "is no manifest that this version knows"
+            return
+        yield from _files_problems(store, files, is_absent)
         return
     shards = _shards_of(manifest)
     if shards is None:
@@ -289,16 +374,26 @@ def _files_problems(
         if is_absent(key):
             continue
         data = store.get(key)
-        if data is None:
-            yield key, "is missing"
-            continue
-        wrong = [
-            part
-            for part in parts
-            if digest(memoryview(data)[part.offset : part.offset + part.size_bytes]) != part.blake3
-        ]
+        wrong = parts if data is None else [part for part in parts if not _holds(data, part)]
         if wrong:
-            yield key, f"has other bytes at {wrong[0].offset} than the manifest names"
+            how = "is missing" if data is None else "has other bytes than the manifest names"
+            yield key, f"{how}, of {_files_with(manifest, name, wrong)}"
+
+
+def _holds(data: bytes, part: Part) -> bool:
+    return digest(memoryview(data)[part.offset : part.offset + part.size_bytes]) == part.blake3
+
+
+def _files_with(manifest: FilesManifest, shard: str, parts: Sequence[Part]) -> str:
+    """Name the files that have bytes in these parts of a shard."""
+    offsets = {part.offset for part in parts}
+    found = [
+        file.path
+        for file in manifest.files
+        if any(part.shard == shard and part.offset in offsets for part in file.parts)
+    ]
+    more = f" and {len(found) - FILES_NAMED_MAX} more files"
+    return ", ".join(found[:FILES_NAMED_MAX]) + (more if len(found) > FILES_NAMED_MAX else "")
 
 
 def _shards_of(manifest: bytes) -> list[tuple[str, str]] | None:

@@ -200,6 +200,11 @@ def manifest_key(dataset: str, snapshot_id: str) -> str:
     return f"datasets/{dataset}/manifests/{snapshot_id}.json"
 
 
+def checks_key(dataset: str, sha256: str) -> str:
+    """Return the key of the file of checks that snapshots of a dataset passed."""
+    return f"datasets/{dataset}/checks/{sha256}.py"
+
+
 def shard_key(dataset: str, sha256: str) -> str:
     """Return the key under which a shard is stored."""
     return f"datasets/{dataset}/shards/{sha256}.parquet"

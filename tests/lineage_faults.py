@@ -66,6 +66,11 @@ DESCENDANTS_FAULTS: Mapping[str, Fault] = {
     "what was only asked for counts after a fallback": _down(
         f"where {_AS_OF_EDGE}{_IN_WALK}", f"where r.since_at <= :as_of{_IN_WALK}"
     ),
+    "code is that of the declaration": _down(
+        "a.git_commit = :code",
+        "a.run_id in (select run_id from training_runs where git_commit = :code)",
+    ),
+    "stored code has no name": _down("a.code_sha256 = :code", "1 = 0"),
     "placements of later count": _down(" and n.placed_at <= :as_of", ""),
     "checkpoints of later count": _down(
         "where c.step > t.after_step and c.committed_at <= :as_of", "where c.step > t.after_step"

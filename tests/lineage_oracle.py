@@ -171,9 +171,7 @@ class Oracle:
                 parents.add(("checkpoint", began.manifest_sha256))
             if attempt.placed is not None:
                 parents |= {("node", rank.node) for rank in attempt.placed.ranks}
-                code = state.declared.code
-                names = (code.git_commit, code.package_version, attempt.placed.environment_sha256)
-                parents |= {("code", name) for name in names if name is not None}
+                parents |= {("code", name) for name in _code_names(state, attempt)}
             if _used_samples(state, attempt.attempt_id):
                 snapshot = attempt.opened.snapshot
                 parents.add(("snapshot", snapshot.dataset, snapshot.snapshot_id))
@@ -230,6 +228,16 @@ def _cursors(
     return first, max(told, default=None)
 
 
+def _code_names(state: RunState, attempt: AttemptState) -> set[str]:
+    """Everything that the code of an attempt may be called."""
+    assert attempt.placed is not None
+    code = attempt.opened.code or state.declared.code
+    trainer = attempt.opened.trainer or state.declared.trainer
+    stored = None if trainer == "family" else trainer.rpartition("/")[2].partition(".")[0]
+    names = (code.git_commit, code.package_version, attempt.placed.environment_sha256, stored)
+    return {name for name in names if name is not None}
+
+
 def _used_samples(state: RunState, attempt_id: int) -> bool:
     attempt = state.attempts[attempt_id - 1]
     began = attempt.restored.checkpoint if attempt.restored else attempt.opened.resume
@@ -254,9 +262,7 @@ def sources(states: Mapping[str, RunState]) -> list[Node]:
             )
             if attempt.placed is not None:
                 found |= {("node", rank.node) for rank in attempt.placed.ranks}
-                code = state.declared.code
-                names = (code.git_commit, code.package_version, attempt.placed.environment_sha256)
-                found |= {("code", name) for name in names if name is not None}
+                found |= {("code", name) for name in _code_names(state, attempt)}
         found |= {("checkpoint", c.ref.manifest_sha256) for c in state.checkpoints}
     return sorted(found)
 

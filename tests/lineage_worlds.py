@@ -1,6 +1,6 @@
 """Random worlds for tests of lineage: several runs under one clock, with branches, rollbacks,
-fallbacks, quarantines, evals, promotions and verdicts that were corrected later, on several snapshots,
-nodes, commits and environments.
+fallbacks, quarantines, evals, promotions, retries with other code and verdicts that were corrected
+later, on several snapshots, nodes, commits, environments and stored code.
 
 The same `Random` seed gives the same world. A test that fails must say its seed.
 """
@@ -13,10 +13,12 @@ from random import Random
 from tests.bodies import BEGIN, HELDOUT
 from tests.histories import DatasetHistory, Grown, History
 from tracks_dagster.track.bodies import CodeVersion, RankPlace, SnapshotRef
+from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.ports import ObjectStore
 from tracks_dagster.track.records import Kind, sha256_hex
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.run_state import RunState
+from tracks_dagster.track.track import code_key
 
 SNAPSHOTS = [
     SnapshotRef(dataset="birds", snapshot_id=sha256_hex(f"birds {n}".encode())) for n in range(3)
@@ -25,6 +27,7 @@ NODES = ["gpu-1", "gpu-2", "gpu-3", "gpu-4"]
 COMMITS = [sha256_hex(f"commit {n}".encode())[:40] for n in range(3)]
 VERSIONS = ["0.1.0", "0.2.0"]
 ENVIRONMENTS = [sha256_hex(f"environment {n}".encode()) for n in range(3)]
+SOURCES = [b"one", b"two"]  # of stored code
 ALIASES = ["best", "candidate"]
 READ_AS = ["host_oom", "hang"]
 CONFIG = {"steps": 400, "seed": 7, "global_batch": 24}
@@ -35,6 +38,7 @@ class World:
 
     def __init__(self, rng: Random, *, records: int = 200) -> None:
         self.rng = rng
+        self.codes = Random(7)  # of its own: what retries bring does not change how a world grows
         self.now = BEGIN
         self.runs: list[History] = []
         self.dataset = DatasetHistory("birds").declare()
@@ -88,12 +92,8 @@ class World:
         run.declare(
             snapshot=rng.choice(SNAPSHOTS),
             config=CONFIG,
-            code=CodeVersion(
-                git_commit=rng.choice([*COMMITS, None]),
-                branch=None,
-                dirty=False,
-                package_version=rng.choice(VERSIONS),
-            ),
+            code=_code(rng),
+            trainer=self.codes.choice([TRAINER_FAMILY, self._stored(run)]),
             branched_from=rng.choice(committed) if committed and rng.random() < 0.6 else None,
         )
         self.runs.append(run)
@@ -105,7 +105,18 @@ class World:
         if resume is None:
             resume = state.declared.branched_from
         snapshot = state.attempts[-1].opened.snapshot if state.attempts else state.declared.snapshot
-        run.open(resume=resume, snapshot=rng.choice(SNAPSHOTS) if rng.random() < 0.2 else snapshot)
+        last = state.attempts[-1].opened if state.attempts else None
+        own = {} if last is None else {"code": last.code, "trainer": last.trainer}
+        if state.attempts and self.codes.random() < 0.15:
+            own = {"code": _code(self.codes), "trainer": self._stored(run)}
+        run.open(
+            resume=resume,
+            snapshot=rng.choice(SNAPSHOTS) if rng.random() < 0.2 else snapshot,
+            **own,
+        )
+
+    def _stored(self, run: History) -> str:
+        return code_key(run.run_id, sha256_hex(self.codes.choice(SOURCES)))
 
     def _work(self, run: History) -> None:
         rng = self.rng
@@ -161,6 +172,15 @@ class World:
         ref = self.rng.choice(run.state.checkpoints).ref
         on = self.rng.choice([HELDOUT, *SNAPSHOTS])
         run.open_eval(ref, snapshot=on)
+
+
+def _code(rng: Random) -> CodeVersion:
+    return CodeVersion(
+        git_commit=rng.choice([*COMMITS, None]),
+        branch=None,
+        dirty=False,
+        package_version=rng.choice(VERSIONS),
+    )
 
 
 def _rank(rank: int, node: str) -> RankPlace:

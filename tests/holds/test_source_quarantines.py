@@ -22,9 +22,11 @@ from tests.deciders import (
 from tests.fakes import FakeClock, FakeEvaluator, FakeObjectStore
 from tests.histories import DatasetHistory, History
 from tracks_dagster.attempts.effects.branches import find_origin
+from tracks_dagster.attempts.effects.manual_retry import AttemptChanges
 from tracks_dagster.attempts.effects.runs import declare
 from tracks_dagster.data.effects.evals import run_eval
 from tracks_dagster.data.effects.promotion import promote
+from tracks_dagster.holds.effects.blast import blast
 from tracks_dagster.holds.effects.holds import quarantined_sources
 from tracks_dagster.holds.effects.quarantines import quarantine_source, release_source
 from tracks_dagster.holds.hold import Hold
@@ -37,9 +39,11 @@ from tracks_dagster.review.effects.explain.run import explain_attempt
 from tracks_dagster.review.effects.status import read_status
 from tracks_dagster.track.bodies import CodeVersion, ComputeRequest
 from tracks_dagster.track.errors import InvalidInput
-from tracks_dagster.track.records import Kind
+from tracks_dagster.track.records import Kind, sha256_hex
 
 WHY = "it flips bits"
+SOURCE = b"a project as a tar"
+SOURCE_SHA256 = sha256_hex(SOURCE)
 
 
 @pytest.fixture
@@ -403,3 +407,33 @@ def test_two_damaged_tracks_that_name_each_other_are_no_endless_walk(
     for history in (loop, two):
         history.write_to(store)
     assert marks(tracks, ledger, "checkpoint:r-2@20") == ()
+
+
+@pytest.mark.parametrize("name", ["bad5ced", SOURCE_SHA256])
+def test_code_that_a_retry_brought_is_held_where_it_ran_and_other_code_goes_on(
+    run: History, tracks: Tracks, ledger: Ledger, store: FakeObjectStore, name: str
+) -> None:
+    code = CodeVersion(git_commit="bad5ced", branch=None, dirty=False, package_version="0")
+    run.open(code=code, trainer=f"runs/r-1/trainer/{SOURCE_SHA256}.tar").place().restore()
+    run.commit(40).end("preempted", last_step=44).write_to(store)
+    Projector(store, ledger).scan()
+    assert blast(tracks, ledger, parse_thing(f"code:{name}")).hit.attempts.count == 1
+    hold(tracks, ledger, f"code:{name}")
+    assert len(marks(tracks, ledger, "checkpoint:r-1@40")) == 1
+    assert marks(tracks, ledger, "checkpoint:r-1@30") == ()
+    assert settled(tracks).what == "refused"  # it would run the same code again
+    other = replace(code, git_commit="600d")
+    with pytest.raises(InvalidInput, match=f"cannot be retried: it descends from code:{name}"):
+        retried(
+            tracks, "r-1", by="bo", why="again", changes=AttemptChanges(code=code, archive=SOURCE)
+        )
+    retried(
+        tracks,
+        "r-1",
+        by="bo",
+        why="corrected",
+        changes=AttemptChanges(code=other, archive=b"other"),
+    )
+    opened = tracks.run("r-1").attempts[-1].opened
+    assert opened.resume is not None
+    assert (opened.code, opened.resume.step) == (other, 30)

@@ -103,7 +103,7 @@ def blast_command(ctx: click.Context, source: str, as_of: str | None, as_json: b
     snapshot:DATASET@ID     what used samples of it
     checkpoint:RUN@STEP     what resumed from it
     node:NAME               what ran on it
-    code:COMMIT             what ran it; also a version or an environment
+    code:COMMIT             what ran it; also a version or another sha256
     attempt:RUN/aNN         what it worked on
 
     Ids may be shortened. Exit code 1 when anything promoted descends from it.

@@ -125,15 +125,18 @@ def checkpoint_name(run_id: str, attempt_id: int, step: int) -> str:
     return f"{ThingKind.CHECKPOINT}:{attempt_key(run_id, attempt_id)}@{step}"
 
 
-def is_code(name: str, code: CodeVersion, environment_sha256: str | None) -> bool:
-    """Whether `name` names the code of an attempt: its commit or its environment, or the first digits
-    of one, or the version of this package."""
+def is_code(name: str, code: CodeVersion, *sha256s: str | None) -> bool:
+    """Whether `name` names the code of an attempt: its commit, or one of `sha256s`, of its environment
+    and its stored code, or the first digits of one, or the version of this package."""
     commit = code.git_commit or ""
     return (
         name == code.package_version
         or name == commit
         or (len(name) >= COMMIT_CHARACTERS_MIN and commit.startswith(name))
-        or (len(name) >= PREFIX_CHARACTERS_MIN and (environment_sha256 or "").startswith(name))
+        or (
+            len(name) >= PREFIX_CHARACTERS_MIN
+            and any((sha256 or "").startswith(name) for sha256 in sha256s)
+        )
     )
 
 

@@ -191,7 +191,9 @@ def _start(tracks: Tracks, state: RunState, plan: AttemptPlan) -> CleanStart:
     nothing is left that does not descend from a source in quarantine.
     """
     doing = f"Training run {state.run_id} cannot be retried"
-    holds = Holds(tracks).on_run(state, tracks.now(), snapshot=plan.snapshot)
+    holds = Holds(tracks).on_run(
+        state, tracks.now(), snapshot=plan.snapshot, code=plan.code, trainer=plan.trainer
+    )
     lost = loss_of_source(state, holds)
     if lost is not None and not state.resumable:
         raise InvalidInput(f"{doing}: {lost.sentence}")
@@ -341,7 +343,8 @@ def _code(
     code, diff = changes.code, changes.code_diff
     if code is None:
         return last.opened.code
-    refuse_code(tracks, code, doing=f"Training run {state.run_id} cannot be retried")
+    stored = None if changes.archive is None else sha256_hex(changes.archive)
+    refuse_code(tracks, code, stored, doing=f"Training run {state.run_id} cannot be retried")
     return code if diff is None else replace(code, diff_sha256=sha256_hex(diff))
 
 

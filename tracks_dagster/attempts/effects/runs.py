@@ -238,7 +238,8 @@ def plan_run(tracks: Tracks, request: RunRequest) -> RunDeclared:
     started = {} if project is None else {"entry": " ".join(project.entry)}
     place = {} if request.folder is None else {"project folder": request.folder}
     refuse_secrets({"run id": request.run_id, **started, **place, **config}, tracks.clean)
-    refuse_declaration(tracks, request.run_id, request.code, request.branched_from)
+    code_sha256 = None if archive is None else sha256_hex(archive)
+    refuse_declaration(tracks, request.run_id, request.code, code_sha256, request.branched_from)
     family = find_family(request.family) if project is None else None
     steps = value_of(config, _roles(request), STEPS)
     snapshot = _snapshot(tracks, request)

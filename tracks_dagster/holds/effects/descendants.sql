@@ -26,13 +26,16 @@ seeds (run_id, attempt_id, after_step, since_at) as (
     where :kind = 'node' and n.node = :node and n.placed_at <= :as_of
     union all
     select a.run_id, a.attempt_id, coalesce(a.resumed_from_step, 0), a.opened_at
-    from (
-        select run_id from training_runs where git_commit = :code
-        union
-        select run_id from training_runs where package_version = :code
-    ) r
-    cross join training_attempts a
-    where :kind = 'code' and a.run_id = r.run_id and a.placed_at <= :as_of
+    from training_attempts a
+    where :kind = 'code' and a.git_commit = :code and a.placed_at <= :as_of
+    union all
+    select a.run_id, a.attempt_id, coalesce(a.resumed_from_step, 0), a.opened_at
+    from training_attempts a
+    where :kind = 'code' and a.package_version = :code and a.placed_at <= :as_of
+    union all
+    select a.run_id, a.attempt_id, coalesce(a.resumed_from_step, 0), a.opened_at
+    from training_attempts a
+    where :kind = 'code' and a.code_sha256 = :code and a.placed_at <= :as_of
     union all
     select a.run_id, a.attempt_id, coalesce(a.resumed_from_step, 0), a.opened_at
     from training_attempts a

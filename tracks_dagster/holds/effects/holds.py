@@ -53,7 +53,14 @@ from tracks_dagster.track.states import dataset_state, quarantine_state, run_fol
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunLifecycle
 from tracks_dagster.track.states.quarantine_state import SourceQuarantine
-from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    CheckpointState,
+    RunState,
+    code_of,
+    stored_code_sha256,
+    trainer_of,
+)
 from tracks_dagster.track.track import QUARANTINES_TRACK, dataset_track, run_track
 
 ENDS_MAX = 1000  # of one pool that are counted, newest first: any storm is clear from them
@@ -98,20 +105,28 @@ class Holds:
         self._flows: dict[str, tuple[int, _Flows]] = {}
 
     def on_run(
-        self, state: RunState, now: datetime, *, snapshot: SnapshotRef | None = None
+        self,
+        state: RunState,
+        now: datetime,
+        *,
+        snapshot: SnapshotRef | None = None,
+        code: CodeVersion | None = None,
+        trainer: str | None = None,
     ) -> tuple[Hold, ...]:
         """Return every hold on the run's next attempt, except on nodes and the run's stop.
 
         Nodes are asked for once its pool is chosen; its state has the stop.
 
-        snapshot: that the attempt would train on; None: the newest attempt's.
+        snapshot: that the attempt would train on; code, trainer: that it would run, as in
+        `AttemptOpened`; None: the newest attempt's.
         """
         last = state.last_attempt
         newest = last.opened.snapshot if last is not None else state.declared.snapshot
         found = [self.on_snapshot(snapshot or newest), self.on_source(state)]
         if self._pools is not None and last is not None and not last.is_open:
             found.append(self._pools.storm(pool_of(last.opened.compute), now))
-        return (*(hold for hold in found if hold is not None), *self.on_lineage(state))
+        lineage = self.on_lineage(state, code=code, trainer=trainer)
+        return (*(hold for hold in found if hold is not None), *lineage)
 
     def on_snapshot(self, ref: SnapshotRef | None) -> Hold | None:
         """Return the quarantine of a snapshot, or None.
@@ -134,16 +149,21 @@ class Holds:
             self._losses[ref] = loss_for_branch(self._tracks.find_run(ref.run_id), ref)
         return self._losses[ref]
 
-    def on_lineage(self, state: RunState) -> tuple[Hold, ...]:
-        """Return the oldest quarantine of its code and of each checkpoint that it may resume from."""
+    def on_lineage(
+        self, state: RunState, *, code: CodeVersion | None = None, trainer: str | None = None
+    ) -> tuple[Hold, ...]:
+        """Return the oldest quarantine of its code and of each checkpoint that it may resume from.
+
+        code, trainer: as in `on_run`.
+        """
         by_checkpoint, source = self.of_checkpoints(state), state.declared.branched_from
         found = [(ref, by_checkpoint.get(ref.manifest_sha256, {})) for ref in state.resumable]
         if source is not None:
             found.append((source, self.of_checkpoint(source)))
         holds = [_on_checkpoint(ref, sources) for ref, sources in found if sources]
-        code = oldest(self.of_code(state.declared.code).values())
-        if code is not None:
-            holds.append(replace(code, what=key_of_run(state.run_id), called=state.run_id))
+        of_code = oldest(self.of_next_code(state, code=code, trainer=trainer).values())
+        if of_code is not None:
+            holds.append(replace(of_code, what=key_of_run(state.run_id), called=state.run_id))
         return tuple(holds)
 
     def on_checkpoint(
@@ -194,14 +214,26 @@ class Holds:
         """Return what each checkpoint of a run descends from, by manifest sha256; most from nothing."""
         return self._flow(state, ())[1]
 
-    def of_code(self, code: CodeVersion, environment_sha256: str | None = None) -> BySource:
-        """Return the quarantines that name this code, in any run."""
+    def of_code(self, code: CodeVersion, *sha256s: str | None) -> BySource:
+        """Return the quarantines that name this code, in any run; sha256s: as of `is_code`."""
         self._load()
         return {
-            text: _hold(each, through="the code that the run was declared with")
+            text: _hold(each, through="the code that it runs")
             for text, each in self._codes.items()
-            if is_code(text.partition(":")[2], code, environment_sha256)
+            if is_code(text.partition(":")[2], code, *sha256s)
         }
+
+    def of_next_code(
+        self, state: RunState, *, code: CodeVersion | None = None, trainer: str | None = None
+    ) -> BySource:
+        """Return the quarantines that name the code of a run's next attempt; code, trainer: as in
+        `on_run`."""
+        last = state.last_attempt
+        if code is None:
+            code = state.declared.code if last is None else code_of(state, last)
+        if trainer is None:
+            trainer = state.declared.trainer if last is None else trainer_of(state, last)
+        return self.of_code(code, stored_code_sha256(trainer))
 
     def of_exact(self, found: Exact) -> BySource:
         """Return what a thing descends from, by source; nothing where it was not there yet."""
@@ -287,8 +319,9 @@ class Holds:
                 if text in in_force:
                     found[text] = _hold(in_force[text], through=f"attempt {key}, which ran on it")
             environment = attempt.placed.environment_sha256
+            stored = stored_code_sha256(trainer_of(state, attempt))
             for text, each in self._codes.items():
-                if is_code(text.partition(":")[2], state.declared.code, environment):
+                if is_code(text.partition(":")[2], code_of(state, attempt), environment, stored):
                     found[text] = _hold(each, through=f"attempt {key}, which ran it")
         snapshot = self.on_snapshot(attempt.opened.snapshot)
         if snapshot is not None and ran_a_step(state, attempt):

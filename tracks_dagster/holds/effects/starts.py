@@ -26,19 +26,26 @@ STEPS_MAX = 10  # of a run, the newest, that are named
 
 
 def refuse_declaration(
-    tracks: Tracks, run_id: str, code: CodeVersion, source: CheckpointRef | None
+    tracks: Tracks,
+    run_id: str,
+    code: CodeVersion,
+    code_sha256: str | None,
+    source: CheckpointRef | None,
 ) -> None:
-    """Raise InvalidInput for a new run whose code, or whose source, descends from one in quarantine."""
+    """Raise InvalidInput for a new run whose code, or whose source, descends from one in quarantine.
+
+    code_sha256: of its stored code.
+    """
     holds, doing = Holds(tracks), f"{run_id} cannot be declared"
-    refuse_code(tracks, code, doing=doing)
+    refuse_code(tracks, code, code_sha256, doing=doing)
     hold = oldest(holds.of_checkpoint(source).values()) if source is not None else None
     if source is not None and hold is not None:
         raise InvalidInput(f"{doing}: {checkpoint_at(source)} {hold.words}")
 
 
-def refuse_code(tracks: Tracks, code: CodeVersion, *, doing: str) -> None:
-    """Raise InvalidInput for code in quarantine."""
-    hold = oldest(Holds(tracks).of_code(code).values())
+def refuse_code(tracks: Tracks, code: CodeVersion, code_sha256: str | None, *, doing: str) -> None:
+    """Raise InvalidInput for code in quarantine. code_sha256: of the stored code."""
+    hold = oldest(Holds(tracks).of_code(code, code_sha256).values())
     if hold is not None:
         raise InvalidInput(f"{doing}: it {hold.words}")
 
@@ -86,7 +93,7 @@ def describe_sources(holds: Holds, state: RunState) -> tuple[str, ...]:
     source = state.declared.branched_from
     try:
         checkpoints = holds.of_checkpoints(state)
-        found = {**holds.of_code(state.declared.code), **holds.of_run(state)}
+        found = {**holds.of_next_code(state), **holds.of_run(state)}
         found.update(holds.of_checkpoint(source) if source is not None else {})
     except TrackBroken as error:
         return (not_known(error),)

@@ -288,28 +288,35 @@ def find_node(ledger: Ledger | None, name: str) -> str:
 
 
 def find_code(ledger: Ledger | None, name: str) -> str:
-    """Return the whole commit or environment that begins with `name`, or the version that it is.
+    """Return the whole commit, environment or stored code that begins with `name`, or the version.
 
     Raises UnknownRun naming the nearest, InvalidInput when it begins several.
     """
     if ledger is None:
         return name
-    is_commit, is_environment = (
+    is_commit, is_sha256 = (
         len(name) >= COMMIT_CHARACTERS_MIN,
         len(name) >= PREFIX_CHARACTERS_MIN,
     )
     rows = ledger.query(
         "select git_commit as name from training_runs where git_commit = :name "
         "or substr(git_commit, 1, :n) = :prefix "
+        "union select git_commit from training_attempts "
+        "where git_commit >= :commit and git_commit < :beyond_commit "
         "union select package_version from training_runs where package_version = :name "
+        "union select package_version from training_attempts where package_version = :name "
         "union select environment_sha256 from training_attempts "
-        "where environment_sha256 >= :environment and environment_sha256 < :beyond",
+        "where environment_sha256 >= :sha256 and environment_sha256 < :beyond "
+        "union select code_sha256 from training_attempts "
+        "where code_sha256 >= :sha256 and code_sha256 < :beyond",
         {
             "name": name,
             "n": len(name),
             "prefix": name if is_commit else "",
-            "environment": name if is_environment else "",
-            "beyond": _beyond(name) if is_environment else "",
+            "commit": name if is_commit else "",
+            "beyond_commit": _beyond(name) if is_commit else "",
+            "sha256": name if is_sha256 else "",
+            "beyond": _beyond(name) if is_sha256 else "",
         },
     )
     found = [row["name"] for row in rows]
@@ -324,9 +331,9 @@ def find_code(ledger: Ledger | None, name: str) -> str:
     )
     close = did_you_mean(name, sorted({each[: len(name)] for each in known}))
     raise UnknownRun(
-        f"No run was declared with code {name!r}; {close}{_newest_code(ledger)}give the first "
+        f"No run has code {name!r}; {close}{_newest_code(ledger)}give the first "
         f"{COMMIT_CHARACTERS_MIN} or more digits of a commit, a version, or the first "
-        f"{PREFIX_CHARACTERS_MIN} of an environment's sha256."
+        f"{PREFIX_CHARACTERS_MIN} of the sha256 of stored code or of an environment."
     )
 
 

@@ -23,7 +23,7 @@ from tracks_dagster.track.names import LOCAL, attempt_key
 from tracks_dagster.track.placement import nodes_of, pool_of
 from tracks_dagster.track.records import canonical_json, sha256_hex
 from tracks_dagster.track.states.accounting import StepAccount, cursor_from, kept_and_lost
-from tracks_dagster.track.states.run_state import AttemptState, RunState
+from tracks_dagster.track.states.run_state import AttemptState, RunState, stored_code_sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,11 @@ class AttemptView:
     def code(self) -> CodeVersion:
         """The checkout that its code is of."""
         return self.attempt.opened.code or self.declared.code
+
+    @property
+    def code_sha256(self) -> str | None:
+        """Of its stored code; None of a family that ships."""
+        return stored_code_sha256(self.trainer)
 
     @property
     def cursor_from(self) -> int | None:
@@ -161,6 +166,9 @@ NO_CHECKOUT: Why = Absence(
     "no_checkout",
     "its code was in no git checkout",
     lambda v: v.code.git_commit is None,
+)
+NOT_STORED: Why = Absence(
+    "not_stored", "it runs a family that ships", lambda v: v.code_sha256 is None
 )
 FIRST_ATTEMPT: Why = Absence(
     "first_attempt",
@@ -305,6 +313,10 @@ ATTEMPT: tuple[Fact[AttemptView], ...] = (
     Fact("dirty", TRUTH, lambda v: v.code.dirty, "whether the checkout had local changes",
          absent=(NO_CHECKOUT,), group="code", has_column=False, label="local changes",
          diff="code/dirty"),
+    Fact("package_version", TEXT, lambda v: v.code.package_version,
+         "of tracks-dagster, as its code was given", group="code"),
+    Fact("code_sha256", TEXT, lambda v: v.code_sha256, "of its stored code",
+         absent=(NOT_STORED,), group="code"),
     Fact("environment", Type.MAPPING,
          lambda v: v.attempt.placed.environment if v.attempt.placed else {},
          "versions of python, libraries and platform", absent=(NEVER_PLACED,), instead="none",

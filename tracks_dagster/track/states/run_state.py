@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import PurePosixPath
 from typing import Generic, TypeVar
 
 from tracks_dagster.track.bodies import (
@@ -33,6 +34,7 @@ from tracks_dagster.track.bodies import (
     StopRequested,
 )
 from tracks_dagster.track.errors import UnknownRun
+from tracks_dagster.track.names import TRAINER_FAMILY
 from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Record
 from tracks_dagster.track.states.checkpoints import CheckpointRef, resume_target
@@ -280,6 +282,11 @@ class RunState:
 def trainer_of(state: RunState, attempt: AttemptState) -> str:
     """Return the key of the code that `attempt` runs; "family" of an older version's family."""
     return attempt.opened.trainer or state.declared.trainer
+
+
+def stored_code_sha256(trainer: str) -> str | None:
+    """Return the sha256 of the stored code that `trainer_of` names; None of a family."""
+    return None if trainer == TRAINER_FAMILY else PurePosixPath(trainer).stem
 
 
 def program_of(state: RunState, attempt: AttemptState) -> Program | None:

@@ -83,6 +83,10 @@ _INDEXES: Mapping[str, Sequence[Index]] = {
         # "Which attempts were opened on this snapshot?" and "in this environment?"
         Index("ix_training_attempts_snapshot", "dataset", "snapshot_id", "run_id", "attempt_id"),
         Index("ix_training_attempts_environment", "environment_sha256", "run_id", "attempt_id"),
+        # "Which attempts ran the code of this commit, these stored bytes, this version?"
+        Index("ix_training_attempts_commit", "git_commit", "run_id", "attempt_id"),
+        Index("ix_training_attempts_code", "code_sha256", "run_id", "attempt_id"),
+        Index("ix_training_attempts_version", "package_version", "run_id", "attempt_id"),
     ),
     "checkpoints": (
         Index("ix_checkpoints_attempt", "run_id", "attempt_id", "step", "committed_at"),

@@ -3,8 +3,9 @@
 -- quarantine, on one day. What lies farther back is `tracks blast`'s to tell.
 with holders as (
   select p.run_id, p.alias, p.step, p.manifest_sha256, p.decided_at, c.status, c.quarantined_at,
-         a.attempt_id, a.partition_key, a.environment_sha256, r.git_commit, r.package_version,
-         a.dataset, a.snapshot_id, p.dataset as eval_dataset, p.snapshot_id as eval_snapshot_id
+         a.attempt_id, a.partition_key, a.environment_sha256, a.git_commit, a.package_version,
+         a.code_sha256, a.dataset, a.snapshot_id, p.dataset as eval_dataset,
+         p.snapshot_id as eval_snapshot_id
   from (
     select alias, max(decided_at) as decided_at from promotions where promoted group by alias
   ) newest
@@ -12,7 +13,6 @@ with holders as (
   join checkpoints c on c.run_id = p.run_id and c.manifest_sha256 = p.manifest_sha256
   left join training_attempts a on a.run_id = c.run_id and a.attempt_id = c.attempt_id
     and c.step > coalesce(a.resumed_from_step, 0)
-  left join training_runs r on r.run_id = a.run_id
 ),
 quarantined_sources as (
   select source, called, quarantined_at from source_quarantines where released_at is null
@@ -35,7 +35,8 @@ found as (
   select o.run_id, o.alias, o.step, o.decided_at, h.called, h.quarantined_at
   from holders o
   join quarantined_sources h on h.source in (
-    'code:' || o.git_commit, 'code:' || o.package_version, 'code:' || o.environment_sha256
+    'code:' || o.git_commit, 'code:' || o.package_version, 'code:' || o.environment_sha256,
+    'code:' || o.code_sha256
   )
   union
   select o.run_id, o.alias, o.step, o.decided_at,

@@ -1,10 +1,10 @@
 -- Who goes on, or was promoted, on a source that is in quarantine: attempts whose end was recorded on
 -- one day, or that are open still, and what each used of its own: the snapshot that it read, the
--- checkpoint and the attempt that it resumed from, the node that it ran on, the code of its run.
+-- checkpoint and the attempt that it resumed from, the node that it ran on, its code.
 -- What it descends from farther back is `tracks blast`'s to tell.
 with used as (
   select a.run_id, a.attempt_id, a.partition_key, a.dataset, a.snapshot_id, a.environment_sha256,
-         r.git_commit, r.package_version
+         a.git_commit, a.package_version, a.code_sha256
   from training_attempts a
   join training_runs r on r.run_id = a.run_id
   where a.opened_at < :end
@@ -46,7 +46,8 @@ found as (
   select u.run_id, h.source, h.called, h.why
   from used u
   join quarantined_sources h on h.source in (
-    'code:' || u.git_commit, 'code:' || u.package_version, 'code:' || u.environment_sha256
+    'code:' || u.git_commit, 'code:' || u.package_version, 'code:' || u.environment_sha256,
+    'code:' || u.code_sha256
   )
 )
 select run_id, source, called, why, count(*) over () as total

@@ -31,6 +31,7 @@ from tracks_dagster.track.errors import (
 )
 from tracks_dagster.track.names import EXIT_DRAINED
 from tracks_dagster.track.records import Kind, canonical_json
+from tracks_dagster.training.last_word import Drained
 from tracks_dagster.training.saves import folder_files
 from tracks_dagster.training.saves.export import ExportedFolder, export_checkpoint
 from tracks_dagster.training.saves.folders import fetch_folder
@@ -381,6 +382,19 @@ def test_ranks_that_see_one_folder_share_its_chunks_out_and_survive_what_ends_th
     losses, undisturbed = ended.steps(3), once.steps(1)
     assert sorted(losses) == [5, 6, 7, 8, 9]
     assert all(line["loss"] == undisturbed[step]["loss"] for step, line in losses.items())
+
+
+def test_a_drained_attempt_says_which_step_is_in_no_checkpoint(
+    run: TrainingRun, tmp_path: Path
+) -> None:
+    with run.joined() as a:
+        a.folder()
+        a.ends(1)
+        a.commit_folder(1, write(tmp_path / "f", FILES))
+        a.ends(2)
+        with pytest.raises(Drained) as ended:
+            a.folder_steps.drain()
+    assert "no folder of step 2 was committed, the newest one is of step 1" in str(ended.value)
 
 
 def test_ranks_with_folders_of_their_own_are_gathered(tmp_path: Path) -> None:

@@ -279,7 +279,10 @@ class FolderSteps:
         self._write_unreported()
         self._log.write_spent()
         self._launch.ranks.close()
-        self.drained = Drained()
+        saved = self.saver.saved_step
+        # A command may end without a folder of its last step, or the ranks' commands with other ones.
+        lost = f"no folder of step {self._ended} was committed, the newest one is of step {saved}"
+        self.drained = Drained(lost) if self._ended > saved else Drained()
         raise self.drained
 
 

@@ -56,13 +56,14 @@ _NO_SPACE = re.compile(r"the disk is full|the disk quota is used up|No space lef
 
 
 class Drained(SystemExit):
-    """SIGTERM was obeyed: the step was finished and saved. Ends the process with the agreed code."""
+    """SIGTERM was obeyed. Ends the process with the agreed code. how: what became of the step."""
 
-    def __init__(self) -> None:
+    def __init__(self, how: str = "the step was finished and saved") -> None:
         super().__init__(EXIT_DRAINED)
+        self._how = how
 
     def __str__(self) -> str:
-        return "SIGTERM was obeyed: the step was finished and saved."
+        return f"SIGTERM was obeyed: {self._how}."
 
 
 class ChildFailed(SystemExit):

@@ -105,3 +105,36 @@ def test_steps_from_before_a_change_that_was_taken_back_are_not_compared() -> No
     assert found is not None
     assert found.agree is None
     assert "attempt 2 had another config" in str(found.reason)
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (1.0 / 22, "verified over 3 steps; attempt 1 ran other code (old → new)"),
+        (
+            9.0,
+            "of 3 steps compared, step 22 is the first with another loss; attempt 1 ran other code "
+            "(old → new), which may be why",
+        ),
+    ],
+)
+def test_with_other_code_the_steps_are_compared_and_it_is_said(loss: float, says: str) -> None:
+    losses = {**RESUMED.losses, 22: loss}
+    found = continuity(replace(RESUMED, code="new", losses=losses), [replace(DEAD, code="old")])
+    assert found is not None
+    assert found.sentence == says
+
+
+def test_other_code_of_who_saved_the_checkpoint_is_said_where_nothing_is_compared() -> None:
+    ended = replace(DEAD, last_step=20, code="old")
+    found = continuity(replace(RESUMED, code="new", resumed_from=1), [ended])
+    assert found is not None
+    assert found.sentence == (
+        "not compared: no step had been run past step 20; attempt 1 ran other code (old → new)"
+    )
+    # Attempt 3 goes on from attempt 2, with its code: what attempt 1 ran does not concern it.
+    second = replace(RESUMED, code="new", last_step=22, losses={21: 1.0 / 21, 22: 1.0 / 22})
+    third = replace(RESUMED, code="new", attempt_id=3, resumed_step=21, resumed_from=2)
+    found = continuity(third, [ended, second])
+    assert found is not None
+    assert found.sentence == "verified over 1 steps"

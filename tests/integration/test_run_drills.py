@@ -38,6 +38,7 @@ def check_resumed(resumed: Json, plain: Json, *, lost_steps: int) -> None:
             "agree": True,
             "first_difference": None,
             "reason": None,
+            "other_code": None,
         }
     for digest in ("weights_sha256", "samples_sha256"):
         assert resumed["final"][digest] == plain["final"][digest]

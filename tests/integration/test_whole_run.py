@@ -137,6 +137,7 @@ def test_the_run_repeats_what_it_lost_and_ends_promoted(outcomes: Outcomes) -> N
         "agree": True,
         "first_difference": None,
         "reason": None,
+        "other_code": None,
     }
     assert run["state"] == "succeeded"
     assert [each["checkpoint_step"] for each in run["evals"]] == [40]

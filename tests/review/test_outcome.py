@@ -56,6 +56,7 @@ def test_the_outcome_of_a_whole_run_has_exactly_these_fields(story: Story, track
                     "agree": True,
                     "first_difference": None,
                     "reason": None,
+                    "other_code": None,
                 },
             },
             {
@@ -71,6 +72,7 @@ def test_the_outcome_of_a_whole_run_has_exactly_these_fields(story: Story, track
                     "agree": None,
                     "first_difference": None,
                     "reason": "no step had been run past step 30",
+                    "other_code": None,
                 },
             },
         ],

@@ -1,13 +1,13 @@
 """Whether a resumed attempt repeats the dead one's losses, compared step by step, exactly.
 
 After a resume the steps that an earlier attempt had already run past the resume point are run again.
-Their losses must be the same floats, or the resume was not exact. Pure: who reads the journals is
-`review.effects.receipts`.
+Their losses must be the same floats, or the resume was not exact; where the code is another one, they
+are compared too, and it is said. Pure: who reads the journals is `review.effects.receipts`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracks_dagster.track.records import Json
@@ -17,8 +17,9 @@ from tracks_dagster.track.records import Json
 class AttemptLosses:
     """What one attempt ran. losses: of the steps whose journal lines are in the store.
 
-    beside: what else the losses depend on, by name: device, script, snapshot.
-    resumed_step: 0 when it began afresh; last_step: the last step it is known to have finished.
+    beside: what else the losses depend on, by name: device, snapshot. code: names what it ran.
+    resumed_step: 0 when it began afresh; resumed_from: the attempt of this run that saved it, None for
+    one of another run; last_step: the last step it is known to have finished.
     """
 
     attempt_id: int
@@ -27,6 +28,8 @@ class AttemptLosses:
     resumed_step: int
     last_step: int | None
     losses: Mapping[int, float]
+    code: str = ""
+    resumed_from: int | None = None
     beside: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -34,25 +37,31 @@ class AttemptLosses:
 class Continuity:
     """The comparison. agree is None, with a reason, where no step could be compared.
 
-    first_difference: the first step whose loss differs, or None.
+    first_difference: the first step whose loss differs, or None. other_code: who ran other code, of
+    the attempts that it went on from or was compared with, in words; None where nobody did.
     """
 
     steps_compared: int
     agree: bool | None
     first_difference: int | None
     reason: str | None
+    other_code: str | None = None
 
     @property
     def sentence(self) -> str:
         """The result in words."""
+        more = f"; {self.other_code}" if self.other_code else ""
         if self.agree is None:
-            return f"not compared: {self.reason}"
+            return f"not compared: {self.reason}{more}"
         if self.agree:
-            return f"verified over {self.steps_compared} steps"
-        return (
-            f"broken: of {self.steps_compared} steps compared, step {self.first_difference} is the "
-            "first with another loss; the resume was not exact"
+            return f"verified over {self.steps_compared} steps{more}"
+        found = (
+            f"of {self.steps_compared} steps compared, step {self.first_difference} is the first with "
+            "another loss"
         )
+        if self.other_code:
+            return f"{found}{more}, which may be why"
+        return f"broken: {found}; the resume was not exact"
 
 
 def continuity(resumed: AttemptLosses, earlier: Sequence[AttemptLosses]) -> Continuity | None:
@@ -62,7 +71,7 @@ def continuity(resumed: AttemptLosses, earlier: Sequence[AttemptLosses]) -> Cont
     """
     if resumed.resumed_step == 0:
         return None
-    before: dict[int, float] = {}
+    before: dict[int, AttemptLosses] = {}  # by step, the newest attempt that ran it
     objection = f"no step had been run past step {resumed.resumed_step}"
     for attempt in earlier:
         last_step = attempt.last_step or 0
@@ -73,21 +82,35 @@ def continuity(resumed: AttemptLosses, earlier: Sequence[AttemptLosses]) -> Cont
             objection = difference if ran_past or before else objection
             before.clear()
         elif ran_past:
-            past = {s: loss for s, loss in attempt.losses.items() if s > resumed.resumed_step}
-            before.update(past)  # the newest attempt that ran a step counts
+            past = [step for step in attempt.losses if step > resumed.resumed_step]
+            before.update(dict.fromkeys(past, attempt))
             objection = objection if past else _not_shipped(resumed, attempt)
-    if not before:
-        return _not_compared(objection)
     steps = sorted(before.keys() & resumed.losses.keys())
-    if not steps:
-        return _not_compared(
+    if before and not steps:
+        objection = (
             f"{_span(before)} of an earlier attempt cannot be found in this one's journal: it ended "
             "before it got there, or the journal was not shipped"
         )
-    first = next((step for step in steps if before[step] != resumed.losses[step]), None)
-    return Continuity(
-        steps_compared=len(steps), agree=first is None, first_difference=first, reason=None
+    used = {resumed.resumed_from, *(before[step].attempt_id for step in steps)}
+    other_code = _other_code(resumed, [each for each in earlier if each.attempt_id in used])
+    first = next(
+        (step for step in steps if before[step].losses[step] != resumed.losses[step]), None
     )
+    return Continuity(
+        steps_compared=len(steps),
+        agree=first is None if steps else None,
+        first_difference=first,
+        reason=None if steps else objection,
+        other_code=other_code,
+    )
+
+
+def _other_code(resumed: AttemptLosses, used: Sequence[AttemptLosses]) -> str | None:
+    """Name the newest of these attempts that ran other code, or None."""
+    other = next((each for each in reversed(used) if each.code != resumed.code), None)
+    if other is None:
+        return None
+    return f"attempt {other.attempt_id} ran other code ({other.code} → {resumed.code})"
 
 
 def _difference(resumed: AttemptLosses, attempt: AttemptLosses) -> str | None:
@@ -118,10 +141,6 @@ def _not_shipped(resumed: AttemptLosses, attempt: AttemptLosses) -> str:
     )
 
 
-def _not_compared(reason: str) -> Continuity:
-    return Continuity(steps_compared=0, agree=None, first_difference=None, reason=reason)
-
-
-def _span(steps: Mapping[int, float]) -> str:
+def _span(steps: Collection[int]) -> str:
     first, last = min(steps), max(steps)
     return f"step {first}" if first == last else f"steps {first} to {last}"

@@ -516,9 +516,10 @@ def _continuity(found: Json) -> str:
         return "–"
     if found["agree"] is None:
         return f"not compared: {found['reason']}"
+    more = ", with other code" if found["other_code"] else ""
     if found["agree"]:
-        return f"same losses over {found['steps_compared']} steps"
-    return f"differs from step {found['first_difference']} on"
+        return f"same losses over {found['steps_compared']} steps{more}"
+    return f"differs from step {found['first_difference']} on{more}"
 
 
 def _or_dash(value: int | None) -> str:

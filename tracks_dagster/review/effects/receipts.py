@@ -18,7 +18,14 @@ from tracks_dagster.track.records import Json
 from tracks_dagster.track.states.accounting import StepAccount
 from tracks_dagster.track.states.checkpoints import CheckpointRef
 from tracks_dagster.track.states.lifecycle import RunStatus, run_status
-from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    RunState,
+    stored_code_sha256,
+    trainer_of,
+)
+
+CODE_DIGITS = 12  # of the sha256 of stored code, in words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +130,7 @@ def _steps(store: ObjectStore, run_id: str, attempt: AttemptState) -> tuple[Step
 
 def _losses(state: RunState, attempt: AttemptState, steps: tuple[StepLine, ...]) -> AttemptLosses:
     shipped = steps[-1].step if steps else None
+    trainer, ref = trainer_of(state, attempt), attempt.resumed_from
     return AttemptLosses(
         attempt_id=attempt.attempt_id,
         config=attempt.opened.config,
@@ -130,9 +138,10 @@ def _losses(state: RunState, attempt: AttemptState, steps: tuple[StepLine, ...])
         resumed_step=attempt.resumed_step,
         last_step=attempt.ended.last_step if attempt.ended else shipped,
         losses={step.step: step.loss for step in steps},
+        code=(stored_code_sha256(trainer) or trainer)[:CODE_DIGITS],
+        resumed_from=ref.attempt_id if ref is not None and ref.run_id == state.run_id else None,
         beside={
             **({"device": attempt.placed.ranks[0].accelerator} if attempt.placed else {}),
-            "script": trainer_of(state, attempt).rpartition("/")[2],
             **_snapshot(attempt),
         },
     )

@@ -250,6 +250,14 @@ SILENT = {
         end(code=EXIT_FENCED, says=word("fenced")),
         "unknown",
     ),
+    "a script that stops early with a code of its own has failed": (
+        end(code=3, says=word("early_stopped")),
+        "unknown",
+    ),
+    "one with an exception after it, by that": (
+        end(code=1, says=word("early_stopped"), log="ValueError: no more data"),
+        "code_error",
+    ),
 }
 
 

@@ -31,8 +31,14 @@ CRASH_SIGNALS = {
     signal.SIGFPE: "arithmetic fault",
 }
 
-# Words that name no cause by themselves: the text rules read the exception beside them.
-_UNTYPED = frozenset({_R.COMPLETED, _R.FENCED, _R.RANK_LOST_SECONDARY, _R.CODE_ERROR, _R.UNKNOWN})
+# Words that name no cause by themselves: the text rules read the exception beside them. A script that
+# has all its steps, or stopped early, may still end with a code of its own: then its end is that.
+_UNTYPED = frozenset(
+    {
+        *(_R.COMPLETED, _R.EARLY_STOPPED, _R.FENCED),
+        *(_R.RANK_LOST_SECONDARY, _R.CODE_ERROR, _R.UNKNOWN),
+    }
+)
 
 
 def completed(evidence: Evidence) -> Finding | None:

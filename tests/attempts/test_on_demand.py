@@ -18,6 +18,7 @@ from tracks_dagster.attempts.effects.on_demand import (
 )
 from tracks_dagster.attempts.ports import GangPhase, GangReport
 from tracks_dagster.ledger.effects.tracks import Tracks
+from tracks_dagster.track.bodies import Program
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.states.run_state import RunState
 
@@ -47,6 +48,16 @@ def test_rank_0_is_asked_and_the_next_save_on_demand_is_the_answer(
     found = wait_for_save(tracks, asked, wait_s=60.0, sleep=commits)
     assert found is not None
     assert (found.ref.step, found.body.trigger) == (23, "demand")
+
+
+def test_a_command_that_publishes_folders_is_not_asked(
+    tracks: Tracks, store: FakeObjectStore, gangs: FakeGangs
+) -> None:
+    program = Program(entry=("./train.sh",), by_files=True)
+    History("r-1").declare(program=program).open().place().restore().write_to(store)
+    with pytest.raises(InvalidInput, match="was not asked: its trainer publishes folders"):
+        ask_to_save(tracks, lambda _: gangs, "r-1")
+    assert gangs.asked_to_save == []
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,10 @@ def test_the_diff_of_a_dirty_tree_is_kept_and_told(
         ({"drills": ("preempt@1",) * 17}, "16"),
         ({"owner": ""}, "owner"),
         ({"checkpoint_every_s": 0.0}, "more than 0"),
+        (
+            {"project": replace(TINY, by_files=True), "archive": b"", "config": {}},
+            "publishes folders when it likes",  # and REQUEST asks for one every 10 steps
+        ),
         ({"snapshot_id": "f" * 64}, "no snapshot"),
         ({"run_id": "R 1"}, "a-z"),
     ],

@@ -146,13 +146,20 @@ def check_best_metric(rule: RetentionRule) -> None:
 
 
 def checked_cadence(
-    every_steps: int | None, every_s: float | None, *, may_be_off: bool
+    every_steps: int | None, every_s: float | None, *, may_be_off: bool, saves_itself: bool = False
 ) -> CheckpointCadence:
     """Return when checkpoints are saved; raises InvalidInput.
 
-    may_be_off: whether the policy allows a run that saves neither by steps nor by time.
+    may_be_off: whether the policy allows a run that saves neither by steps nor by time. saves_itself:
+    its trainer is a command that publishes folders, whom nobody can ask for one.
     """
-    if every_steps is None and every_s is None and not may_be_off:
+    if saves_itself and (every_steps is not None or every_s is not None):
+        raise InvalidInput(
+            "This trainer publishes folders when it likes (checkpoint: folder in its tracks.yaml), so "
+            "steps or seconds between checkpoints have no effect; leave them out, and change the "
+            "trainer's own key for it, if it has one."
+        )
+    if every_steps is None and every_s is None and not (may_be_off or saves_itself):
         raise InvalidInput(
             "Without periodic checkpoints a run loses all its work at the first failure. Save every "
             "so many steps or seconds (`tracks run --checkpoint-every N`, --checkpoint-every-s "

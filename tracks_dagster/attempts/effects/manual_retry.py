@@ -53,7 +53,7 @@ from tracks_dagster.track.reasons import TerminationReason
 from tracks_dagster.track.records import Json, Kind, Record, sha256_hex
 from tracks_dagster.track.roles import STEPS, key_of
 from tracks_dagster.track.samples import SKIP_WINDOWS
-from tracks_dagster.track.states.run_state import AttemptState, RunState, trainer_of
+from tracks_dagster.track.states.run_state import AttemptState, RunState, program_of, trainer_of
 from tracks_dagster.track.track import code_diff_key, code_key
 
 ENDED_WITH_ALL_STEPS = frozenset({TerminationReason.COMPLETED, TerminationReason.EARLY_STOPPED})
@@ -403,7 +403,15 @@ def _cadence(
         before.every_steps if changes.every_steps is None else changes.every_steps,
         before.every_s if changes.every_s is None else changes.every_s,
         may_be_off=True,  # one of them is given
+        saves_itself=_saves_itself(state, last, changes),
     )
+
+
+def _saves_itself(state: RunState, last: AttemptState, changes: AttemptChanges) -> bool:
+    if changes.project is not None:
+        return changes.project.by_files
+    program = program_of(state, last)
+    return program is not None and program.by_files
 
 
 def _snapshot(tracks: Tracks, last: AttemptState, changes: AttemptChanges) -> SnapshotRef | None:

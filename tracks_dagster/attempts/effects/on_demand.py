@@ -16,7 +16,12 @@ from tracks_dagster.track.bodies import RankPlace
 from tracks_dagster.track.errors import InvalidInput
 from tracks_dagster.track.names import attempt_key
 from tracks_dagster.track.states.lifecycle import run_status
-from tracks_dagster.track.states.run_state import AttemptState, CheckpointState, RunState
+from tracks_dagster.track.states.run_state import (
+    AttemptState,
+    CheckpointState,
+    RunState,
+    program_of,
+)
 
 POLL_S = 0.5
 SETTLED = ("demand", "sigterm", "final")  # triggers of a save that holds every step so far
@@ -45,6 +50,13 @@ def ask_to_save(tracks: Tracks, launcher_of: LauncherOf, run_id: str) -> SaveReq
         raise InvalidInput(
             f"{key} has not begun to train yet, so there is nothing to save; `tracks status {run_id}` "
             "shows when it has."
+        )
+    program = program_of(state, attempt)
+    if program is not None and program.by_files:
+        raise InvalidInput(
+            f"{key} was not asked: its trainer publishes folders when it likes (checkpoint: folder in "
+            "its tracks.yaml), and knows no other request than SIGTERM: `tracks drain` ends it with a "
+            "checkpoint."
         )
     gangs = launcher_of(attempt.opened.compute.launcher)
     place = attempt.placed.ranks[0]  # one rank's wish is enough

@@ -308,11 +308,11 @@ def _code(request: RunRequest) -> CodeVersion:
 
 
 def _cadence(request: RunRequest) -> CheckpointCadence:
-    saves_itself = request.project is not None and request.project.by_files
     return checked_cadence(
         request.checkpoint_every_steps,
         request.checkpoint_every_s,
-        may_be_off=request.checkpoints_may_be_off or saves_itself,
+        may_be_off=request.checkpoints_may_be_off,
+        saves_itself=request.project is not None and request.project.by_files,
     )
 
 

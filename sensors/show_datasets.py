@@ -10,6 +10,8 @@ from dagster import (
     AssetKey,
     AssetMaterialization,
     AssetObservation,
+    AssetRecordsFilter,
+    DagsterInstance,
     DefaultSensorStatus,
     ResourceParam,
     SensorEvaluationContext,
@@ -27,6 +29,7 @@ Event = AssetMaterialization | AssetObservation | AssetCheckEvaluation
 
 ASSET = AssetKey(names.DATASET_PARTITIONS)
 TRACKS_MAX = 20  # datasets that one tick shows; the next one goes on
+EVENTS_MAX = 200  # of a dataset, the newest, that a tick looks for what was shown before
 _HEADS = (
     "select d.dataset as dataset, c.seq as seq from datasets d "
     "join track_cursors c on c.track = 'datasets/' || d.dataset where d.kind = 'files' "
@@ -54,7 +57,9 @@ def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> 
     for name in new:
         state = app.tracks.find_dataset(name)
         if state is not None:
-            events += _events(state, after=shown.get(name, -1))
+            new_events = _events(state, after=shown.get(name, -1))
+            there = _shown(context.instance, name)
+            events += (event for what, event in new_events if what not in there)
             shown[name] = state.head.seq
     context.update_cursor(json.dumps(shown))
     return SensorResult(
@@ -64,14 +69,36 @@ def show_datasets(context: SensorEvaluationContext, app: ResourceParam[App]) -> 
     )
 
 
-def _events(state: DatasetState, *, after: int) -> Iterator[Event]:
-    """Yield what happened to a dataset after that record."""
+def _shown(instance: DagsterInstance, dataset: str) -> frozenset[str]:
+    """Return what Dagster shows of a dataset, by what `_events` calls it.
+
+    Where Dagster's storage was busy, a tick's events were stored and its cursor was not.
+    """
+    of_it = AssetRecordsFilter(asset_key=ASSET, asset_partitions=[dataset])
+    made = instance.fetch_materializations(of_it, limit=EVENTS_MAX).records
+    seen = instance.fetch_observations(of_it, limit=EVENTS_MAX).records
+    snapshots = (
+        (each.asset_materialization.tags or {}).get(names.TAG_DATA_VERSION, "")
+        for each in made
+        if each.asset_materialization is not None
+    )
+    records = (
+        str(each.asset_observation.metadata["record"].value)
+        for each in seen
+        if each.asset_observation is not None and "record" in each.asset_observation.metadata
+    )
+    return frozenset((*snapshots, *records))
+
+
+def _events(state: DatasetState, *, after: int) -> Iterator[tuple[str, Event]]:
+    """Yield what happened to a dataset after that record, each with what tells it from the others: the
+    id of a snapshot, or the number of a record."""
     dataset = state.declared.dataset
     for snapshot in state.snapshots:
         body = snapshot.body
         # A Dagster run has shown its own.
         if snapshot.seq > after and body.dagster_run_id is None:
-            yield AssetMaterialization(
+            materialization = AssetMaterialization(
                 asset_key=ASSET,
                 partition=dataset,
                 metadata=files_metadata(body),
@@ -79,7 +106,7 @@ def _events(state: DatasetState, *, after: int) -> Iterator[Event]:
             )
             # Without the partition: Dagster's storage takes one evaluation of a partition outside
             # of its runs and refuses the next, which would fail this tick again and again.
-            yield AssetCheckEvaluation(
+            check = AssetCheckEvaluation(
                 asset_key=ASSET,
                 check_name=names.OWN_CHECKS,
                 passed=True,
@@ -87,11 +114,21 @@ def _events(state: DatasetState, *, after: int) -> Iterator[Event]:
                 description=f"{dataset}: {len(body.checks)} checks passed",
                 metadata={"dataset": dataset, "checked": list(body.checks)},
             )
-        if snapshot.quarantine is not None and snapshot.quarantine.seq > after:
-            yield AssetObservation(
-                asset_key=ASSET,
-                partition=dataset,
-                description=f"Snapshot {body.snapshot_id[:12]} is quarantined: "
-                f"{snapshot.quarantined_why}",
-                metadata={"snapshot_id": body.snapshot_id, "quarantined": True},
+            yield body.snapshot_id, materialization
+            yield body.snapshot_id, check
+        quarantine = snapshot.quarantine
+        if quarantine is not None and quarantine.seq > after:
+            yield (
+                str(quarantine.seq),
+                AssetObservation(
+                    asset_key=ASSET,
+                    partition=dataset,
+                    description=f"Snapshot {body.snapshot_id[:12]} is quarantined: "
+                    f"{snapshot.quarantined_why}",
+                    metadata={
+                        "snapshot_id": body.snapshot_id,
+                        "quarantined": True,
+                        "record": quarantine.seq,
+                    },
+                ),
             )

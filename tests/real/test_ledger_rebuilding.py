@@ -70,7 +70,7 @@ def older_url(ledger_url: str, store_url: str) -> str:
     change(
         ledger_url,
         "update ledger_version set version_num = '0008'",
-        "alter table training_attempts drop column git_commit",
+        "alter table training_attempts drop column packages_sha256",
         "alter table training_attempts add column forgotten text",
     )
     return ledger_url
@@ -330,7 +330,7 @@ def test_what_the_old_ledger_remembers_of_lost_records_is_taken_over_and_named(
     [problem] = done[0].problems
     assert problem.startswith("runs/r-2: the store has no such track")
     # The column that the older version had not.
-    lacking = {"training_attempts": {"git_commit": None}}
+    lacking = {"training_attempts": {"packages_sha256": None}}
     for name, rows in ledger.dump().items():
         expected = [
             row | (lacking.get(name, {}) if row.get("run_id") == "r-2" else {})
@@ -368,8 +368,9 @@ def test_a_process_of_the_version_before_writes_no_more(older_url: str, store_ur
 def test_an_equal_number_with_another_fingerprint_is_projected_anew(
     older_url: str, store_url: str
 ) -> None:
-    change(older_url, f"update ledger_version set version_num = '{schema.PROJECTION:04d}-another'")
-    with pytest.raises(LedgerError, match=r"another version wrote it \(schema 0009-another"):
+    other = f"{schema.PROJECTION:04d}-another"
+    change(older_url, f"update ledger_version set version_num = '{other}'")
+    with pytest.raises(LedgerError, match=rf"another version wrote it \(schema {other}"):
         open_ledger_to_read(older_url)
     open_ledger(older_url, when_outdated=partial(project, store_url))
     assert version_in(older_url) == schema.current_version()

@@ -31,7 +31,7 @@ from tracks_dagster.track.errors import LedgerError
 # Raise it when a column gets another meaning, which no fingerprint shows, and once for a release that
 # changes the tables, so that older ones refuse them: tables of an equal number with another fingerprint
 # are rebuilt in both directions, as checkouts want it. Migrations counted to 8.
-PROJECTION = 9
+PROJECTION = 10
 
 VERSION_TABLE = "ledger_version"
 _VERSION = sa.Table(
@@ -43,7 +43,7 @@ READER = "tracks_reader"
 
 @cache
 def current_version() -> str:
-    """Return the version that this code writes and reads: `0009-4f1d52a03b7c`."""
+    """Return the version that this code writes and reads: `0010-4f1d52a03b7c`."""
     fingerprint = sha256("\n".join(_described()).encode()).hexdigest()[:12]
     return f"{PROJECTION:04d}-{fingerprint}"
 

@@ -107,7 +107,6 @@ def _ended_as_meant() -> AssetCheckSpec:
     partitions_def=ATTEMPTS,
     deps=[
         names.TRAINING_RUNS,
-        names.DATASET_PARTITIONS,
         *(names.snapshot_asset(family.dataset) for family in FAMILIES.values()),
     ],
     check_specs=[_ended_as_meant()],

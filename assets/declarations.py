@@ -304,7 +304,7 @@ def _request(app: App, filled: Mapping[str, Any]) -> RunRequest:
             "run_id": new_run_id(name, day=day, new_uid=app.new_uid),
             "owner": OWNER,
             **_code(app, found),
-            **_said(filled, None if found is None else found.project),
+            **_chosen(filled, None if found is None else found.project),
         },
     )
     return request if origin is None else origin.inherited_by(request, given=set(filled))
@@ -328,7 +328,7 @@ def _code(app: App, found: FoundCode | None) -> dict[str, Any]:
     return {each.name: getattr(found, each.name) for each in fields(found)}
 
 
-def _said(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any]:
+def _chosen(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any]:
     """Return fields of the request as they are filled in, else as the project's file has them."""
     rule = {name: value for name, value in filled.items() if name in RULE}
     known = {name: value for name, value in filled.items() if name in REQUEST}
@@ -338,5 +338,5 @@ def _said(filled: Mapping[str, Any], project: Project | None) -> dict[str, Any]:
     if project is None:
         return {**known, "retention": RetentionRule(**rule)}
     left = CADENCE if CADENCE & set(known) else frozenset()
-    said = {name: value for name, value in defaults_of(project).items() if name not in left}
-    return {**said, **known, "retention": replace(project.retention, **rule)}
+    defaults = {name: value for name, value in defaults_of(project).items() if name not in left}
+    return {**defaults, **known, "retention": replace(project.retention, **rule)}

@@ -31,7 +31,7 @@ from tracks_dagster.wiring import App
 
 LOOK_EVERY_S = 30
 NEVER_READ = Schedule(cron="0 0 * * *")  # of a project that cannot be read: its tick says why
-_SAYS = "Each tick declares a run, or says why it is skipped. "
+_TICK = "Each tick declares a run, or says why it is skipped. "
 _SHIPPED = "Off until somebody who pays for the machines switches it on."
 
 
@@ -102,7 +102,7 @@ def _description(each: Registered, asked: Schedule) -> str:
     dataset = None if each.project is None else each.project.dataset
     data = "" if dataset is None else f"Dataset: {dataset}. "
     where = _SHIPPED if each.folder is None else f"The code is that of {each.folder} at the tick."
-    return f"Retrains {each.name} {asked.words}. {_SAYS}{data}{where}"
+    return f"Retrains {each.name} {asked.words}. {_TICK}{data}{where}"
 
 
 def _requested(app: App, name: str, answer: Retrain | str) -> RunRequest | SkipReason:

@@ -26,8 +26,8 @@ def test_a_project_is_added_listed_and_removed(call: Call, home: Path, tmp_path:
     assert [each["name"] for each in listed] == ["gpt", "tabular", "tiny"]
     assert (listed[2]["folder"], listed[2]["problem"]) == (str(folder), None)
     shutil.rmtree(folder)
-    told = call("projects", "list")
-    assert told.exit_code == 1
-    assert "does not exist any more" in told.stderr
+    broken = call("projects", "list")
+    assert broken.exit_code == 1
+    assert "does not exist any more" in broken.stderr
     assert "Removed tiny" in call("projects", "remove", "tiny").stdout
     assert call("projects", "list").exit_code == 0

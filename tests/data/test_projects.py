@@ -1,4 +1,4 @@
-"""The projects of a home: added once, told what is wrong with them, and taken away."""
+"""The projects of a home: added once, read with what is wrong with them, and taken away."""
 
 from __future__ import annotations
 

@@ -44,7 +44,11 @@ def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_that_is_han
         "HOME": str(tmp_path),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    folder, said, where = tmp_path, {}, tmp_path / "where"  # a `cd` holds for the commands after it
+    folder, printed, where = (
+        tmp_path,
+        {},
+        tmp_path / "where",
+    )  # a `cd` holds for the commands after it
     assert len(commands()) <= COMMANDS_MAX
     for command in commands():
         done = subprocess.run(
@@ -58,7 +62,7 @@ def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_that_is_han
         )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         folder = Path(where.read_text().strip())
-        said[command.partition("#")[0].strip()] = done.stdout
+        printed[command.partition("#")[0].strip()] = done.stdout
     first, second = (home.app.tracks.run(run_id) for run_id in ("first", "second"))
     assert [attempt.reason for attempt in first.attempts] == ["preempted", "completed"]
     assert first.attempts[1].resumed_step == 120
@@ -67,7 +71,7 @@ def test_the_commands_of_readme_lead_from_an_empty_folder_to_a_model_that_is_han
     assert None not in snapshots
     assert first.declared.model_family == "my-model"
     assert second.declared.config["lr"] == 0.001
-    assert "preempted" in said["tracks explain first/a01"]
+    assert "preempted" in printed["tracks explain first/a01"]
     promoted = [(each.body.alias, each.body.promoted) for each in first.promotions]
     assert promoted == [("candidate", True), ("production", True)]
     weights = torch.load(tmp_path / "handoff" / "weights.pt", weights_only=True)

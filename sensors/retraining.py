@@ -30,7 +30,7 @@ from tracks_dagster.track import names
 from tracks_dagster.wiring import App
 
 LOOK_EVERY_S = 30
-NEVER_READ = Schedule(cron="0 0 * * *")  # of a project that cannot be read: its tick says why
+UNREADABLE = Schedule(cron="0 * * * *")  # of a project that cannot be read: its tick says why
 _TICK = "Each tick declares a run, or says why it is skipped. "
 _SHIPPED = "Off until somebody who pays for the machines switches it on."
 
@@ -47,12 +47,14 @@ def retraining_sensors(projects: Iterable[Registered]) -> list[SensorDefinition]
 
 def _schedule_of(each: Registered) -> Schedule:
     if each.project is None:
-        return NEVER_READ
+        return UNREADABLE
     return each.project.schedule or Schedule()
 
 
 def _schedule(each: Registered) -> ScheduleDefinition:
-    asked, is_on = _schedule_of(each), each.folder is not None and each.project is not None
+    # On where it cannot be read, too: the daemon loads anew every minute, and a schedule that went off
+    # by itself would be missed by nobody.
+    asked, is_on = _schedule_of(each), each.folder is not None
 
     @schedule(
         name=names.RETRAIN.format(names.dagster_name(each.name)),
@@ -69,6 +71,10 @@ def _schedule(each: Registered) -> ScheduleDefinition:
         context: ScheduleEvaluationContext, app: ResourceParam[App]
     ) -> RunRequest | SkipReason:
         project = find_registered(app.settings.home, each.name).read()
+        if each.project is None:
+            return SkipReason(
+                f"skipped: {each.name} can be read again; a reload brings its own cron"
+            )
         at = context.scheduled_execution_time.astimezone(UTC)
         answer = look_at_tick(app.tracks, app.ledger, project, at)
         return _requested(app, each.name, answer)

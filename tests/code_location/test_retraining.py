@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,6 +17,7 @@ from dagster import (
     DefaultScheduleStatus,
     Definitions,
     RunRequest,
+    ScheduleDefinition,
     SkipReason,
     build_schedule_context,
     build_sensor_context,
@@ -73,9 +73,20 @@ def committed(app: App, history: DatasetHistory) -> DatasetHistory:
     return history
 
 
-def tick(app: App, instance: DagsterInstance, at: datetime = MONDAY) -> RunRequest | SkipReason:
+def loaded(app: App) -> ScheduleDefinition:
     [*_, schedule] = retraining_schedules(load_projects(app.settings.home))
     assert schedule.name == "retrain_my_model"
+    return schedule
+
+
+def tick(
+    app: App,
+    instance: DagsterInstance,
+    at: datetime = MONDAY,
+    *,
+    schedule: ScheduleDefinition | None = None,
+) -> RunRequest | SkipReason:
+    schedule = schedule or loaded(app)
     with build_schedule_context(
         instance=instance, resources={"app": app}, scheduled_execution_time=at
     ) as context:
@@ -175,19 +186,21 @@ def test_a_folder_that_vanished_is_told_by_its_tick_and_in_the_ui_and_hides_noth
 ) -> None:
     asked = config_of(tick(app, instance))
     before = load_projects(app.settings.home)
-    shutil.rmtree(folder)
+    folder.rename(folder.parent / "elsewhere")
     refused = declare(app, instance, asked, projects=before)
     assert "does not exist any more" in description(refused)
     with pytest.raises(InvalidInput, match="does not exist any more"):
         tick(app, instance)
-    schedules = retraining_schedules(load_projects(app.settings.home))
-    assert [each.name for each in schedules] == [
-        "retrain_gpt",
-        "retrain_tabular",
-        "retrain_my_model",
-    ]
-    assert "does not exist any more" in (schedules[2].description or "")
-    assert schedules[2].default_status is DefaultScheduleStatus.STOPPED
+    schedule = loaded(app)
+    assert "does not exist any more" in (schedule.description or "")
+    assert (schedule.default_status, schedule.cron_schedule) == (
+        DefaultScheduleStatus.RUNNING,
+        "0 * * * *",
+    )
+    (folder.parent / "elsewhere").rename(folder)
+    early = tick(app, instance, schedule=schedule)
+    assert isinstance(early, SkipReason)
+    assert "can be read again" in (early.skip_message or "")
 
 
 @pytest.mark.usefixtures("folder", "corpus")

@@ -23,6 +23,7 @@ RUN case "$VARIANT" in \
     && /opt/venv/bin/pip install --no-cache-dir --constraint constraints.txt "$torch" -r requirements.txt
 COPY workspace.yaml ./
 COPY assets assets
+COPY examples examples
 COPY resources resources
 COPY sensors sensors
 COPY tracks_dagster tracks_dagster

@@ -13,7 +13,8 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
     # The others are what scripts, optimizers, pyarrow and SQLAlchemy import when they are first used.
     [
-        "tracks_dagster.training.main",
+        "tracks_dagster.training.attempt",
+        "torch.nn.parallel",
         "torch.distributed.fsdp",
         "torch._dynamo",
         "pandas",

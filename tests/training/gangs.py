@@ -1,7 +1,7 @@
 """A run with real ranks, without Dagster: the test plays the supervisor and the gang's parent.
 
 Ranks are forked from a process that has imported torch once, so that a gang starts in well under a
-second; what a rank runs is what `python -m tracks_dagster.training.main` runs.
+second; what a rank runs is what `python train.py` runs in the folder of an example.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import runpy
 import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -27,10 +28,10 @@ import torch
 from pyarrow import parquet
 
 from tests.bodies import FREE
+from tests.examples import EXAMPLES, example, example_config
 from tests.ports import free_port
 from tests.processes import PROCESSES
 from tests.training.checkpoints import weights_of
-from tracks_dagster.data.families import find_family, resolve_config
 from tracks_dagster.reasons.evidence import LastWord
 from tracks_dagster.stores import open_store
 from tracks_dagster.track import names
@@ -124,7 +125,11 @@ class Gang:
 
 
 class TrainingRun:
-    """A declared run in a store of its own; `ranks` processes train each of its attempts."""
+    """A declared run in a store of its own; `ranks` processes train each of its attempts.
+
+    family: the example that it trains, with its config and a snapshot of its kind. script: what each
+    rank runs in place of the example's own.
+    """
 
     def __init__(
         self,
@@ -149,12 +154,12 @@ class TrainingRun:
         self.folder = folder
         self.run_id = run_id
         self.ranks = ranks
-        self.script = script
+        self.script = script or EXAMPLES / family / "train.py"
         self.store = store or open_store(str(folder / "store"))
         self.track = Track(self.store, run_track(run_id), now=lambda: datetime.now(UTC))
         given = {**SMALL[family], "steps": steps, **config}
-        self.roles = roles or {}  # what the config's keys are called in place of the family's names
-        resolved = resolve_config(find_family(family), given, ranks=ranks)
+        self.roles = roles or {}  # what the config's keys are called in place of its names
+        resolved = example_config(given, name=family, ranks=ranks)
         self.config = {self.roles.get(key, key): value for key, value in resolved.items()}
         self.declared = RunDeclared(
             run_id=run_id,
@@ -171,7 +176,7 @@ class TrainingRun:
             estimated_device_s=1.0,
             drills=drills,
             retention=retention or RetentionRule(),
-            trainer="family" if script is None else "script",
+            trainer="script",
             branched_from=branched_from,
             sample_order=sample_order.value,
             roles=self.roles,
@@ -371,23 +376,19 @@ class TrainingRun:
         self.track.decide(lambda records: draft)
 
 
-def run_rank(environment: Mapping[str, str], log: Path, script: Path | None) -> None:
+def run_rank(environment: Mapping[str, str], log: Path, script: Path) -> None:
     """Be a rank: the body of a forked process."""
     multiprocessing.set_start_method("fork", force=True)  # of loader workers, as in a fresh process
     os.environ.update(environment)
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
-    if script is not None:
-        runpy.run_path(str(script), run_name="__main__")
-        return
-    from tracks_dagster.training.main import main
-
-    main()
+    sys.path.insert(0, str(script.parent))
+    runpy.run_path(str(script), run_name="__main__")
 
 
 def make_snapshot(store: ObjectStore, family: str) -> SnapshotRef:
-    """Store a small snapshot of that family's kind: 100 flights, or two documents."""
+    """Store a small snapshot of what that example trains on: 100 flights, or two documents."""
     if family == "gpt":
         documents = [f"document {i}: " + "the quick brown fox. " * 20 for i in range(2)]
         table = pa.table({"document": ["a", "b"], "text": documents})
@@ -395,7 +396,8 @@ def make_snapshot(store: ObjectStore, family: str) -> SnapshotRef:
         rng = np.random.default_rng(11)
         features = {name: rng.integers(0, 100, 100) for name in ("delay", "distance", "month")}
         table = pa.table({**features, "late": (features["delay"] > 60).astype(np.int32)})
-    dataset = find_family(family).dataset
+    dataset = example(family).dataset
+    assert dataset is not None
     sink = pa.BufferOutputStream()
     parquet.write_table(table, sink)
     shard = sink.getvalue().to_pybytes()

@@ -132,7 +132,7 @@ def test_the_command_of_a_rank_trains_its_attempt(tmp_path: Path) -> None:
     work = tmp_path / "work"
     environment = run.environment(run.open(), work)
     done = subprocess.run(
-        [sys.executable, "-m", "tracks_dagster.training.main"],
+        [sys.executable, str(run.script)],
         env={**environment, "PYTHONPATH": str(Path.cwd())},
         capture_output=True,
         text=True,
